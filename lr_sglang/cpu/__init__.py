@@ -1,0 +1,36 @@
+"""SGLang on a machine with no GPU: operators, attention and seeds in PyTorch.
+
+SGLang loads this package by itself, in every process of a server, through the
+entry points of our distribution. It does nothing unless SGLANG_USE_CPU_ENGINE=1
+is set, which is SGLang's own switch for running on a CPU. Neither torch nor
+sglang is imported until then.
+"""
+
+import os
+
+SWITCH = "SGLANG_USE_CPU_ENGINE"
+
+
+def enabled() -> bool:
+    """True where SGLang was told to run on a CPU."""
+    return os.environ.get(SWITCH, "").strip().lower() in ("1", "true")
+
+
+def platform() -> None:
+    """Entry point `sglang.srt.platforms`: register the operators, then decline.
+
+    SGLang calls it before the first `import sgl_kernel`. None says that this is
+    not a platform of its own: SGLang goes on with its CPU platform.
+    """
+    if enabled():
+        from lr_sglang.cpu import operators
+
+        operators.register()
+
+
+def plugin() -> None:
+    """Entry point `sglang.srt.plugins`: install the hooks."""
+    if enabled():
+        from lr_sglang.cpu import hooks
+
+        hooks.install()

@@ -1,0 +1,111 @@
+"""Seeded sampling: the same seed draws the same tokens, alone or in a batch.
+
+SGLang 0.5.16 drops `sampling_seed` unless it runs with --enable-deterministic-inference, which refuses a
+CPU. Two hooks bring it back. Every candidate token gets a uniform number hashed from (seed, position, token
+id), where position is the token's place in its own sequence; the draw is the token with the largest
+probability / -log(uniform), which has exactly the filtered distribution (an exponential race). Nothing in it
+depends on the rest of the batch, on the cache, or on the order of near-equal probabilities.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+BATCH_TARGET = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch"
+SAMPLE_TARGET = "sglang.srt.layers.sampler.Sampler._sample_from_probs"
+
+NO_SEED = torch.iinfo(torch.int64).min
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+_MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+_MIX_2 = 0x94D049BB133111EB - (1 << 64)
+
+
+def carry_seeds(info: Any, cls: type, batch: Any, *args: object, **kwargs: object) -> None:
+    """After SamplingBatchInfo.from_schedule_batch: keep every request's seed.
+
+    The tensor is there even when no request has a seed: merging two batches would lose the seeds of one if
+    the other had none.
+    """
+    seeds = [request.sampling_params.sampling_seed for request in batch.reqs]
+    info.sampling_seed = torch.tensor(
+        [NO_SEED if seed is None else int(seed) & torch.iinfo(torch.int64).max for seed in seeds],
+        dtype=torch.int64,
+    )
+
+
+def sample_with_seeds(
+    plain: Callable[..., torch.Tensor],
+    sampler: Any,
+    probs: torch.Tensor,
+    info: Any,
+    positions: torch.Tensor,
+    simple_sampling_case: bool,
+) -> torch.Tensor:
+    """Around Sampler._sample_from_probs: seeded rows by `draw`, the others by SGLang's own sampling."""
+    seeds = info.sampling_seed
+    info.sampling_seed = None
+    try:
+        seeded = None if seeds is None else seeds != NO_SEED
+        if seeded is None or not bool(seeded.any()):
+            return plain(sampler, probs, info, positions, simple_sampling_case)
+        min_ps = info.min_ps if info.need_min_p_sampling else None
+        top_ks = info.top_ks if info.need_top_k_sampling else None
+        top_ps = info.top_ps if info.need_top_p_sampling else None
+        drawn = draw(probs, seeds, positions, top_ks=top_ks, top_ps=top_ps, min_ps=min_ps)
+        if bool(seeded.all()):
+            return drawn
+        return torch.where(seeded, drawn, plain(sampler, probs, info, positions, simple_sampling_case))
+    finally:
+        info.sampling_seed = seeds
+
+
+def draw(
+    probs: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    top_ks: torch.Tensor | None = None,
+    top_ps: torch.Tensor | None = None,
+    min_ps: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Draw one token per row.
+
+    probs: [batch, vocabulary] float32, after temperature. seeds, positions: [batch] integers.
+    top_ks, top_ps, min_ps: [batch], or None where no row filters; the filters are SGLang's own: the `top_k`
+    largest, those before which less than or just `top_p` has been summed, those of at least `min_p` times the
+    largest. Returns [batch] int32 token ids.
+    """
+    token_ids = torch.arange(probs.shape[1]).expand_as(probs)
+    weights = probs
+    if top_ks is not None or top_ps is not None or min_ps is not None:
+        weights, token_ids = probs.sort(dim=-1, descending=True, stable=True)
+        keep = torch.ones_like(weights, dtype=torch.bool)
+        if top_ks is not None:
+            keep &= torch.arange(probs.shape[1]) < top_ks.view(-1, 1)
+        if top_ps is not None:
+            keep &= weights.cumsum(-1) - weights <= top_ps.view(-1, 1)
+        if min_ps is not None:
+            keep &= weights >= weights[:, :1] * min_ps.view(-1, 1)
+        weights = weights * keep
+    race = weights.to(torch.float64) / -torch.log(uniform(seeds, positions, token_ids))
+    return token_ids.gather(1, race.argmax(-1, keepdim=True)).view(-1).to(torch.int32)
+
+
+def uniform(seeds: torch.Tensor, positions: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+    """Uniform float64 numbers in (0, 1), [batch, tokens], hashed from seed, position and token id."""
+    key = _mix(_mix(seeds.to(torch.int64) + _GOLDEN) + positions.to(torch.int64) * _GOLDEN)
+    bits = _mix(key.view(-1, 1) + token_ids * _GOLDEN)
+    return (_shift(bits, 11).to(torch.float64) + 0.5) * 2.0**-53
+
+
+def _mix(x: torch.Tensor) -> torch.Tensor:
+    """The splitmix64 finaliser; int64 arithmetic wraps around."""
+    x = (x ^ _shift(x, 30)) * _MIX_1
+    x = (x ^ _shift(x, 27)) * _MIX_2
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Logical shift to the right; torch's own keeps the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
