@@ -1,0 +1,34 @@
+"""Writing a trained pocket model in Hugging Face format, bfloat16 safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from lr_sglang.pocket.model import PocketModel
+from lr_sglang.pocket.tokenizer import CONTEXT
+
+
+def export(model: PocketModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write weights, configuration and tokenizer to ``folder``."""
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    config = Qwen3Config(
+        **model.hf_config(),
+        max_position_embeddings=CONTEXT,
+        bos_token_id=None,
+        eos_token_id=end,
+        pad_token_id=pad,
+        dtype="bfloat16",
+    )
+    twin = Qwen3ForCausalLM(config)
+    report = twin.load_state_dict(model.hf_state(), strict=False)
+    if report.unexpected_keys or set(report.missing_keys) - {"lm_head.weight"}:
+        raise RuntimeError(f"weights do not match Qwen3: {report}")
+    twin.tie_weights()
+    twin = twin.to(torch.bfloat16)
+    # A model that writes a pad token has lost its way: stop there too.
+    twin.generation_config = GenerationConfig(eos_token_id=[end, pad], pad_token_id=pad)
+    twin.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

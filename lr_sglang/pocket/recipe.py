@@ -1,0 +1,51 @@
+"""How each pocket model is trained. Budgets count real tokens (prompts included, padding not)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of training at one depth; ``real`` asks for pairs sampled from the trained target and draft."""
+
+    layers: int
+    tokens: int
+    real: bool = False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Stages in order; learning rates fall linearly over the last ``decay`` of all tokens."""
+
+    stages: tuple[Stage, ...]
+    row: int
+    rows: int
+    easy_tokens: int = 0  # the first tokens come from problems of two and three operations
+    decay: float = 0.4
+
+    @property
+    def tokens(self) -> int:
+        return sum(stage.tokens for stage in self.stages)
+
+    def stage_at(self, tokens: int) -> int:
+        """The number of the stage that is under way after ``tokens``; ``len(stages)`` when all are done."""
+        end = 0
+        for number, stage in enumerate(self.stages):
+            end += stage.tokens
+            if tokens < end:
+                return number
+        return len(self.stages)
+
+    def rate(self, tokens: int, steps_in_stage: int, warmup: int = 40) -> float:
+        """The factor on the learning rates."""
+        left = 1 - tokens / self.tokens
+        return min(1.0, (steps_in_stage + 1) / warmup) * max(0.01, min(1.0, left / self.decay))
+
+
+#: The target is trained shallow first, where a token is cheap, then deepened. The draft is kept weak on purpose.
+RECIPES = {
+    "target": Recipe((Stage(8, 10_000_000), Stage(20, 8_000_000)), row=256, rows=16, easy_tokens=700_000),
+    "draft": Recipe((Stage(2, 3_000_000),), row=256, rows=16, easy_tokens=300_000),
+    "judge": Recipe((Stage(4, 10_000_000), Stage(4, 5_000_000, real=True)), row=192, rows=21),
+}
