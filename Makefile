@@ -1,0 +1,39 @@
+# Targets that need .venv make or mend it first (scripts/setup.sh): quick when nothing changed.
+# ARGS is passed on: make test-unit ARGS="-k steps", make demo ARGS=--help
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-unit test-full check pocket pin clean
+PYTHON_RUN := .venv/bin/python
+PYTEST := $(PYTHON_RUN) -m pytest
+
+help:  ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+setup:  ## make or mend .venv
+	@bash scripts/setup.sh
+
+demo: setup  ## answer a few questions on three real SGLang runtimes, on this machine
+	@.venv/bin/lr-sglang demo $(ARGS)
+
+test: setup  ## all tests, at most 25 minutes on 2 cores
+	env -u LR_SGLANG_FULL $(PYTEST) --session-timeout=1500 tests $(ARGS)
+
+test-unit: setup  ## the tests that start no server
+	env -u LR_SGLANG_FULL $(PYTEST) tests --ignore=tests/e2e $(ARGS)
+
+test-full: setup  ## all tests, the long ones too
+	LR_SGLANG_FULL=1 $(PYTEST) tests $(ARGS)
+
+check: setup  ## lint and types
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+
+pocket: setup  ## train the pocket models again, from nothing
+	$(PYTHON_RUN) -m lr_sglang.pocket.train --role all $(ARGS)
+
+pin: setup  ## write constraints.txt from what .venv holds
+	bash scripts/pin.sh
+
+clean:  ## remove caches and build outputs, not .venv
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find lr_sglang programs tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,196 @@
+"""The house rules: who may import whom, and what no file of the project holds."""
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# From bottom to top. A module imports its own layer and those below it, never one above.
+LAYERS = (
+    {"errors"},
+    {"config", "tokens", "steps", "tree"},
+    {"cpu", "pocket"},
+    {"chat", "transport", "backend", "dsl"},
+    {"verifiers", "programs"},
+    {"runtimes", "tasks", "results"},
+    {"runner"},
+    {"cli"},
+)
+HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
+
+# These could stand alone: beside themselves they know only what is named here.
+SELF_CONTAINED = {"cpu": {"errors", "config"}, "pocket": {"errors", "config"}}
+
+MAX_LINES = 300
+
+
+def sources() -> Iterator[Path]:
+    """Every Python file that is installed, and the two at the root."""
+    for folder in ("lr_sglang", "programs"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
+    yield from (ROOT / name for name in ("cli.py", "common_ops.py") if (ROOT / name).exists())
+
+
+def package_of(path: Path) -> str:
+    """The package that relative imports in this file start from (programs/ is lr_sglang.programs)."""
+    folder = path.relative_to(ROOT).parent.as_posix().replace("/", ".")
+    return f"lr_sglang.{folder}" if folder.startswith("programs") else folder
+
+
+def part_of(path: Path) -> str:
+    """The entry of LAYERS that this file belongs to; '' for the root package itself."""
+    below = (package_of(path) + "." + path.stem).split(".")[1:]
+    return "" if below == ["__init__"] else below[0]
+
+
+def imported_parts(source: str, package: str) -> set[str]:
+    """The parts of lr_sglang that the source imports anywhere, in functions and for type checkers too."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            kept = package.split(".")[: 1 - node.level] if node.level > 1 else package.split(".")
+            base = ".".join(kept) if node.level else ""
+            origin = ".".join(filter(None, (base, node.module)))
+            names += [f"{origin}.{alias.name}" for alias in node.names]
+    names = [name.removeprefix("lr_sglang.") for name in names if name.startswith("lr_sglang.")]
+    # `from lr_sglang import __version__` names no module.
+    return {name.split(".")[0] for name in names if not name.startswith("__")}
+
+
+def wrongs(part: str, imported: set[str]) -> list[str]:
+    """What is wrong with these imports in a module of that part."""
+    allowed = SELF_CONTAINED.get(part)
+    if allowed is not None:
+        return [f"{part} must stand alone but imports {name}" for name in sorted(imported - allowed - {part})]
+    if part == "":
+        return []
+    unknown = sorted(({part} | imported) - HEIGHT.keys())
+    if unknown:
+        return [f"{name} has no place yet: put it into LAYERS in {Path(__file__).name}" for name in unknown]
+    return [f"{part} imports {name}, which is above it" for name in sorted(imported) if HEIGHT[name] > HEIGHT[part]]
+
+
+def installed_modules() -> Iterator[Path]:
+    return (path for path in sources() if path.parent != ROOT)
+
+
+def test_nothing_is_imported_upward():
+    found = []
+    for path in installed_modules():
+        imported = imported_parts(path.read_text("utf-8"), package_of(path))
+        found += [f"{path.relative_to(ROOT)}: {wrong}" for wrong in wrongs(part_of(path), imported)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("part", "source"),
+    [
+        ("tree", "from lr_sglang.dsl import step"),
+        ("backend", "def late():\n    from lr_sglang import cli"),
+        ("config", "import lr_sglang.programs.lookahead"),
+        ("cpu", "from lr_sglang.steps import split"),
+        ("a_new_module", "import json"),
+        ("cli", "from lr_sglang.a_new_module import thing"),
+    ],
+)
+def test_a_wrong_import_is_seen(part, source):
+    assert wrongs(part, imported_parts(source, "lr_sglang"))
+
+
+@pytest.mark.parametrize(
+    ("part", "source"),
+    [
+        ("dsl", "from lr_sglang.errors import LookaheadError\nfrom . import tree"),
+        ("cpu", "from lr_sglang.cpu import plan\nfrom ..errors import SetupError"),
+        ("results", "from lr_sglang import __version__"),
+        ("runtimes", "from lr_sglang import cpu\nimport torch"),
+    ],
+)
+def test_a_right_import_is_let_through(part, source):
+    package = "lr_sglang.cpu" if part == "cpu" else "lr_sglang"
+    assert wrongs(part, imported_parts(source, package)) == []
+
+
+def is_print(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+
+
+def is_bare_except(node: ast.AST) -> bool:
+    return isinstance(node, ast.ExceptHandler) and node.type is None
+
+
+@pytest.mark.parametrize("is_wrong", [is_print, is_bare_except], ids=["print", "bare except"])
+def test_the_package_has_none(is_wrong):
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if is_wrong(node)
+    ]
+    assert not found
+
+
+def test_files_are_short():
+    long = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in sources()}
+    assert not {name: lines for name, lines in long.items() if lines > MAX_LINES}
+
+
+def test_every_module_says_what_it_is():
+    """An empty __init__.py has nothing to say."""
+    texts = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in sources()}
+    assert not [name for name, text in texts.items() if text and not ast.get_docstring(ast.parse(text))]
+
+
+# Not for arXiv or a licence's page: for what belongs to one machine, or to one way of reaching a registry.
+MACHINE = re.compile(
+    r"(?<![\w.~*-])/(?:root|work|home/\w+|Users/\w+)/"
+    r"|\b(?:pypi|pythonhosted|npmjs|debian)\.(?:org|com)\b"
+    r"|\b(?:index-url|find-links|trusted-host|registry|resolved)\"? *[=:] *\"?https?:"
+)
+
+
+def tracked_texts() -> Iterator[tuple[str, str]]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode == 0:
+        paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    else:  # an unpacked archive: what is installed, and the pages beside it
+        paths = [*sources(), *ROOT.glob("*.*")]
+    for path in paths:
+        if path.is_file():
+            try:
+                yield str(path.relative_to(ROOT)), path.read_text("utf-8")
+            except UnicodeDecodeError:
+                continue  # weights and pictures
+
+
+def test_no_file_knows_the_machine_it_was_written_on():
+    found = [f"{name}: {hit[0]}" for name, text in tracked_texts() for hit in MACHINE.finditer(text)]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "text", ["see |root/x", "(|home/me/a)", "in pypi|org", 'registry = "http:||a"']
+)
+def test_a_machine_is_recognised(text):
+    """The mark | stands for what would make this very file one that is found."""
+    assert MACHINE.search(text.replace("|org", ".org").replace("|", "/"))
+
+
+def test_every_dependency_is_pinned():
+    """constraints.txt holds names and exact versions only, among them what pyproject.toml asks for."""
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert not [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[\w.+!]+", pin)]
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    asked = sum(project["optional-dependencies"].values(), project["dependencies"])
+    names = {re.match(r"[\w.-]+", one)[0].lower().replace("_", "-") for one in asked}
+    assert names - {"lr-sglang"} <= {pin.split("==")[0] for pin in pins}
