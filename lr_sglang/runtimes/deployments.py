@@ -1,0 +1,125 @@
+"""Reading deployments: TOML files, ours by name or anybody's by path, and what the command line changes in them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from lr_sglang.config import ROLES, Deployment, Runtime
+from lr_sglang.errors import ConfigError
+
+BUILT_IN = Path(__file__).parent
+DEFAULT = "pocket"
+
+
+def built_in() -> list[str]:
+    """Names of the deployments that come with the package."""
+    return sorted(file.stem for file in BUILT_IN.glob("*.toml"))
+
+
+def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
+    """Reads a deployment.
+
+    A role may be a table, ``[runtimes.judge]``, or under ``[runtimes]`` the name of another role whose runtime it
+    shares: ``judge = "target"``. Paths of models that begin with a dot are relative to the file.
+
+    Args:
+        name_or_path: a built-in name (see ``built_in``) or the path of a TOML file.
+
+    Raises:
+        ConfigError: no such file, not TOML, or a key or value that cannot be; the message begins with the file's name.
+    """
+    path = BUILT_IN / f"{name_or_path}.toml" if str(name_or_path) in built_in() else Path(name_or_path).expanduser()
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        near = f"built-in deployments: {', '.join(built_in())}; anything else is the path of a TOML file"
+        raise ConfigError(f"{path}: cannot read the deployment: {error.strerror}", hint=near) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path.name}: this is not TOML: {error}", hint="see https://toml.io") from error
+    try:
+        return _deployment({"name": path.stem, **table}, path.resolve().parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path.name}: {error.message}", role=error.role, hint=error.hint) from error
+
+
+def override(
+    deployment: Deployment, role: str, model_or_url: str | None = None, gpus: tuple[int, ...] | None = None
+) -> Deployment:
+    """A copy in which a role is played by something else, or elsewhere.
+
+    Args:
+        model_or_url: a URL to attach to; another role's name, to share its runtime; or a model: a path, a hub name or
+            ``pocket:draft``. A new model keeps the runtime's other settings, except for the tokenizer.
+        gpus: where to launch it. Several GPUs mean tensor parallelism over them, beside the data parallelism there is.
+
+    Raises:
+        ConfigError: no such role, or GPUs for a runtime that we do not launch.
+    """
+    if role not in ROLES:
+        raise ConfigError(f"no role {role!r}", hint=f"roles are {', '.join(ROLES)}")
+    runtimes, shared = dict(deployment.runtimes), dict(deployment.shared)
+    if model_or_url is not None and model_or_url in ROLES:
+        if model_or_url == role:
+            raise ConfigError("a role cannot share a runtime with itself", role=role)
+        runtimes.pop(role, None)
+        shared[role] = model_or_url
+    elif model_or_url is not None:
+        shared.pop(role, None)
+        runtimes[role] = _other(runtimes.get(role), model_or_url)
+    if gpus is not None:
+        runtimes[role] = _placed(runtimes.get(role), role, gpus)
+    return deployment.replace(runtimes=runtimes, shared=shared)
+
+
+def _other(runtime: Runtime | None, model_or_url: str) -> Runtime:
+    if model_or_url.startswith(("http://", "https://")):
+        new = Runtime(url=model_or_url)
+        return new.replace(timeout=runtime.timeout, api_key_env=runtime.api_key_env) if runtime else new
+    if runtime is None or runtime.url:
+        return Runtime(model=model_or_url)
+    return runtime.replace(model=model_or_url, tokenizer="")
+
+
+def _placed(runtime: Runtime | None, role: str, gpus: tuple[int, ...]) -> Runtime:
+    if runtime is None:
+        raise ConfigError("GPUs are given, but the role has no runtime of its own", role=role)
+    if runtime.url:
+        raise ConfigError("GPUs are given, but the runtime at a URL is not ours to place", role=role)
+    if not gpus or len(set(gpus)) < len(gpus) or min(gpus) < 0 or len(gpus) % runtime.data_parallel:
+        raise ConfigError(f"GPUs {list(gpus)} cannot be used here", role=role, hint="give different ones, from 0")
+    device = "cuda" if runtime.device == "cpu" else runtime.device
+    return runtime.replace(gpus=gpus, tensor_parallel=len(gpus) // runtime.data_parallel, device=device)
+
+
+def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
+    """Builds the runtimes one by one, so that an error names the role it concerns."""
+    roles = table.get("runtimes", {})
+    if not isinstance(roles, dict):
+        raise ConfigError("[runtimes] must be a table")
+    runtimes: dict[str, Runtime] = {}
+    shared = dict(table.get("shared", {}))
+    for role, value in roles.items():
+        if isinstance(value, str):
+            shared[role] = value
+            continue
+        where = f"[runtimes.{role}]"
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where}: must be a table, or the name of a role whose runtime is shared")
+        try:
+            runtimes[role] = _rooted(Runtime.from_dict(value, where), folder)
+        except ConfigError as error:
+            message = error.message if error.message.startswith(where) else f"{where}: {error.message}"
+            raise ConfigError(message, hint=error.hint) from error
+    return Deployment.from_dict({**table, "runtimes": runtimes, "shared": shared}, "deployment")
+
+
+def _rooted(runtime: Runtime, folder: Path) -> Runtime:
+    """Makes paths relative to the file absolute, those in ``extra`` (a speculative draft model) too."""
+
+    def root(value: Any) -> Any:
+        return str(folder / value) if isinstance(value, str) and value.startswith(("./", "../")) else value
+
+    extra = {key: root(value) for key, value in runtime.extra.items()}
+    return runtime.replace(model=root(runtime.model), tokenizer=root(runtime.tokenizer), extra=extra)

@@ -1,0 +1,97 @@
+"""What the log of a server that died says to the person who started it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TAIL_BYTES = 1 << 18
+
+# The first pattern that is found in the log gives the hint; the more telling ones come first.
+HINTS: tuple[tuple[str, str], ...] = (
+    (
+        r"address already in use|[Pp]ort is already in use|is used by a process already",
+        "another process has the port: give a free 'port', or leave it out and one is chosen",
+    ),
+    (
+        r"fatal error: .*: No such file|cc1plus|[Nn]inja(?: is)? (?:not found|required|build stopped)"
+        r"|No such file or directory: '(?:nvcc|ninja|c\+\+|g\+\+|gcc)'|Could not find nvcc|CUDA_HOME",
+        "SGLang compiles parts of itself when it starts: install a C++ compiler (on GPUs also the CUDA toolkit)",
+    ),
+    (
+        r"CUDA out of memory|OutOfMemoryError|Not enough memory|mem-fraction-static|Cannot allocate memory",
+        "not enough memory: change 'memory_fraction', give the roles different 'gpus', or take a smaller model",
+    ),
+    (
+        r"gated repo|401 Client Error|403 Client Error|Access to model .* is restricted",
+        "the hub refuses this model: accept its terms there and set HF_TOKEN",
+    ),
+    (
+        r"is not a valid model identifier|Repository ?Not ?Found|HFValidationError|404 Client Error",
+        "no such model: check the name or give a path to a directory",
+    ),
+    (
+        r"Couldn't connect to|LocalEntryNotFoundError|OfflineModeIsEnabled|Max retries exceeded|ConnectionError: ",
+        "the model hub is out of reach: download the model first and give its path",
+    ),
+    (
+        r"does not recognize this architecture|Model architectures? .* not supported|[Uu]nsupported architectures"
+        r"|model type `.*` but Transformers",
+        "SGLang does not know this architecture: see its list of supported models",
+    ),
+    (
+        r"does not appear to have a file named|Unrecognized model in|Should have a `model_type` key"
+        r"|Cannot find any model weights|no .*safetensors|SafetensorError|not a valid JSON file|JSONDecodeError",
+        "the directory is not a whole model: it needs config.json, the tokenizer's files and *.safetensors",
+    ),
+    (
+        r"error: unrecognized arguments|error: argument |invalid choice",
+        "the installed SGLang refuses a flag: look at 'extra' of this runtime",
+    ),
+    (
+        r"No accelerator|Torch not compiled with CUDA|no NVIDIA driver|CUDA is not available|No CUDA GPUs"
+        r"|invalid device ordinal",
+        "no such GPU is visible: set device = 'cpu', or check 'gpus'",
+    ),
+    (
+        r"must be divisible by|not divisible by|divisible by tp",
+        "the model cannot be split so: change 'tensor_parallel'",
+    ),
+    (
+        r"has no CPU version in lr-sglang",
+        "this model or option needs a GPU; on a CPU use dense models (Qwen3, Llama) in float32",
+    ),
+    (r"ModuleNotFoundError|ImportError", "a package is missing or does not fit: install with constraints.txt"),
+)
+KILLED = "the system killed it, most likely for want of memory: take a smaller model or fewer runtimes"
+
+_ERROR = re.compile(r"^(?:\S+ )?(?:[\w.]*(?:Error|Exception|Exit)\b: ?.+|\S+: error: .+)$")
+_NOISE = re.compile(r"Rank 0 scheduler died|Initialization failed")
+
+
+def tail(log: Path, lines: int = 30) -> str:
+    """The last lines of a log; what a progress bar wrote over itself counts as one line."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    kept = [line.rsplit("\r", 1)[-1].rstrip() for line in text.replace("\r\n", "\n").split("\n")]
+    return "\n".join([line for line in kept if line][-lines:])
+
+
+def cause(log_text: str) -> str:
+    """The last line that names an error, or an empty string."""
+    for line in reversed(log_text.splitlines()):
+        if _ERROR.match(line) and not _NOISE.search(line):
+            return line[:300]
+    return ""
+
+
+def hint(log_text: str, status: int | None) -> str:
+    """What can be done about it, as far as the log or the exit status tell."""
+    for pattern, advice in HINTS:
+        if re.search(pattern, log_text):
+            return advice
+    return KILLED if status == 137 else ""

@@ -1,0 +1,162 @@
+"""From a runtime's description to the command that starts it: data in, data out; nothing is started here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lr_sglang.config import Runtime
+from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes.ports import HOST
+
+Device = Literal["cpu", "cuda"]
+Flags = dict[str, Any]
+
+# Deterministic inference turns the radix cache off with every other backend (SGLang's
+# RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND). Of these triton runs on every generation of GPUs.
+REPEATABLE_BACKENDS = ("triton", "fa3", "fa4")
+
+# Flags that `extra` may not set, with what to use instead.
+OWNED = {
+    "host": "servers are for this machine only",
+    "config": "write the flags into 'extra' one by one",
+    **dict.fromkeys(("model", "model-path"), "use 'model'"),
+    **dict.fromkeys(("port",), "use 'port'"),
+    **dict.fromkeys(("device",), "use 'device'"),
+    **dict.fromkeys(("tp", "tp-size", "tensor-parallel-size"), "use 'tensor_parallel'"),
+    **dict.fromkeys(("dp", "dp-size", "data-parallel-size"), "use 'data_parallel'"),
+    **dict.fromkeys(("mem-fraction-static",), "use 'memory_fraction'"),
+    **dict.fromkeys(("dtype",), "use 'dtype'"),
+    **dict.fromkeys(("quantization",), "use 'quantization'"),
+    **dict.fromkeys(("context-length",), "use 'context_length'"),
+    **dict.fromkeys(("tokenizer-path",), "use 'tokenizer'"),
+    **dict.fromkeys(("enable-deterministic-inference",), "use 'repeatable'"),
+    **dict.fromkeys(("api-key", "admin-api-key"), "start the server yourself and give its 'url' and 'api_key_env'"),
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to run: the arguments, and variables on top of our own environment."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What a kind of machine adds: flags under those that the runtime gives, and variables."""
+
+    device: Device
+    flags: Flags = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def command(
+    runtime: Runtime,
+    port: int,
+    platform: Platform,
+    *,
+    model: str | None = None,
+    visible: str | None = None,
+    where: str = "runtime",
+) -> Command:
+    """The command that starts a server for a runtime.
+
+    Args:
+        port: where it shall listen.
+        platform: see ``platforms.platform``.
+        model: what to load, where ``runtime.model`` is not yet a path that SGLang knows (see ``models.locate``).
+        visible: our own CUDA_VISIBLE_DEVICES; ``runtime.gpus`` counts within it.
+        where: how to name the runtime in an error.
+
+    Raises:
+        ConfigError: settings that exclude each other.
+    """
+    extra = extras(runtime, where)
+    flags: Flags = {"model-path": model or runtime.model, "host": HOST, "port": port, "device": platform.device}
+    # Our own first request warms the server, and readiness needs no second one of SGLang's.
+    flags["skip-server-warmup"] = True
+    flags |= platform.flags
+    if platform.device == "cuda":
+        flags |= _gpu_flags(runtime, extra, where)
+    elif runtime.gpus:
+        raise ConfigError(f"{where}: 'gpus' are given for a runtime on the CPU", hint="leave them out")
+    given = {
+        "tokenizer-path": runtime.tokenizer or None,
+        "tp-size": runtime.tensor_parallel if runtime.tensor_parallel > 1 else None,
+        "dp-size": runtime.data_parallel if runtime.data_parallel > 1 else None,
+        "mem-fraction-static": runtime.memory_fraction,
+        "dtype": runtime.dtype if runtime.dtype != "auto" else None,
+        "quantization": runtime.quantization or None,
+        "context-length": runtime.context_length,
+    }
+    flags |= {name: value for name, value in given.items() if value is not None} | extra
+    env = dict(platform.env)
+    if runtime.gpus:
+        env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, visible, where)
+    return Command((sys.executable, "-m", "sglang.launch_server", *arguments(flags)), env)
+
+
+def extras(runtime: Runtime, where: str = "runtime") -> Flags:
+    """``runtime.extra`` under the names that SGLang's command line uses.
+
+    Raises:
+        ConfigError: a flag that has a field of its own.
+    """
+    named = {key.lstrip("-").replace("_", "-"): value for key, value in runtime.extra.items()}
+    for name in named:
+        if name in OWNED:
+            raise ConfigError(f"{where}: 'extra' may not set --{name}", hint=OWNED[name])
+    return named
+
+
+def arguments(flags: Flags) -> list[str]:
+    """Flags as a command line: true is a bare flag, false or None leaves it out, a list gives several values."""
+    line: list[str] = []
+    for name, value in flags.items():
+        if value is None or value is False:
+            continue
+        line.append(f"--{name}")
+        if isinstance(value, (list, tuple)):
+            line.extend(map(str, value))
+        elif isinstance(value, Mapping):
+            line.append(json.dumps(value))
+        elif value is not True:
+            line.append(str(value))
+    return line
+
+
+def _gpu_flags(runtime: Runtime, extra: Flags, where: str) -> Flags:
+    if not runtime.repeatable:
+        return {"attention-backend": "flashinfer"}
+    backend = extra.get("attention-backend", REPEATABLE_BACKENDS[0])
+    if backend not in REPEATABLE_BACKENDS:
+        raise ConfigError(
+            f"{where}: with 'repeatable', attention backend {backend!r} would turn the prefix cache off",
+            hint=f"take one of {', '.join(REPEATABLE_BACKENDS)}",
+        )
+    return {"attention-backend": backend, "enable-deterministic-inference": True}
+
+
+def _devices(runtime: Runtime, visible: str | None, where: str) -> str:
+    needed = runtime.tensor_parallel * runtime.data_parallel
+    if len(runtime.gpus) < needed:
+        raise ConfigError(
+            f"{where}: tensor_parallel x data_parallel = {needed}, but {len(runtime.gpus)} GPU is given"
+            if len(runtime.gpus) == 1
+            else f"{where}: tensor_parallel x data_parallel = {needed}, but {len(runtime.gpus)} GPUs are given"
+        )
+    if visible is None:
+        return ",".join(map(str, runtime.gpus))
+    allowed = [name.strip() for name in visible.split(",") if name.strip()]
+    try:
+        return ",".join(allowed[gpu] for gpu in runtime.gpus)
+    except IndexError:
+        raise ConfigError(
+            f"{where}: gpus = {list(runtime.gpus)}, but only {len(allowed)} are visible",
+            hint=f"CUDA_VISIBLE_DEVICES is {visible!r}; 'gpus' counts within it, from 0",
+        ) from None

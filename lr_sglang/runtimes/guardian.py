@@ -1,0 +1,85 @@
+"""Runs one command and sees to it that nothing of it survives us (Linux).
+
+A script of its own, started with ``python -I -S guardian.py FD COMMAND...``; it imports nothing of the package.
+FD is the reading end of a pipe whose writing end only the launching process holds. When that end closes, because the
+launcher closed it or because it died in whatever way (SIGKILL too), the command and all its descendants are ended.
+The guardian leads the session and the process group of the command, ends with the command's exit status, and as a
+"child subreaper" adopts whatever its descendants leave behind, in other process groups too.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+GRACE = 2.0  # seconds between asking and killing; SGLang alone would drain its requests for much longer
+POLL = 0.1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def main(pipe: int, command: list[str]) -> int:
+    """Runs the command until it ends, the pipe closes or we are told to end.
+
+    Returns:
+        The command's exit status, 128 + N after signal N, as a shell would say it.
+    """
+    parent = os.getppid()
+    asked: list[int] = []
+    # A handler, not SIG_IGN: handlers are reset when the command is executed, ignored signals stay ignored.
+    for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(name, lambda number, _: asked.append(number))
+    os.set_inheritable(pipe, False)
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    child = subprocess.Popen(command, preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    while child.poll() is None:
+        closed, _, _ = select.select([pipe], [], [], POLL)
+        # The parent's death shows without the pipe too: a forked copy of it may hold the writing end.
+        if closed or asked or os.getppid() != parent:
+            _ask_to_end(child)
+            break
+    status = child.poll()
+    _end_all()
+    if status is None:
+        status = -signal.SIGKILL
+    return status if status >= 0 else 128 - status
+
+
+def _ask_to_end(child: "subprocess.Popen[bytes]") -> None:
+    os.killpg(0, signal.SIGTERM)
+    limit = time.monotonic() + GRACE
+    while child.poll() is None and time.monotonic() < limit:
+        time.sleep(POLL / 2)
+
+
+def _end_all() -> None:
+    """Kills the children, then those that they leave to us, until none is left."""
+    while True:
+        for pid in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            time.sleep(POLL / 10)
+
+
+def _children() -> list[int]:
+    me, found = os.getpid(), []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
+                # The name, in brackets, may hold anything; the parent is the second field after it.
+                if int(file.read().rpartition(b")")[2].split()[1]) == me:
+                    found.append(int(entry))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

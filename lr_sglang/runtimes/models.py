@@ -1,0 +1,49 @@
+"""Where a model is: a path, a model that ships with the package, or a name on the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lr_sglang.config import ROLES
+from lr_sglang.errors import ConfigError
+
+POCKET = "pocket:"
+
+
+def is_path(model: str) -> bool:
+    """True for what can only be a path; ``a/b`` is a hub name unless there is such a directory here."""
+    return model.startswith(("/", ".", "~"))
+
+
+def locate(model: str, role: str | None = None) -> str:
+    """What SGLang shall load.
+
+    Raises:
+        ConfigError: a path or a pocket model that does not exist. Hub names are left to SGLang.
+    """
+    if model.startswith(POCKET):
+        return str(_pocket(model.removeprefix(POCKET), role))
+    path = Path(model).expanduser()
+    if is_path(model):
+        if not path.is_dir():
+            what = "is a file, not a model's directory" if path.exists() else "does not exist"
+            raise ConfigError(
+                f"model {model!r} {what}", role=role, hint="give a directory, a hub name (owner/name) or pocket:target"
+            )
+        return str(path.resolve())
+    return str(path.resolve()) if path.is_dir() else model
+
+
+def _pocket(name: str, role: str | None) -> Path:
+    if name not in ROLES:
+        raise ConfigError(f"no pocket model {name!r}", role=role, hint=f"there are {', '.join(ROLES)}")
+    from lr_sglang import pocket
+
+    path = Path(pocket.weights(name))
+    if not path.is_dir():
+        raise ConfigError(
+            f"the pocket model {name!r} is not in this installation",
+            role=role,
+            hint="install lr-sglang from a complete checkout, or train it (see lr_sglang/pocket)",
+        )
+    return path

@@ -1,0 +1,71 @@
+"""The flags of the installed SGLang, read from its source.
+
+Importing ``ServerArgs`` takes many seconds; parsing the file that defines it takes a fraction of one. Every field is a
+flag under its own name unless it says otherwise, and every further literal that begins with two dashes in a call of
+``Arg`` or ``add_argument`` is one as well.
+"""
+
+from __future__ import annotations
+
+import ast
+from difflib import get_close_matches
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from lr_sglang.errors import ConfigError, SetupError
+
+
+@cache
+def known() -> frozenset[str]:
+    """All flags that ``sglang.launch_server`` takes, without the dashes in front.
+
+    Raises:
+        SetupError: SGLang is not installed.
+    """
+    spec = find_spec("sglang")  # finds a top-level package without running it
+    if spec is None or spec.origin is None:
+        raise SetupError("SGLang is not installed", hint="pip install lr-sglang brings it")
+    source = Path(spec.origin).parent / "srt" / "server_args.py"
+    tree = ast.parse(source.read_text())
+    return frozenset(_fields(tree) | _literals(tree))
+
+
+def check(flags: list[str], where: str) -> None:
+    """Refuses what SGLang would refuse seconds later.
+
+    Raises:
+        ConfigError: a flag is unknown; the hint has the nearest one.
+    """
+    for flag in flags:
+        if flag not in known() and flag.removeprefix("no-") not in known():
+            near = get_close_matches(flag, known(), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "see: python -m sglang.launch_server --help"
+            raise ConfigError(f"{where}: the installed SGLang has no flag --{flag}", hint=hint)
+
+
+def _fields(tree: ast.Module) -> set[str]:
+    server_args = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "ServerArgs")
+    found = set()
+    for node in server_args.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            keywords = {k.arg for c in ast.walk(node.annotation) if isinstance(c, ast.Call) for k in c.keywords}
+            if not keywords & {"cli_name", "no_cli"}:
+                found.add(node.target.id.replace("_", "-"))
+    return found
+
+
+def _literals(tree: ast.Module) -> set[str]:
+    found = set()
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and _name(call.func) in ("Arg", "add_argument"):
+            named = [k.value for k in call.keywords if k.arg in ("aliases", "cli_name")]
+            for leaf in (leaf for value in (*call.args, *named) for leaf in ast.walk(value)):
+                text = leaf.value if isinstance(leaf, ast.Constant) else None
+                if isinstance(text, str) and text.startswith("--"):
+                    found.add(text[2:])
+    return found
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

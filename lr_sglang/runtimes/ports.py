@@ -1,0 +1,46 @@
+"""Ports on this machine, kept for a server from before it starts until it listens."""
+
+from __future__ import annotations
+
+import socket
+
+from lr_sglang.errors import LaunchError
+
+HOST = "127.0.0.1"
+
+
+class Reservation:
+    """A port that nobody else is given while a server, which needs many seconds, makes its way to ``listen``.
+
+    A bound socket that does not listen keeps the port from the kernel's own choices and from every program that binds
+    plainly. With SO_REUSEADDR set on both sides Linux still lets the server bind and listen beside it.
+
+    Args:
+        port: the wanted one, or 0 for any free one.
+        role: for the error.
+
+    Raises:
+        LaunchError: the port is in use.
+    """
+
+    def __init__(self, port: int = 0, role: str | None = None) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # A port of our choice is bound plainly at first, so that two launchers never choose the same one. A given
+        # port is bound with the option: connections of an earlier server that linger do not stand in the way.
+        if port:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((HOST, port))
+        except OSError as error:
+            self._socket.close()
+            raise LaunchError(
+                f"port {port} of {HOST} cannot be used: {error.strerror}",
+                role=role,
+                hint="give another 'port', or leave it out and a free one is chosen",
+            ) from error
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.port: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        """Gives the port up; idempotent."""
+        self._socket.close()

@@ -1,0 +1,86 @@
+"""The few requests that tell whether a runtime is there and what it runs.
+
+``/health`` is not among them: it may generate a token and takes a second at least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+
+from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused, RuntimeTimeout
+
+_pool = urllib3.PoolManager(retries=False)
+
+
+class NoSuchRoute(RuntimeRefused):
+    """The address answers 404: it is no SGLang server, or SGLang's router."""
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a server says it runs; paths are those of the server's machine."""
+
+    model: str
+    tokenizer: str
+    is_generation: bool
+
+
+def headers(api_key: str = "") -> dict[str, str]:
+    """The headers that a server with an API key asks for."""
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def model_info(url: str, *, api_key: str = "", timeout: float = 5.0, role: str | None = None) -> ModelInfo:
+    """Asks a server what it runs.
+
+    Raises:
+        RuntimeDown: nobody answers.
+        RuntimeTimeout: the answer takes longer than ``timeout`` seconds.
+        NoSuchRoute: the address answers, but not as an SGLang server does.
+        RuntimeRefused: it answers with an error status (a wrong API key, for example).
+        BadReply: it answers with something else.
+    """
+    reply = _request("GET", url, "/model_info", api_key, timeout, role)
+    try:
+        model = str(reply["model_path"])
+        return ModelInfo(model, str(reply.get("tokenizer_path") or model), bool(reply.get("is_generation", True)))
+    except (TypeError, KeyError, AttributeError):
+        raise BadReply(f"{url}/model_info answers with something that is not SGLang's", role=role) from None
+
+
+def warm(url: str, *, api_key: str = "", timeout: float = 300.0, role: str | None = None) -> None:
+    """Generates a few tokens, so that the first question does not pay for what is compiled on first use.
+
+    Raises: as ``model_info``.
+    """
+    body = {"text": "1 + 1 =", "sampling_params": {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}}
+    _request("POST", url, "/generate", api_key, timeout, role, json=body)
+
+
+def _request(method: str, url: str, path: str, api_key: str, timeout: float, role: str | None, **more: Any) -> Any:
+    limits = urllib3.Timeout(connect=min(timeout, 5.0), read=timeout)
+    try:
+        reply = _pool.request(method, url.rstrip("/") + path, headers=headers(api_key), timeout=limits, **more)
+    except urllib3.exceptions.ConnectTimeoutError as error:
+        raise RuntimeDown(f"{url} cannot be reached", role=role, hint=_ADDRESS) from error
+    except urllib3.exceptions.TimeoutError as error:
+        raise RuntimeTimeout(f"{url} does not answer within {timeout:g} s", role=role) from error
+    except urllib3.exceptions.HTTPError as error:
+        raise RuntimeDown(f"nothing answers at {url}", role=role, hint=_ADDRESS) from error
+    if reply.status == 404:
+        raise NoSuchRoute(f"{url}{path} is not found", role=role, hint=_ADDRESS)
+    if reply.status in (401, 403):
+        raise RuntimeRefused(f"{url} wants an API key, or another one", role=role, hint="see 'api_key_env'")
+    if reply.status != 200:
+        text = reply.data.decode(errors="replace")
+        raise RuntimeRefused(f"{url}{path} answers with status {reply.status}", role=role, detail=text[:2000])
+    try:
+        return reply.json()
+    except ValueError:
+        raise BadReply(f"{url}{path} answers with something that is not JSON", role=role) from None
+
+
+_ADDRESS = "check that the server runs and that the address and port are right"

@@ -1,0 +1,203 @@
+"""One SGLang server as a process of ours: start, wait until it is ready, watch, stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lr_sglang.errors import Cancelled, LaunchError, LookaheadError, RuntimeTimeout
+from lr_sglang.runtimes import diagnosis, probe
+
+GUARDIAN = Path(__file__).with_name("guardian.py")
+POLL = 0.25
+STOP_LIMIT = 10.0  # seconds in which the guardian must have ended everything; it needs 2 at most, in practice
+
+Stage = Literal["waiting", "starting", "loading", "warming", "ready", "attached"]
+LOADING_MARK = "Load weight begin"  # in SGLang's log
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """A runtime has reached a stage, ``seconds`` after the launch began."""
+
+    role: str
+    stage: Stage
+    seconds: float
+
+
+class Server:
+    """A server process with everything that descends from it.
+
+    It runs under a guardian (see ``guardian.py``) in a session of its own, so that Ctrl-C in the terminal reaches us
+    and not the server, and so that nothing of it outlives this process, however that ends.
+
+    Args:
+        role: for errors and progress.
+        argv: the command.
+        url: where it will answer.
+        log: file for its output, written anew.
+        env: variables on top of our own environment.
+    """
+
+    def __init__(
+        self, role: str, argv: Sequence[str], url: str, log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.role, self.argv, self.url, self.log = role, tuple(argv), url, log
+        self._env = dict(env or {})
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Starts the process.
+
+        Raises:
+            LaunchError: the log cannot be written, or the process cannot be made.
+            Cancelled: ``stop`` came first.
+        """
+        with self._lock:
+            self._start()
+
+    def _start(self) -> None:
+        if self._stopped:
+            raise Cancelled("the server was stopped before it started", role=self.role)
+        reading, writing = os.pipe()
+        # -I and -S: the guardian needs nothing but the standard library and should cost nothing.
+        argv = [sys.executable, "-I", "-S", str(GUARDIAN), str(reading), *self.argv]
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("wb") as log:
+                self._guardian = subprocess.Popen(
+                    argv,
+                    env={**os.environ, **self._env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(reading,),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            os.close(writing)
+            raise LaunchError(f"the server cannot be started: {error}", role=self.role) from error
+        finally:
+            os.close(reading)
+        self._pipe = writing
+
+    @property
+    def pid(self) -> int | None:
+        """The guardian's process id, which is the id of the server's process group and session too."""
+        return self._guardian.pid if self._guardian else None
+
+    @property
+    def status(self) -> int | None:
+        """Exit status (128 + N after signal N); None while it runs or before it was started."""
+        with self._lock:
+            return self._guardian.poll() if self._guardian else None
+
+    def alive(self) -> bool:
+        """True from ``start`` until the process ends, by itself or by ``stop``."""
+        return self._guardian is not None and self.status is None
+
+    def tail(self, lines: int = 30) -> str:
+        """The last lines of its log."""
+        return diagnosis.tail(self.log, lines)
+
+    def wait_ready(
+        self,
+        timeout: float,
+        *,
+        api_key: str = "",
+        stage: Callable[[Stage], None] = lambda stage: None,
+        cancelled: threading.Event | None = None,
+    ) -> probe.ModelInfo:
+        """Waits until it answers, then warms it with one request.
+
+        Args:
+            timeout: seconds for all of it.
+            stage: told ``loading``, ``warming`` and ``ready`` as they are reached.
+            cancelled: set by another thread to give up early.
+
+        Raises:
+            LaunchError: it died (``detail`` has the tail of its log), or is not ready in time.
+            Cancelled: ``cancelled`` was set.
+        """
+        limit = time.monotonic() + timeout
+        loading = False
+        while True:
+            if cancelled is not None and cancelled.is_set():
+                raise Cancelled("the launch was given up", role=self.role)
+            if not self.alive():
+                raise self._died()
+            if time.monotonic() > limit:
+                raise self._late(timeout)
+            if not loading and LOADING_MARK in self.tail(2000):
+                loading = True
+                stage("loading")
+            # While SGLang imports and loads, nobody listens: the connection is refused at once.
+            with contextlib.suppress(LookaheadError):
+                info = probe.model_info(self.url, api_key=api_key, timeout=5.0, role=self.role)
+                break
+            time.sleep(POLL)
+        stage("warming")
+        try:
+            probe.warm(self.url, api_key=api_key, timeout=max(1.0, limit - time.monotonic()), role=self.role)
+        except RuntimeTimeout:
+            raise self._late(timeout) from None
+        except LookaheadError as error:
+            time.sleep(POLL)
+            if not self.alive():
+                raise self._died() from error
+            raise LaunchError(
+                f"the first request failed: {error.message}", role=self.role, detail=self.tail()
+            ) from error
+        stage("ready")
+        return info
+
+    def ask_to_stop(self) -> None:
+        """Begins to end the server and returns at once; ``stop`` waits for it."""
+        with self._lock:
+            self._stopped = True
+            if self._pipe >= 0:
+                os.close(self._pipe)  # what the guardian waits for
+                self._pipe = -1
+
+    def stop(self) -> None:
+        """Ends the server and all its descendants; returns when they are gone. Idempotent, from any thread."""
+        self.ask_to_stop()
+        with self._lock:
+            if self._guardian is None:
+                return
+            try:
+                self._guardian.wait(STOP_LIMIT)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._guardian.pid, signal.SIGKILL)
+                self._guardian.wait()
+
+    def _died(self) -> LaunchError:
+        text = self.tail(400)
+        why = diagnosis.cause(text)
+        return LaunchError(
+            f"the server ended with status {self.status} while starting" + (f": {why}" if why else ""),
+            role=self.role,
+            hint=diagnosis.hint(text, self.status) or f"its log: {self.log}",
+            detail=self.tail(),
+        )
+
+    def _late(self, timeout: float) -> LaunchError:
+        return LaunchError(
+            f"the server is not ready after {timeout:.0f} s",
+            role=self.role,
+            hint="large models need longer: raise the launch timeout; its log shows how far it came",
+            detail=self.tail(),
+        )
