@@ -5,6 +5,9 @@ attended to by one scaled_dot_product_attention. Query heads that share a KV hea
 become query rows of it, so keys and values are never copied per head.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -65,15 +68,34 @@ class BatchedAttention:
         if key is not None and value is not None:
             k_cache.index_copy_(0, loc, key.view(-1, *k_cache.shape[1:]).to(k_cache.dtype))
             v_cache.index_copy_(0, loc, value.view(-1, *v_cache.shape[1:]).to(v_cache.dtype))
-        if not self._is_known((req_to_token, req_pool_indices, seq_lens), (0, sliding_window_size)):
-            self._plan = plan_decode(req_to_token, req_pool_indices, seq_lens, sliding_window_size)
-        plan = self._plan
-        assert isinstance(plan, DecodePlan)
-        kv_heads = k_cache.shape[1]
-        grouped = query.view(plan.batch, kv_heads, -1, query.shape[-1])
-        keys = _gather(k_cache, plan, query.dtype).transpose(1, 2)
-        values = _gather(v_cache, plan, query.dtype).transpose(1, 2)
-        output.copy_(_attend(grouped, keys, values, plan.mask, sm_scale, logit_cap, sinks).view(output.shape))
+        plan = self._decode_plan(req_to_token, req_pool_indices, seq_lens, sliding_window_size)
+        output.copy_(_attend_decode(query, k_cache, v_cache, plan, sm_scale, logit_cap, sinks))
+
+    def decode_step(self, backend: Any, forward_batch: Any) -> Callable[..., torch.Tensor]:
+        """The decode step of `forward_batch`, stripped for a plain model, as one function for its layers.
+
+        It takes a layer's number, its scale, query [batch, heads, dim], key and value [batch, kv_heads, dim],
+        and returns [batch, heads, dim].
+        """
+        pool, loc = backend.token_to_kv_pool, forward_batch.out_cache_loc
+        table = backend.req_to_token_pool.req_to_token
+        plan = self._decode_plan(table, forward_batch.req_pool_indices, forward_batch.seq_lens, 0)
+
+        def step(layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            k_cache, v_cache = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
+            k_cache.index_copy_(0, loc, key)
+            v_cache.index_copy_(0, loc, value)
+            return _attend_decode(query, k_cache, v_cache, plan, scale, 0.0, None)
+
+        return step
+
+    def _decode_plan(
+        self, req_to_token: torch.Tensor, requests: torch.Tensor, seq_lens: torch.Tensor, window: int
+    ) -> DecodePlan:
+        if not self._is_known((req_to_token, requests, seq_lens), (0, window)):
+            self._plan = plan_decode(req_to_token, requests, seq_lens, window)
+        assert isinstance(self._plan, DecodePlan)
+        return self._plan
 
     def extend(
         self,
@@ -142,6 +164,23 @@ def extend_attention_cpu(*arguments: object) -> None:
 def _refuse_encoder(is_cross_attn: bool, encoder_lens: torch.Tensor | None) -> None:
     if is_cross_attn or encoder_lens is not None:
         raise NotImplementedError("lr-sglang's CPU attention serves decoder-only models: no cross attention")
+
+
+def _attend_decode(
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    plan: DecodePlan,
+    scale: float,
+    logit_cap: float,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """query [batch, heads, dim] -> [batch, heads, value dim]."""
+    grouped = query.view(plan.batch, k_cache.shape[1], -1, query.shape[-1])
+    keys = _gather(k_cache, plan, query.dtype).transpose(1, 2)
+    values = _gather(v_cache, plan, query.dtype).transpose(1, 2)
+    result = _attend(grouped, keys, values, plan.mask, scale, logit_cap, sinks)
+    return result.reshape(plan.batch, query.shape[1], -1)
 
 
 def _gather(cache: torch.Tensor, plan: DecodePlan | ExtendPlan, dtype: torch.dtype) -> torch.Tensor:

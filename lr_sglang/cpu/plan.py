@@ -47,9 +47,7 @@ class ExtendPlan:
     width: int
 
 
-def plan_decode(
-    req_to_token: torch.Tensor, requests: torch.Tensor, seq_lens: torch.Tensor, window: int
-) -> DecodePlan:
+def plan_decode(req_to_token: torch.Tensor, requests: torch.Tensor, seq_lens: torch.Tensor, window: int) -> DecodePlan:
     """Plan a decode step: `seq_lens` [batch] counts the new token; `window` > 0 hides what is further back."""
     width = _round_up(int(seq_lens.max()))
     column = torch.arange(width)

@@ -1,0 +1,154 @@
+"""Qwen3's forward pass for a CPU: the same arithmetic in about a third of the calls.
+
+A small model on one core spends its time between the operators, not in them. This walks the weights that
+SGLang has loaded: residual additions go into the matrix products, queries and keys are normed and rotated
+together, and what all layers share (rotary angles, the rows of the KV cache) is computed once. Results are
+those of SGLang's own layers up to float32 rounding.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from lr_sglang.cpu.attention import BatchedAttention
+
+TARGET = "sglang.srt.models.qwen3.Qwen3Model.forward"
+_CACHE = "_lr_sglang_forward"
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer's weights, matrices as [in, out]; `qk_norm` is [heads + kv_heads, head_dim]."""
+
+    attention: Any
+    input_norm: torch.Tensor
+    qkv: torch.Tensor
+    qk_norm: torch.Tensor
+    output: torch.Tensor
+    mlp_norm: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+def forward_qwen3(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around Qwen3Model.forward: ours for a plain float32 model on one worker, SGLang's for any other."""
+    decoder = model.__dict__.get(_CACHE)
+    if decoder is None:
+        decoder = Qwen3Forward(model) if _is_plain(model) else False
+        model.__dict__[_CACHE] = decoder
+    if not decoder or model.layers_to_capture or kwargs.get("pp_proxy_tensors") is not None:
+        return original(model, *args, **kwargs)
+    return decoder(*args, **{key: value for key, value in kwargs.items() if key != "pp_proxy_tensors"})
+
+
+class Qwen3Forward:
+    """Reads the weights when it is made: a server that replaces its weights later must be started again."""
+
+    def __init__(self, model: Any) -> None:
+        attention = model.layers[0].self_attn
+        self._embed = model.embed_tokens
+        self._heads, self._kv_heads = attention.num_heads, attention.num_kv_heads
+        self._head_dim = attention.head_dim
+        self._rotary = attention.rotary_emb
+        self._norm = model.norm.weight
+        hidden = self._norm.shape[0]
+        self._hidden_mean = torch.full((hidden, 1), 1.0 / hidden)
+        self._head_mean = torch.full((self._head_dim, 1), 1.0 / self._head_dim)
+        self._eps = torch.full((1, 1), float(model.norm.variance_epsilon))
+        self._layers = [_layer(layer) for layer in model.layers]
+
+    def __call__(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        forward_batch: Any,
+        input_embeds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Token ids and positions [tokens] -> normed hidden states [tokens, hidden]."""
+        residual = self._embed(input_ids) if input_embeds is None else input_embeds
+        tokens = residual.shape[0]
+        cos, sin = self._angles(positions)
+        attend = self._attention(forward_batch, tokens)
+        rotated = self._heads + self._kv_heads
+        for layer in self._layers:
+            qkv = self._rms_norm(residual, layer.input_norm) @ layer.qkv
+            qkv = qkv.view(tokens, rotated + self._kv_heads, self._head_dim)
+            qk = self._norm_heads(qkv[:, :rotated], layer.qk_norm)
+            qk = torch.addcmul(qk * cos, qk.roll(self._head_dim // 2, -1), sin)
+            mixed = attend(layer.attention, qk[:, : self._heads], qk[:, self._heads :], qkv[:, rotated:])
+            residual = torch.addmm(residual, mixed, layer.output)
+            gate, up = (self._rms_norm(residual, layer.mlp_norm) @ layer.gate_up).chunk(2, -1)
+            residual = torch.addmm(residual, F.silu(gate, inplace=True).mul_(up), layer.down)
+        return self._rms_norm(residual, self._norm)
+
+    def _rms_norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        scale = torch.addmm(self._eps, x * x, self._hidden_mean).rsqrt_()
+        return (x * scale).mul_(weight)
+
+    def _norm_heads(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        squares = (x * x).view(-1, self._head_dim)
+        scale = torch.addmm(self._eps, squares, self._head_mean).rsqrt_()
+        return (x * scale.view(x.shape[0], -1, 1)).mul_(weight)
+
+    def _angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and signed sines, [tokens, 1, head_dim]: rotating is x * cos + (x's halves swapped) * sin."""
+        cos, sin = self._rotary.cos_sin_cache.index_select(0, positions).unsqueeze(1).chunk(2, -1)
+        return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+
+    def _attention(self, forward_batch: Any, tokens: int) -> Callable[..., torch.Tensor]:
+        """The layers' attention: straight to BatchedAttention in a decode step, else through SGLang's backend."""
+        from sglang.srt.model_executor.forward_context import get_attn_backend
+
+        backend = get_attn_backend()
+        batched = getattr(backend, "batched_attention", None)
+        if not forward_batch.forward_mode.is_decode() or not isinstance(batched, BatchedAttention):
+            return lambda attention, q, k, v: attention(q.flatten(1), k, v, forward_batch)
+        step = batched.decode_step(backend, forward_batch)
+        return lambda attention, q, k, v: step(attention.layer_id, attention.scaling, q, k, v).view(tokens, -1)
+
+
+def _layer(layer: Any) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    heads, kv_heads = attention.num_heads, attention.num_kv_heads
+    return _Layer(
+        attention=attention.attn,
+        input_norm=layer.input_layernorm.weight,
+        qkv=attention.qkv_proj.weight.t(),
+        qk_norm=torch.cat(
+            [attention.q_norm.weight.expand(heads, -1), attention.k_norm.weight.expand(kv_heads, -1)]
+        ).contiguous(),
+        output=attention.o_proj.weight.t(),
+        mlp_norm=layer.post_attention_layernorm.weight,
+        gate_up=mlp.gate_up_proj.weight.t(),
+        down=mlp.down_proj.weight.t(),
+    )
+
+
+def _is_plain(model: Any) -> bool:
+    """Whether the model is one that Qwen3Forward computes: float32, no bias, adapter or split of any kind."""
+    from sglang.srt.distributed import get_pp_group, get_tensor_model_parallel_world_size
+    from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
+    from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
+
+    if get_tensor_model_parallel_world_size() != 1 or get_pp_group().world_size != 1:
+        return False
+    for layer in model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        linears = (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
+        if not all(
+            isinstance(getattr(linear, "quant_method", None), UnquantizedLinearMethod) and linear.bias is None
+            for linear in linears
+        ):
+            return False
+    rotary, dtypes = attention.rotary_emb, {parameter.dtype for parameter in model.parameters()}
+    return (
+        type(rotary) is RotaryEmbedding
+        and rotary.is_neox_style
+        and rotary.rotary_dim == attention.head_dim
+        and attention.attn.logit_cap == 0
+        and dtypes == {torch.float32}
+        and rotary.cos_sin_cache.dtype == torch.float32
+    )
