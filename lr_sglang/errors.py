@@ -6,6 +6,8 @@ a one-line *hint* for the person who reads it, and whether trying again can help
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class LookaheadError(Exception):
     """Root of all named errors.
@@ -70,7 +72,11 @@ class BadReply(LookaheadError):
 
 
 class Cancelled(LookaheadError):
-    """The branch was cancelled by us: nobody waits for its result."""
+    """The branch was cancelled by us: nobody waits for its result. ``generation`` is what it had written, if known."""
+
+    def __init__(self, message: str, *, role: str | None = None, generation: Any = None) -> None:
+        super().__init__(message, role=role)
+        self.generation = generation
 
 
 class RecordError(LookaheadError):

@@ -118,6 +118,22 @@ def _shortest(ids: tuple[int, ...], end: int, decode: Callable[[Sequence[int]], 
     return ids[:low]
 
 
+def split_ids(
+    ids: Sequence[int],
+    finish: str,
+    decode: Callable[[Sequence[int]], str],
+    eos: frozenset[int],
+    vocabulary: str = "",
+) -> list[Step]:
+    """Cuts the tokens of a whole generation into steps; arguments as for ``make_step``."""
+    steps: list[Step] = []
+    rest = tuple(ids)
+    while rest:
+        steps.append(make_step(rest, finish, "", decode, eos, vocabulary))
+        rest = rest[len(steps[-1].ids) :]
+    return steps
+
+
 def split(text: str) -> list[str]:
     """Cuts a whole answer into steps; joined again they are the text.
 

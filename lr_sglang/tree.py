@@ -62,7 +62,8 @@ class Branch:
     generated_tokens: int = 0
     outcome: Outcome | None = None
     error: str = ""
-    handle: Any = field(default=None, repr=False)
+    call: Any = field(default=None, repr=False)
+    entry: Any = field(default=None, repr=False)
 
     def close(self, outcome: Outcome) -> None:
         """Gives the branch its outcome; it gets one, once."""
@@ -85,6 +86,7 @@ class Node:
     drafting: Branch | None = None
     expanding: Branch | None = None
     target: Step | None = None
+    target_state: Any = field(default=None, repr=False)
     children: list[Node] = field(default_factory=list)
     proposed: bool = False
     asked: Any = field(default=None, repr=False)
@@ -189,7 +191,8 @@ class StepTree:
             node.chosen = accepted[0]
         elif all(c.verdict for c in node.children):
             used = node.used + len(node.target.ids)
-            node.chosen = Node(node, node.position + 1, node.target, "target", used=used, corrections=node.corrections + 1)
+            node.chosen = Node(node, node.position + 1, node.target, "target", used=used, state=node.target_state)
+            node.chosen.corrections = node.corrections + 1
         return node.chosen
 
     def advance(self) -> Node | None:

@@ -1,0 +1,1 @@
+"""Reasoning programs in SGLang's frontend language, each readable on one screen."""

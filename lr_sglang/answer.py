@@ -1,0 +1,340 @@
+"""One answer in the making: starts branches for a program, hears of their ends, keeps steps, leaves nothing behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import sglang as sgl
+from sglang.lang.interpreter import ProgramState
+from sglang.lang.ir import SglGen
+
+from lr_sglang.backend import Generation
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.dsl import Inbox, Inquiry, Verifier, backend_of, end, fork, step, watch
+from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong
+from lr_sglang.steps import Step, make_step, split_ids
+from lr_sglang.trace import StepRecord, Trace
+from lr_sglang.transport import Call
+from lr_sglang.tree import Branch, Node, Outcome, Pair, StepTree, Verdict, without_a_judge
+
+# After its end an answer waits this long for the runtimes to be rid of its branches.
+DRAIN_SECONDS = 10.0
+# A draft that failed is left alone for a while, then tried again: plain target decoding goes on meanwhile.
+REST_SECONDS = 2.0
+
+
+@dataclass
+class Job:
+    """What one answer is asked for.
+
+    Attributes:
+        verifier: compares two versions of a step; the baseline needs none.
+        question, sample: who this is, for deriving seeds.
+        on_step: told of each step as it is kept, in the program's thread.
+        record: filled while the program runs, complete when it has returned.
+    """
+
+    lookahead: Lookahead = field(default_factory=Lookahead)
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)
+    verifier: Verifier | None = None
+    question: str = ""
+    sample: int = 0
+    on_step: Callable[[StepRecord], None] | None = None
+    record: Trace = field(default_factory=Trace)
+
+    def seed(self, *where: Any) -> int:
+        """A seed for one branch: no two roles, positions or alternatives share one by accident."""
+        key = repr((self.sampling.seed, self.question, self.sample, *where)).encode()
+        return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """A generation or a verdict: ``node`` is the prefix it belongs to, ``child`` the drafted node it is about."""
+
+    key: Branch | Inquiry
+    node: Node
+    child: Node | None
+    result: Any
+    state: ProgramState | None = None
+
+
+class Answer:
+    """The step tree of one answer, with branches on runtimes. A context manager: leaving it leaves nothing running.
+
+    Args:
+        s: a state whose open assistant turn is to be written.
+        job: what is asked for.
+
+    Raises:
+        PromptTooLong: the prompt leaves no room for an answer.
+    """
+
+    def __init__(self, s: ProgramState, job: Job) -> None:
+        self.s, self.job, self.trace = s, job, job.record
+        self.ended = False
+        self._began = time.monotonic()
+        self._inbox = Inbox()
+        self._open: dict[Branch | Inquiry, Call | None] = {}
+        self._resting: dict[str, float] = {}
+        s.sync()
+        target = backend_of(s, "target")
+        prompt_tokens = len(target.prompt_ids(s.stream_executor))
+        budget = job.limits.budget(prompt_tokens, target.context)
+        if budget < 1:
+            raise PromptTooLong(
+                f"the prompt has {prompt_tokens} tokens and leaves no room for an answer",
+                role="target",
+                hint=f"the model's context is {target.context} tokens; --max-total-tokens may be lower",
+            )
+        look = job.lookahead
+        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard)
+        self.tree.root.state = s
+        self.roles = target.roles
+        self.trace.prompt_tokens = prompt_tokens
+        self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._close()
+
+    # -- starting
+
+    def up(self, role: str) -> bool:
+        """Whether a role is worth asking: it is there, and has not failed just now."""
+        return role in self.roles and self._resting.get(role, 0.0) <= time.monotonic()
+
+    def branch(self, role: str, node: Node, child: Node | None = None, gen: SglGen | None = None) -> Branch:
+        """Forks the state after ``node`` onto a role's runtime and lets it write the next step there.
+
+        Args:
+            child: the drafted node that the step will lead to; None when the target writes.
+            gen: what to generate instead of a step.
+        """
+        branch = self._begin(role, node, child)
+        state = fork(node.state, role)
+        call = Call(branch.seed, done=lambda result: self._inbox.put(_Arrival(branch, node, child, result, state)))
+        self._open[branch] = branch.call = call
+        tokens = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
+        watch(state, call)
+        state += gen or step(max_tokens=tokens, **self._drawn())
+        return branch
+
+    def ask(self, child: Node, pair: Pair) -> None:
+        """Puts a pair to the verifier, unless it is clear without one."""
+        node = child.parent
+        if self.job.verifier is None or node is None:
+            raise ConfigError("lookahead reasoning needs a verifier")
+        asked = time.monotonic()
+
+        def begin(heard: Callable[[Any], None]) -> Call:
+            inquiry.branch = self._begin("judge", node, child)
+            inquiry.branch.call = call = Call(done=heard)
+            self._open[inquiry] = call
+            return call
+
+        def reply(verdict: Verdict) -> None:
+            verdict = dataclasses.replace(verdict, seconds=time.monotonic() - asked)
+            self._inbox.put(_Arrival(inquiry, node, child, verdict))
+
+        inquiry = Inquiry(pair, reply, begin)
+        child.verdict = without_a_judge(pair)
+        if child.verdict is None:
+            child.asked = inquiry
+            self._open.setdefault(inquiry, None)
+            child.verdict = self.job.verifier.verify(inquiry)
+            if child.verdict is not None:
+                del self._open[inquiry]
+
+    def _begin(self, role: str, node: Node, child: Node | None) -> Branch:
+        alternative = child.alternative if child else 0
+        seed = self.job.seed(role, node.position, node.corrections, alternative)
+        branch = Branch(role, node.position, alternative, seed, self._now())
+        self.trace.branches.append(branch)
+        return branch
+
+    def _drawn(self) -> dict[str, Any]:
+        drawn = self.job.sampling.to_dict()
+        del drawn["seed"]
+        return drawn
+
+    # -- hearing
+
+    def first_done(self) -> Node:
+        """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.
+
+        Raises:
+            LookaheadError: the target failed.
+        """
+        arrival = self._inbox.first_done()
+        self._measure(arrival)
+        node, child, result = arrival.node, arrival.child, arrival.result
+        if node.dropped or (child is not None and child.dropped):
+            return node
+        if isinstance(result, Verdict):
+            assert child is not None
+            child.verdict = result
+            self.trace.failures["judge"] += result.failed
+        elif child is not None:
+            self._drafted(child, arrival)
+        elif isinstance(result, LookaheadError):
+            raise result
+        else:
+            node.target, node.target_state = self._step("target", node, result), arrival.state
+            for late in node.children:
+                if late.step is None and late.verdict is None:
+                    late.verdict = Verdict(False, "late", "the target was faster than the draft")
+        return node
+
+    def all_done(self) -> list[Node]:
+        """Waits for every generation and verdict in flight; returns the prefixes they belong to."""
+        nodes = []
+        while self._open:
+            nodes.append(self.first_done())
+        return list(dict.fromkeys(nodes))
+
+    def _drafted(self, child: Node, arrival: _Arrival) -> None:
+        if child.verdict is not None:
+            return  # too late: its step is decided
+        if isinstance(arrival.result, LookaheadError):
+            self.trace.failures["draft"] += 1
+            self._resting["draft"] = time.monotonic() + REST_SECONDS
+            child.verdict = Verdict(False, "draft", str(arrival.result), failed=True)
+            return
+        self.tree.drafted(child, self._step("draft", arrival.node, arrival.result))
+        child.state = arrival.state
+
+    def _step(self, role: str, node: Node, generation: Generation) -> Step:
+        before = node.step.text if node.step is not None and node.cut else ""
+        tokenizer = self.roles[role].tokenizer
+        eos = frozenset[int]() if generation.eos is None else frozenset({generation.eos})
+        return make_step(generation.ids, generation.finish, before, tokenizer.decode, eos, tokenizer.vocabulary)
+
+    def _measure(self, arrival: _Arrival) -> None:
+        """Closes the books on a branch that has ended."""
+        self._open.pop(arrival.key, None)
+        branch = arrival.key.branch if isinstance(arrival.key, Inquiry) else arrival.key
+        if branch is None:
+            return
+        branch.ended = self._now()
+        result = branch.call.result
+        branch.call = None
+        if isinstance(result, Cancelled):
+            result = result.generation
+        elif isinstance(result, LookaheadError):
+            branch.error = str(result)
+        if isinstance(result, Generation):
+            branch.prompt_tokens, branch.cached_tokens = result.prompt_tokens, result.cached_tokens
+            branch.generated_tokens, branch.entry = len(result.ids), result.entry
+        if arrival.state is not None:
+            end(arrival.state)
+
+    # -- keeping and cancelling
+
+    def cancel_all_but_chosen(self, node: Node) -> None:
+        """The step after ``node`` is decided: what hangs on another version of it is stopped, on the server too."""
+        for child in node.children:
+            if child is not node.chosen:
+                self._drop(child, Outcome.REJECTED if child.verdict else Outcome.CANCELLED)
+
+    def _drop(self, node: Node, outcome: Outcome) -> None:
+        """``outcome`` is for the draft step itself and its verdict; everything that follows it is cancelled."""
+        for below in node.subtree():
+            below.dropped = True
+            own = outcome if below is node else Outcome.CANCELLED
+            self._give_up(below.drafting, own)
+            self._give_up(below.asked.branch if below.asked else None, own)
+            self._give_up(below.expanding, Outcome.CANCELLED)
+
+    def _give_up(self, branch: Branch | None, outcome: Outcome) -> None:
+        if branch is not None and branch.outcome is None:
+            branch.close(outcome)
+            if branch.call is not None:
+                branch.call.cancel()
+
+    def keep(self, node: Node) -> None:
+        """A step of the answer: its text goes to the program's state, its branches get their outcomes."""
+        parent, kept = node.parent, node.step
+        assert parent is not None and kept is not None
+        drafted = node.source == "draft"
+        outcome = Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
+        for branch in (node.drafting, parent.expanding, node.asked.branch if node.asked else None):
+            if branch is not None:
+                branch.close(outcome)
+        self._note(
+            kept,
+            node.source,
+            outcome.value,
+            target_text=parent.target.text if parent.target else None,
+            draft_texts=tuple(c.step.text if c.step else None for c in parent.children),
+            verdicts=tuple(c.verdict for c in parent.children),
+        )
+        self.trace.cycles += not drafted
+        if self.tree.ends(node):
+            self._finish("stop" if kept.final else "length")
+        node.parent = None  # the past of a long answer need not stay in memory
+
+    def write_to_the_end(self) -> None:
+        """The baseline: the target writes everything in one generation, which is cut into steps afterwards.
+
+        Raises:
+            LookaheadError: the target failed.
+        """
+        gen = sgl.gen("answer", max_tokens=self.tree.budget, **self._drawn())
+        branch = self.branch("target", self.tree.root, gen=gen)
+        arrival = self._inbox.first_done()
+        self._measure(arrival)
+        result = arrival.result
+        if isinstance(result, LookaheadError):
+            raise result
+        tokenizer = self.roles["target"].tokenizer
+        eos = frozenset[int]() if result.eos is None else frozenset({result.eos})
+        for kept in split_ids(result.ids, result.finish, tokenizer.decode, eos, tokenizer.vocabulary):
+            self._note(kept, "target", "written")
+        branch.close(Outcome.BONUS)
+        self._finish("length" if result.finish == "length" else "stop")
+
+    def _note(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
+        self.s += kept.tokens()
+        seconds, position = self._now(), len(self.trace.steps)
+        record = StepRecord(position, kept.text, len(kept.ids), source, outcome, kept.ending.value, seconds, **versions)
+        self.trace.ids += kept.ids
+        self.trace.text += kept.text
+        self.trace.seconds = seconds
+        self.trace.steps.append(record)
+        if self.job.on_step:
+            self.job.on_step(record)
+
+    def _finish(self, reason: str) -> None:
+        self.trace.finish = reason
+        self.ended = True
+
+    def _close(self) -> None:
+        """Cancels what is in flight, waits until the runtimes are rid of it, and completes the record."""
+        for branch in self.trace.branches:
+            if branch.outcome is None:
+                self._give_up(branch, Outcome.CANCELLED)
+        self._open = {key: call for key, call in self._open.items() if call is not None}
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while self._open:
+            try:
+                self._measure(self._inbox.first_done(timeout=max(0.0, deadline - time.monotonic())))
+            except queue.Empty:
+                break
+        for branch in self.trace.branches:
+            if branch.entry is not None:
+                branch.shared_tokens = self.roles[branch.role].ledger.shareable(branch.entry)
+                branch.entry = None
+        self.trace.drained = self._now()
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began

@@ -1,0 +1,230 @@
+"""A SGLang backend for one runtime of a deployment.
+
+It differs from SGLang's own ``RuntimeEndpoint`` in what lookahead reasoning needs: prompts are token ids, rendered by
+the model's own template; every request can be cancelled on the server; seeds and priorities are sent; and a failure
+reaches whoever reads the state, as a named error and at once (SGLang's interpreter loses it, and can then hang).
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from sglang.lang.backend.base_backend import BaseBackend
+from sglang.lang.chat_template import ChatTemplate
+from sglang.lang.interpreter import StreamExecutor
+from sglang.lang.ir import SglSamplingParams
+
+from lr_sglang.chat import Tokenizer, resolve
+from lr_sglang.config import Sampling
+from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError
+from lr_sglang.reuse import Entry, Ledger
+from lr_sglang.tokens import TokenText
+from lr_sglang.transport import Call, Transport
+
+# SGLang's interpreter writes roles into the state's text by a template; ours are rendered from ``messages_`` instead.
+_NO_MARKERS = ChatTemplate(
+    name="lr-sglang",
+    default_system_prompt=None,
+    role_prefix_and_suffix=dict.fromkeys(("system", "user", "assistant"), ("", "")),
+)
+
+
+class StepStop(str):
+    """A stop string that stays in the text: marks a ``gen`` as a step (see ``dsl.step``)."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a runtime answered.
+
+    Attributes:
+        ids: generated token ids, all of them.
+        finish: ``stop``, ``length`` or ``abort``.
+        eos: the id that ended the sequence, if one did.
+        cached_tokens: tokens of the prompt that were not computed again; None when the runtime did not say.
+        meta: the runtime's own meta_info.
+    """
+
+    ids: tuple[int, ...]
+    finish: str
+    eos: int | None
+    prompt_tokens: int
+    cached_tokens: int | None
+    meta: dict[str, Any] = field(repr=False)
+    entry: Entry | None = field(default=None, repr=False)
+
+
+class RuntimeBackend(BaseBackend):
+    """Runs SGLang programs on one runtime.
+
+    Args:
+        role: ``target``, ``draft`` or ``judge``.
+        transport: how to reach the runtime.
+        tokenizer: of the runtime's model.
+        sampling: used where a program's ``gen`` says nothing.
+        context: the model's context length in tokens.
+        timeout: seconds that one step may take.
+        seeded: whether the runtime honours a seed.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        transport: Transport,
+        tokenizer: Tokenizer,
+        *,
+        sampling: Sampling | None = None,
+        context: int = 32768,
+        timeout: float = 600.0,
+        seeded: bool = False,
+    ) -> None:
+        super().__init__()
+        self.role, self.transport, self.tokenizer = role, transport, tokenizer
+        self.sampling = sampling or Sampling()
+        self.context, self.timeout, self.seeded = context, timeout, seeded
+        self.chat_template = _NO_MARKERS
+        self.roles: dict[str, RuntimeBackend] = {role: self}
+        self.ledger = Ledger()
+
+    def get_model_name(self) -> str:
+        return str(self.transport.get("/model_info").get("model_path", ""))
+
+    def prompt_ids(self, s: StreamExecutor) -> tuple[int, ...]:
+        """The ids of everything a state has said so far."""
+        messages, answer = s.messages_, ""
+        if not messages and s.cur_role is None:
+            return resolve(s.text_, self.tokenizer)
+        if s.cur_role == "assistant":
+            answer = s.text_[s.cur_role_begin_pos :]
+        elif s.cur_role is not None:
+            messages = [*messages, {"role": s.cur_role, "content": s.text_[s.cur_role_begin_pos :]}]
+        prompt = self.tokenizer.chat(messages, s.cur_role == "assistant")
+        return prompt.ids + resolve(answer, self.tokenizer)
+
+    def generate(self, s: StreamExecutor, sampling_params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+        """Called by the interpreter in the state's thread. Never raises: see ``poison``."""
+        if isinstance(s.variables, _Poisoned):
+            return "", {}
+        call = getattr(s, "call", None) or Call()
+        try:
+            generation = self.ask(self.prompt_ids(s), sampling_params, call)
+        except Exception as error:  # noqa: BLE001 - it must reach the one who waits, whatever it is
+            named = error if isinstance(error, LookaheadError) else BadReply(repr(error), role=self.role)
+            named.role = named.role or self.role
+            poison(s, named)
+            call.end(named)
+            return "", {}
+        ids = generation.ids[:-1] if generation.eos is not None else generation.ids
+        if isinstance(sampling_params.stop, StepStop):
+            text: str = TokenText.of(self.tokenizer.decode(ids), ids, self.tokenizer.vocabulary)
+        else:
+            text = generation.meta["text"]
+            if text == self.tokenizer.decode(ids):  # nothing was trimmed, so the ids are the text's
+                text = TokenText.of(text, ids, self.tokenizer.vocabulary)
+        call.end(generation)
+        return text, generation.meta
+
+    def generate_stream(
+        self, s: StreamExecutor, sampling_params: SglSamplingParams
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """One chunk: steps are short, and a program that streams sees each of them as it ends."""
+        chunk = self.generate(s, sampling_params)
+        if not isinstance(s.variables, _Poisoned):
+            yield chunk
+
+    def ask(self, ids: Sequence[int], params: SglSamplingParams, call: Call) -> Generation:
+        """One /generate.
+
+        Args:
+            ids: prompt.
+            params: SGLang's sampling parameters.
+            call: how to cancel it; its ``end`` is left to the caller.
+
+        Raises:
+            LookaheadError: any of the transport's, or Cancelled.
+        """
+        wanted = params.to_srt_kwargs()
+        wanted["no_stop_trim"] = isinstance(params.stop, StepStop)
+        wanted = {key: value for key, value in wanted.items() if value not in (None, (), [])}
+        payload: dict[str, Any] = {"input_ids": list(ids), "sampling_params": wanted}
+        if call.seed is not None and self.seeded:
+            wanted["sampling_seed"] = call.seed
+        if call.priority is not None:
+            payload["priority"] = call.priority
+        entry = self.ledger.add(tuple(ids), time.time())
+        patience = self.timeout * max(1.0, params.max_new_tokens / 1000)
+        reply = self.transport.generate(payload, call, patience)
+        return self._read(reply, call, entry)
+
+    def _read(self, reply: dict[str, Any], call: Call, entry: Entry) -> Generation:
+        try:
+            meta = dict(reply["meta_info"])
+            finish = meta["finish_reason"]
+            ids = tuple(int(i) for i in reply["output_ids"])
+            meta["text"] = str(reply["text"])
+            kind, matched = str(finish["type"]), finish.get("matched")
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadReply(f"a reply without {error}", role=self.role) from error
+        now = time.time()
+        entry.cached = int(meta.get("cached_tokens") or 0)
+        entry.entered = float(meta.get("forward_entry_time") or entry.entered)
+        entry.prefilled = float(meta.get("prefill_finished_time") or now)
+        entry.finished, entry.output = now, array("i", ids)
+        eos = matched if kind == "stop" and isinstance(matched, int) else None
+        cached = meta.get("cached_tokens")
+        generation = Generation(ids, kind, eos, int(meta.get("prompt_tokens") or 0), cached, meta, entry)
+        if kind == "abort":
+            if call.cancelled:
+                raise Cancelled("cancelled", role=self.role, generation=generation)
+            raise BadReply(f"aborted by the runtime: {finish.get('message', '')}", role=self.role)
+        if eos is not None and (not ids or ids[-1] != eos):
+            raise BadReply("the end of sequence is not the last token", role=self.role)
+        return generation
+
+    def select(self, s: StreamExecutor, choices: list[str], temperature: float, choices_method: Any = None) -> NoReturn:
+        raise ConfigError("select() needs SGLang's own RuntimeEndpoint", hint="use gen() with a regex instead")
+
+    def shutdown(self) -> None:
+        self.transport.close()
+
+    def flush_cache(self) -> None:
+        """Empties the runtime's radix cache."""
+        self.transport.get("/flush_cache")
+
+
+class _Poisoned(dict[str, Any]):
+    """The variables of a state after a failure: what was there stays, anything later raises the failure."""
+
+    def __init__(self, known: dict[str, Any], error: LookaheadError) -> None:
+        super().__init__(known)
+        self.error = error
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise self.error
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.pop(key, None)
+
+
+def poison(s: StreamExecutor, error: LookaheadError) -> None:
+    """Makes a failed state raise ``error`` wherever it is read.
+
+    SGLang's worker thread dies of an exception, and reads after that can wait for ever. So it is not told: the thread
+    lives on, later expressions do nothing, and the reader gets the named error.
+    """
+
+    def fail() -> NoReturn:
+        raise error
+
+    s.variables = _Poisoned({k: v for k, v in s.variables.items() if not _pending(s, k)}, error)
+    s.error_ = error
+    s.text = s.messages = fail
+
+
+def _pending(s: StreamExecutor, name: str) -> bool:
+    event = s.variable_event.get(name)
+    return event is not None and not event.is_set()

@@ -1,0 +1,126 @@
+"""From messages to token ids, by the model's own tokenizer and template.
+
+SGLang's frontend guesses a chat template from the model's path, and its server would read ``<|im_end|>`` in a user's
+text as the token of that name. Here the tokenizer's own template renders the prompt, and a user's text never becomes
+a special token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+from lr_sglang.errors import ConfigError
+from lr_sglang.tokens import TokenText
+
+Message = Mapping[str, str]
+
+
+class Tokenizer(Protocol):
+    """What the backend needs of a tokenizer."""
+
+    vocabulary: str
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of plain text; nothing in it becomes a special token."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens left out."""
+
+    def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
+        """The rendered prompt; with ``answer`` it is open for the assistant's."""
+
+
+class ModelTokenizer:
+    """A Hugging Face tokenizer. Thread-safe.
+
+    Args:
+        path: folder or hub name that ``AutoTokenizer`` reads.
+
+    Raises:
+        ConfigError: when there is no tokenizer at ``path``.
+    """
+
+    def __init__(self, path: str) -> None:
+        from transformers import AutoTokenizer  # seconds to import: only when a tokenizer is really needed
+
+        try:
+            self._inner: Any = AutoTokenizer.from_pretrained(path)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"no tokenizer at {path!r}", hint=str(error).splitlines()[0]) from error
+        self._lock = threading.Lock()
+        vocabulary = sorted(self._inner.get_vocab().items(), key=lambda item: item[1])
+        self.vocabulary = hashlib.sha256(repr(vocabulary).encode()).hexdigest()[:16]
+        added = self._inner.added_tokens_decoder.values()
+        self._added = sorted((str(t) for t in added), key=len, reverse=True)
+        self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
+        self._rendered = lru_cache(maxsize=512)(self._render)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return self._encode_parts(_broken(text, self._added, mark := _unused(text)).split(mark))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        with self._lock:
+            return self._inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
+        return self._rendered(tuple((m["role"], m["content"]) for m in messages), answer)
+
+    def _render(self, messages: tuple[tuple[str, str], ...], answer: bool) -> TokenText:
+        """The template sees contents in which every special token is broken by a mark; the mark is then a seam."""
+        mark = _unused(*(content for _, content in messages))
+        safe = [
+            # thinking tags in an earlier answer are for the template to handle; role markers are nobody's to write
+            {"role": role, "content": _broken(text, self._special if role == "assistant" else self._added, mark)}
+            for role, text in messages
+        ]
+        with self._lock:
+            text = self._inner.apply_chat_template(safe, tokenize=False, add_generation_prompt=answer)
+        return TokenText.of(text.replace(mark, ""), self._encode_parts(text.split(mark)), self.vocabulary)
+
+    def _encode_parts(self, parts: Iterable[str]) -> tuple[int, ...]:
+        ids: list[int] = []
+        with self._lock:
+            for part in parts:
+                ids += self._inner.encode(part, add_special_tokens=False)
+        return tuple(ids)
+
+
+@lru_cache(maxsize=8)
+def load_tokenizer(path: str) -> ModelTokenizer:
+    """The tokenizer at ``path``, loaded once."""
+    return ModelTokenizer(path)
+
+
+def resolve(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids of a state's text: those it carries where they belong to this vocabulary, else a fresh encoding.
+
+    Neighbouring pieces without usable ids are tokenised together, so that only real seams are seams.
+    """
+    ids: list[int] = []
+    loose = ""
+    for piece in TokenText.wrap(text).pieces:
+        if piece.ids is not None and piece.vocabulary == tokenizer.vocabulary:
+            ids += tokenizer.encode(loose) if loose else ()
+            ids += piece.ids
+            loose = ""
+        else:
+            loose += piece.text
+    ids += tokenizer.encode(loose) if loose else ()
+    return tuple(ids)
+
+
+def _unused(*texts: str) -> str:
+    """A private-use character that stands in none of the texts."""
+    return next(c for c in map(chr, range(0xE000, 0xF8FF)) if not any(c in t for t in texts))
+
+
+def _broken(text: str, tokens: Iterable[str], mark: str) -> str:
+    """``text`` with ``mark`` after the first character of every occurrence of a token, so that none is left whole."""
+    for token in tokens:
+        if len(token) > 1:
+            text = text.replace(token, token[0] + mark + token[1:])
+    return text

@@ -1,0 +1,110 @@
+"""What lookahead reasoning adds to SGLang's frontend language; everything else is ``import sglang as sgl``.
+
+    branch = fork(s, "draft")              # a copy of the state, on another role's runtime
+    watch(branch, call := Call(done=...))  # a call can be waited for, and cancelled on the server
+    branch += step("step", max_tokens=100) # generate to the blank line that ends a step
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import sglang as sgl
+from sglang.lang.interpreter import ProgramState
+from sglang.lang.ir import SglGen
+
+from lr_sglang.backend import RuntimeBackend, StepStop
+from lr_sglang.errors import ConfigError
+from lr_sglang.steps import DELIMITER
+from lr_sglang.transport import Call
+from lr_sglang.tree import Branch, Pair, Verdict
+
+
+def step(name: str = "step", max_tokens: int = 100, **sampling: Any) -> SglGen:
+    """Generates one reasoning step: up to and including the blank line, at most ``max_tokens`` tokens.
+
+    The text keeps its token ids, so that appending it to another state of the same vocabulary is token-exact.
+    """
+    return sgl.gen(name, max_tokens=max_tokens, stop=StepStop(DELIMITER), **sampling)
+
+
+def backend_of(s: ProgramState, role: str) -> RuntimeBackend:
+    """The runtime that plays ``role`` in the deployment that ``s`` runs on.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    backend = s.stream_executor.backend
+    found = getattr(backend, "roles", {}).get(role)
+    if found is None:
+        raise ConfigError(f"the deployment has no {role} runtime", hint=f"add [runtimes.{role}] to it")
+    return found
+
+
+def on(s: ProgramState, role: str) -> ProgramState:
+    """Moves a state to another role's runtime: what it generates next is generated there."""
+    s.stream_executor.backend = backend_of(s, role)
+    return s
+
+
+def fork(s: ProgramState, role: str) -> ProgramState:
+    """One fork of ``s`` on the runtime of ``role``; RadixAttention shares the prefix with its siblings there."""
+    return on(s.fork(1)[0], role)
+
+
+def watch(s: ProgramState, call: Call) -> ProgramState:
+    """Ties what ``s`` generates next to ``call``: its seed and priority are sent, its end and cancelling are seen."""
+    s.stream_executor.call = call
+    return s
+
+
+def end(s: ProgramState) -> None:
+    """Lets a state's thread go. Its text stays, and it can still be forked."""
+    s.stream_executor.end()
+
+
+class Inbox:
+    """Where finished branches and verdicts arrive, whichever comes first."""
+
+    def __init__(self) -> None:
+        self._arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def put(self, item: Any) -> None:
+        """Called from any thread."""
+        self._arrived.put(item)
+
+    def first_done(self, timeout: float | None = None) -> Any:
+        """Waits for the next arrival.
+
+        Raises:
+            queue.Empty: nothing came in ``timeout`` seconds.
+        """
+        return self._arrived.get(timeout=timeout)
+
+
+@dataclass(eq=False)
+class Inquiry:
+    """One pair of versions put to a verifier.
+
+    Attributes:
+        reply: takes the verdict, once, from any thread.
+        begin: called by a verifier that asks a runtime, with who hears the result; the call it returns is cancelled
+            when nobody needs the verdict.
+    """
+
+    pair: Pair
+    reply: Callable[[Verdict], None]
+    begin: Callable[[Callable[[Any], None]], Call]
+    branch: Branch | None = None
+
+
+class Verifier(Protocol):
+    """Decides whether two versions of a step agree."""
+
+    name: str
+
+    def verify(self, inquiry: Inquiry) -> Verdict | None:
+        """The verdict, if it is clear at once; else None, and ``inquiry.reply`` gets it later. Must not block."""

@@ -1,0 +1,72 @@
+"""How well a runtime shared prefixes: cached tokens against what earlier requests had left to share (design, Words).
+
+``reuse`` of a role is the sum of cached tokens over the sum of shareable ones. A request can share the longest prefix
+it has in common with any request of that runtime that was prefilled before it began, less the one token that must
+always be computed; of an unfinished request only the prompt is there to share.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from dataclasses import dataclass
+
+HEAD = 16  # requests whose first tokens differ are not compared further
+
+
+@dataclass(eq=False)
+class Entry:
+    """One request. Times are the runtime's own where it reports them, else those of sending and of the answer."""
+
+    prompt: array[int]
+    entered: float
+    prefilled: float = float("inf")
+    finished: float = float("inf")
+    output: array[int] | None = None
+    cached: int = 0
+
+
+class Ledger:
+    """The last requests of one runtime. Thread-safe.
+
+    Args:
+        size: how many requests to remember.
+    """
+
+    def __init__(self, size: int = 1024) -> None:
+        self._entries: deque[Entry] = deque(maxlen=size)
+        self._lock = threading.Lock()
+
+    def add(self, ids: tuple[int, ...], now: float) -> Entry:
+        """Notes a request that is about to be sent."""
+        entry = Entry(array("i", ids), now)
+        with self._lock:
+            self._entries.append(entry)
+        return entry
+
+    def shareable(self, entry: Entry) -> int:
+        """Tokens of ``entry``'s prompt that it could have found in the cache; ask once all before it have ended."""
+        best = entry.cached
+        with self._lock:
+            others = list(self._entries)
+        for other in others:
+            if other is entry or other.prefilled > entry.entered or other.prompt[:HEAD] != entry.prompt[:HEAD]:
+                continue
+            known = other.prompt
+            if other.output is not None and other.finished <= entry.entered:
+                known = known + other.output[:-1]
+            best = max(best, min(common_prefix(known, entry.prompt), len(entry.prompt) - 1))
+        return best
+
+
+def common_prefix(a: array[int], b: array[int]) -> int:
+    """Length of the longest common prefix."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # slices compare at memory speed
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,287 @@
+"""HTTP to one SGLang runtime: pooled connections, timeouts, safe retries, and cancelling that reaches the server."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import urllib3
+
+from lr_sglang.errors import (
+    BadReply,
+    Cancelled,
+    LookaheadError,
+    PromptTooLong,
+    RuntimeDown,
+    RuntimeRefused,
+    RuntimeTimeout,
+)
+
+CONNECT_SECONDS = 5.0
+# An abort can overtake its request, and the server then ignores it: it is repeated until the request has ended.
+ABORT_AGAIN_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+
+
+class Call:
+    """One request in flight: made by whoever waits for it, sent by a branch's thread, cancelled from anywhere.
+
+    Args:
+        seed: for the runtime's sampler; None leaves the draw to the runtime.
+        priority: higher goes first where the runtime schedules by priority.
+        done: called once, in the branch's thread, with the result or the error.
+    """
+
+    def __init__(
+        self, seed: int | None = None, priority: int | None = None, done: Callable[[Any], None] | None = None
+    ) -> None:
+        self.seed = seed
+        self.priority = priority
+        self.rid = ""
+        self.cancelled = False
+        self.result: Any = None
+        self.ended = threading.Event()
+        self._done = done
+        self._abort: Callable[[Call], None] | None = None
+        self._connection: Any = None
+        self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Call:
+        return self  # SGLang deep-copies sampling parameters; a call stays the one that is being waited for
+
+    def sending(self, abort: Callable[[Call], None]) -> str:
+        """A new request id, right before sending (SGLang aborts by prefix: so never one inside another).
+
+        Raises:
+            Cancelled: nobody wants the answer any more.
+        """
+        with self._lock:
+            if self.cancelled:
+                raise Cancelled("cancelled before it was sent")
+            self.rid, self._abort = uuid.uuid4().hex, abort
+            return self.rid
+
+    def cancel(self) -> None:
+        """Stops the generation on the server, soon; ``ended`` is set when it has. Never blocks."""
+        with self._lock:
+            if self.cancelled or self.ended.is_set():
+                return
+            self.cancelled = True
+            abort = self._abort
+        if abort is not None:
+            abort(self)
+
+    def end(self, result: Any) -> None:
+        """The request has its result (or its error)."""
+        self.result = result
+        self.ended.set()
+        if self._done is not None:
+            self._done(result)
+
+    def hang_up(self) -> None:
+        """Breaks the connection, for a server that answers no abort."""
+        sock = getattr(self._connection, "sock", None)
+        if sock is not None and self._connection.call is self:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return  # it was closed already
+
+
+class Transport(Protocol):
+    """What a backend needs of a runtime; ``HttpTransport`` is the real one, simulated runtimes are others."""
+
+    def generate(self, payload: dict[str, Any], call: Call, timeout: float) -> dict[str, Any]:
+        """Posts one /generate and returns its reply."""
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Reads a JSON document of the runtime."""
+
+    def close(self) -> None:
+        """Lets go of connections and threads."""
+
+
+_current = threading.local()
+
+
+class _Connection(urllib3.connection.HTTPConnection):
+    """Tells the call that this thread serves which connection it is on, so that it can hang up."""
+
+    call: Call | None = None
+
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        self.call = getattr(_current, "call", None)
+        if self.call is not None:
+            self.call._connection = self
+        super().request(*args, **kwargs)
+
+
+class _SecureConnection(_Connection, urllib3.connection.HTTPSConnection):
+    """The same over TLS."""
+
+
+class HttpTransport:
+    """Connections to one base URL. Thread-safe.
+
+    Args:
+        url: base URL of the server.
+        role: named in errors.
+        api_key: sent as a bearer token.
+    """
+
+    def __init__(self, url: str, role: str, api_key: str = "") -> None:
+        self.url, self.role = url.rstrip("/"), role
+        headers = {"Content-Type": "application/json"}
+        if api_key:
+            headers["Authorization"] = f"Bearer {api_key}"
+        self._pools = urllib3.PoolManager(maxsize=512, block=False, retries=False, headers=headers)
+        self._pools.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+        self._aborter = Aborter(self._post_abort)
+
+    def generate(self, payload: dict[str, Any], call: Call, timeout: float) -> dict[str, Any]:
+        """Posts one /generate.
+
+        Raises:
+            Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused, PromptTooLong, BadReply.
+        """
+        for last in (False, True):
+            body = {**payload, "rid": call.sending(self._aborter.add)}
+            _current.call = call
+            try:
+                return self._exchange("POST", "/generate", body, timeout)
+            except (RuntimeDown, RuntimeTimeout) as error:
+                if call.cancelled:
+                    raise Cancelled("cancelled while the runtime did not answer", role=self.role) from error
+                # Only what broke before the first byte is sent again, once: a kept-alive connection may be stale.
+                if last or not isinstance(error, _BeforeFirstByte):
+                    raise
+            finally:
+                _current.call = None
+        raise AssertionError("unreachable")
+
+    def get(self, path: str, timeout: float = CONNECT_SECONDS) -> dict[str, Any]:
+        return self._exchange("GET", path, None, timeout)
+
+    def post(self, path: str, body: dict[str, Any], timeout: float = 30.0) -> dict[str, Any]:
+        """Posts a request that is not a generation."""
+        return self._exchange("POST", path, body, timeout)
+
+    def close(self) -> None:
+        self._aborter.close()
+        self._pools.clear()
+
+    def _post_abort(self, call: Call) -> None:
+        self._exchange("POST", "/abort_request", {"rid": call.rid}, CONNECT_SECONDS)
+
+    def _exchange(self, method: str, path: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
+        limits = urllib3.Timeout(connect=CONNECT_SECONDS, read=timeout)
+        data = None if body is None else json.dumps(body, separators=(",", ":"))
+        try:
+            reply = self._pools.request(method, self.url + path, body=data, timeout=limits)
+        except urllib3.exceptions.ReadTimeoutError as error:
+            raise RuntimeTimeout(
+                f"no answer from {self.url}{path} in {timeout:g} s",
+                role=self.role,
+                hint="raise 'timeout' in the deployment file, or look at the server's load",
+            ) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise _BeforeFirstByte(
+                f"{self.url} does not answer ({_plain(error)})", role=self.role, hint="is the server still running?"
+            ) from error
+        if reply.status != 200:
+            raise _refusal(reply.status, reply.data.decode(errors="replace"), path, self.role)
+        try:
+            return json.loads(reply.data) if reply.data.strip() else {}
+        except ValueError as error:
+            if path == "/abort_request":
+                return {}
+            raise BadReply(f"{self.url}{path} did not answer with JSON", role=self.role) from error
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+class _BeforeFirstByte(RuntimeDown):
+    """The connection broke with nothing of the answer read."""
+
+
+class Aborter:
+    """Posts aborts from its own thread, again and again until the request has ended; at last it hangs up."""
+
+    def __init__(self, post: Callable[[Call], None]) -> None:
+        self._post = post
+        self._pending: list[tuple[float, int, Call]] = []  # due, attempt, call
+        self._changed = threading.Condition()
+        self._open = True
+        self._thread: threading.Thread | None = None
+
+    def add(self, call: Call) -> None:
+        """Starts cancelling a call that was sent. Never blocks."""
+        with self._changed:
+            self._pending.append((time.monotonic(), 0, call))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="lr-abort", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._open = False
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._pending = [p for p in self._pending if not p[2].ended.is_set()]
+                now = time.monotonic()
+                due = [p for p in self._pending if p[0] <= now]
+                if not due:
+                    if not self._open:
+                        return
+                    self._changed.wait(min((p[0] for p in self._pending), default=now + 3600.0) - now)
+                    continue
+                self._pending = [p for p in self._pending if p[0] > now]
+            for _, attempt, call in due:
+                self._try(attempt, call)
+
+    def _try(self, attempt: int, call: Call) -> None:
+        try:
+            self._post(call)
+        except LookaheadError:
+            call.hang_up()  # a server that takes no abort notices a closed socket
+        if attempt + 1 == len(ABORT_AGAIN_SECONDS):
+            call.hang_up()
+            return
+        with self._changed:
+            self._pending.append((time.monotonic() + ABORT_AGAIN_SECONDS[attempt + 1], attempt + 1, call))
+
+
+def _refusal(status: int, text: str, path: str, role: str) -> LookaheadError:
+    """The named error for an error status."""
+    try:
+        parsed = json.loads(text)
+        text = (parsed.get("error") or {}).get("message") or parsed.get("message") or text
+    except (ValueError, AttributeError):
+        pass  # not JSON: the text itself is the message
+    text = text.strip()[:500]
+    if status in (401, 403):
+        return RuntimeRefused(f"{path}: {status} {text}", role=role, hint="set api_key_env in the deployment file")
+    if status in (429, 502, 503, 504):
+        return RuntimeDown(f"{path}: {status} {text}", role=role)
+    if "context length" in text or "longer than the model" in text:
+        return PromptTooLong(text, role=role, hint="shorten the prompt, or lower --max-tokens")
+    return RuntimeRefused(f"{path}: {status} {text}", role=role)
+
+
+def _plain(error: Exception) -> str:
+    """urllib3's reason without the object addresses."""
+    return str(error).rsplit(": ", 1)[-1] or type(error).__name__

@@ -1,0 +1,33 @@
+"""An oracle that accepts a given share of steps, whatever they say: for measuring speed at a known acceptance."""
+
+from __future__ import annotations
+
+import hashlib
+
+from lr_sglang.dsl import Inquiry
+from lr_sglang.errors import ConfigError
+from lr_sglang.tree import Verdict
+
+
+class Random:
+    """Accepts with probability ``alpha``, drawn from the two versions' tokens: the same pair, the same verdict."""
+
+    name = "random"
+
+    def __init__(self, alpha: float) -> None:
+        if not 0 <= alpha <= 1:
+            raise ConfigError(f"random: the acceptance rate must be in [0, 1], not {alpha}")
+        self.alpha = alpha
+
+    @classmethod
+    def parse(cls, text: str) -> Random:
+        """From the ``0.6`` of ``random:0.6``."""
+        try:
+            return cls(float(text))
+        except ValueError:
+            raise ConfigError(f"random: {text!r} is no acceptance rate", hint="for example random:0.6") from None
+
+    def verify(self, inquiry: Inquiry) -> Verdict:
+        key = repr((inquiry.pair.target.ids, inquiry.pair.draft.ids)).encode()
+        draw = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") / 2**64
+        return Verdict(draw < self.alpha, self.name)

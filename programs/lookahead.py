@@ -1,0 +1,78 @@
+"""Lookahead reasoning (arXiv 2506.19830, section 3.1) as a SGLang program: propose, expand, verify, accept.
+
+``asynchronous`` and ``synchronous`` are the paper's two schedules. They call the same four functions; the difference
+is what they wait for.
+"""
+
+from __future__ import annotations
+
+import sglang as sgl
+from sglang.lang.interpreter import ProgramState
+
+from lr_sglang.answer import Answer, Job
+from lr_sglang.tree import Node
+
+
+@sgl.function
+def lookahead(s: ProgramState, messages: list[dict[str, str]], job: Job) -> None:
+    """Answers a conversation; ``s.text()`` ends with the answer, and ``job.record`` tells how it came about."""
+    for message in messages:
+        s += getattr(sgl, message["role"])(message["content"])
+    s += sgl.assistant_begin()
+    with Answer(s, job) as answer:
+        schedule = asynchronous if job.lookahead.schedule == "async" else synchronous
+        schedule(answer)
+
+
+def asynchronous(answer: Answer) -> None:
+    """Drafts, target steps and verdicts overlap: whatever is done first moves the answer on."""
+    while not answer.ended:
+        propose(answer)
+        expand(answer, answer.tree.depth - 1)
+        node = answer.first_done()
+        verify(answer, node)
+        accept(answer)
+
+
+def synchronous(answer: Answer) -> None:
+    """Algorithm 1: draft ``depth`` steps, let the target write ``depth + 1``, judge them, keep the agreed run."""
+    while not answer.ended:
+        for _ in range(answer.tree.depth):
+            propose(answer)
+            answer.all_done()
+        expand(answer, answer.tree.depth)
+        for node in answer.all_done():
+            verify(answer, node)
+        answer.all_done()
+        accept(answer)
+
+
+def propose(answer: Answer) -> None:
+    """The draft writes the next step, in ``width`` versions, after every prefix that may be looked ahead from."""
+    for node in answer.tree.to_propose():
+        if answer.up("draft"):
+            for child in answer.tree.propose(node):
+                child.drafting = answer.branch("draft", node, child)
+
+
+def expand(answer: Answer, depth: int) -> None:
+    """The target writes its own next step after every drafted prefix: parallel forks, one shared prefix."""
+    for node in answer.tree.to_expand(depth):
+        node.expanding = answer.branch("target", node)
+
+
+def verify(answer: Answer, node: Node) -> None:
+    """Where two versions of the step after ``node`` meet, the verifier is asked whether they agree."""
+    for child in node.children:
+        pair = answer.tree.pair(child)
+        if pair is not None:
+            answer.ask(child, pair)
+
+
+def accept(answer: Answer) -> None:
+    """Keeps the drafts that agree and puts the target's step in place of the first that does not."""
+    for node in list(answer.tree.live()):
+        if answer.tree.decide(node):
+            answer.cancel_all_but_chosen(node)
+    while not answer.ended and (kept := answer.tree.advance()):
+        answer.keep(kept)
