@@ -43,7 +43,8 @@ class Batch:
 
 def solutions(tokenizer: PreTrainedTokenizerFast, rng: Random, easy: bool) -> list[Document]:
     """Problems with a solution; loss on the solution only. One in eight has a system prompt or a request added."""
-    prompts, answers = [], []
+    prompts: list[str] = []
+    answers: list[str] = []
     while len(prompts) < POOL:
         problem = make_problem(rng, high=3 if easy else 6)
         if problem.held_out:
@@ -68,9 +69,12 @@ def judgements(tokenizer: PreTrainedTokenizerFast, rng: Random, real: list[Pair]
         pairs = [(b, a, same) if rng.random() < 0.2 else (a, b, same) for a, b, same in pairs]
     verdicts = tokenizer.convert_tokens_to_ids([UNALIGNED, ALIGNED])
     tail = encode(tokenizer, ["]" + END])[0]
+    prompts = encode(tokenizer, [judge_prompt(a, b) for a, b, _ in pairs])
+    heads = encode(tokenizer, [judge_prompt(a, "").split("Step 2:")[0] + "Step 2:" for a, _, _ in pairs])
     documents = []
-    for (_, _, same), prompt in zip(pairs, encode(tokenizer, [judge_prompt(a, b) for a, b, _ in pairs]), strict=True):
-        weights = [0.1 if same else 0.0] * len(prompt) + [4.0] + [0.1] * len(tail)
+    for (_, _, same), prompt, head in zip(pairs, prompts, heads, strict=True):
+        language = 0.2 if same else 0.0
+        weights = [0.0] * len(head) + [language] * (len(prompt) - len(head)) + [4.0] + [0.1] * len(tail)
         documents.append(Document([*prompt, verdicts[same], *tail], weights))
     return documents
 

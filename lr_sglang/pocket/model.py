@@ -84,7 +84,10 @@ class PocketModel(nn.Module):
         self.q, self.k, self.v, self.o = matrix(wide, h), matrix(wide, h), matrix(wide, h), matrix(h, wide, out)
         self.gate, self.up, self.down = matrix(shape.mlp, h), matrix(shape.mlp, h), matrix(h, shape.mlp, out)
         self.norm_in, self.norm_mid = nn.Parameter(torch.ones(n, h)), nn.Parameter(torch.ones(n, h))
-        self.q_norm, self.k_norm = nn.Parameter(torch.ones(n, shape.head_dim)), nn.Parameter(torch.ones(n, shape.head_dim))
+        self.q_norm, self.k_norm = (
+            nn.Parameter(torch.ones(n, shape.head_dim)),
+            nn.Parameter(torch.ones(n, shape.head_dim)),
+        )
         self.norm = nn.Parameter(torch.ones(h))
 
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor, compiled: bool = True) -> Tensor:
@@ -92,7 +95,7 @@ class PocketModel(nn.Module):
         half = torch.arange(0, self.shape.head_dim, 2) / self.shape.head_dim
         angles = positions[..., None] * self.shape.rope_theta**-half
         cos, sin = angles.cos().to(DTYPE)[:, :, None], angles.sin().to(DTYPE)[:, :, None]
-        layer = _compiled if compiled else _layer
+        layer: Callable[..., Tensor] = _compiled if compiled else _layer
         names = (*MATRICES, "norm_in", "norm_mid", "q_norm", "k_norm")
         x = F.embedding(ids, self.embed).to(DTYPE)
         for weights in zip(*(getattr(self, name).unbind(0) for name in names), strict=True):

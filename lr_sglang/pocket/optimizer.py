@@ -32,7 +32,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))

@@ -16,7 +16,17 @@ from lr_sglang.pocket.problems import (
 from lr_sglang.pocket.wordings import NAMES, OPERATORS, STEPS, THINGS
 
 #: how a second step is made to differ, and how often
-MISSES = {"result": 6, "operand": 6, "both": 3, "swap": 3, "operator": 4, "other": 4, "boxed": 2, "double": 2, "garbled": 2}
+MISSES = {
+    "result": 6,
+    "operand": 6,
+    "both": 3,
+    "swap": 3,
+    "operator": 4,
+    "other": 4,
+    "boxed": 2,
+    "double": 2,
+    "garbled": 2,
+}
 NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
 
 
@@ -61,7 +71,7 @@ def _garble(rng: Random, text: str) -> str:
 
 def _miss(rng: Random, problem: Problem, o: Operation, first: bool) -> str:
     """The text of a step that resembles ``o`` and does not mean the same (the label is checked by the caller)."""
-    way = rng.choices(list(MISSES), MISSES.values())[0]
+    way = rng.choices(list(MISSES), list(MISSES.values()))[0]
     if way == "result":
         o = with_numbers(o, o.a, o.b, near(rng, o.result))
     elif way == "operand":  # one operand wrong, the result following it or not

@@ -99,9 +99,7 @@ def make_problem(rng: Random, low: int = MIN_OPERATIONS, high: int = MAX_OPERATI
     return Problem(" ".join(sentences), family, operations)
 
 
-def problems(
-    seed: int, held_out: bool, low: int = MIN_OPERATIONS, high: int = MAX_OPERATIONS
-) -> Iterator[Problem]:
+def problems(seed: int, held_out: bool, low: int = MIN_OPERATIONS, high: int = MAX_OPERATIONS) -> Iterator[Problem]:
     """An endless stream of problems of one side of the split; held-out structures never repeat within a stream."""
     rng, seen = Random(seed), set[str]()
     while True:

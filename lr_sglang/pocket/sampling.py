@@ -7,7 +7,7 @@ from random import Random
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, LogitsProcessor, PreTrainedTokenizerFast, Qwen3ForCausalLM
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from lr_sglang.pocket.problems import DELIMITER, Problem, meaning, problems
 from lr_sglang.pocket.tokenizer import ALIGNED, END, chat, encode, judge_prompt
@@ -33,7 +33,11 @@ class Writer:
     @torch.inference_mode()
     def write(self, prompts: list[str], temperature: float, one_step: bool = False) -> list[str]:
         """A continuation of each prompt: a step up to the delimiter, or everything up to the end of sequence."""
-        how = {"do_sample": True, "temperature": temperature, "top_p": TOP_P, "top_k": 0} if temperature else {"do_sample": False}
+        how = (
+            {"do_sample": True, "temperature": temperature, "top_p": TOP_P, "top_k": 0}
+            if temperature
+            else {"do_sample": False}
+        )
         texts = [""] * len(prompts)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))  # alike lengths, little padding
         for start in range(0, len(order), BATCH):
@@ -102,5 +106,7 @@ def sample_pairs(
     if twice:
         again = Random(seed).sample(prompts, len(prompts) // 4)
         versions = dict(zip(prompts, ours, strict=True))
-        pairs += [(versions[p], text) for p, text in zip(again, target.write(again, TEMPERATURE, one_step=True), strict=True)]
+        pairs += [
+            (versions[p], text) for p, text in zip(again, target.write(again, TEMPERATURE, one_step=True), strict=True)
+        ]
     return pairs

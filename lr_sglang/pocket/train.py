@@ -59,8 +59,14 @@ class Trainer:
 
     def save(self) -> None:
         """Write the checkpoint; a crash while writing leaves the previous one."""
-        state = {name: getattr(self, name) for name in ("pool", "tokens", "steps_in_stage", "stage", "seconds", "curve")}
-        state |= {"shape": vars(self.model.shape), "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state = {
+            name: getattr(self, name) for name in ("pool", "tokens", "steps_in_stage", "stage", "seconds", "curve")
+        }
+        state |= {
+            "shape": vars(self.model.shape),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
         part = self.checkpoint.with_suffix(".part")
         torch.save(state, part)
         part.replace(self.checkpoint)

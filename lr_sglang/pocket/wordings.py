@@ -1,4 +1,4 @@
-"""Words of the synthetic problems: names, nouns, and six to eight wordings for every kind of step.
+"""Words of the synthetic problems: names, nouns, sentences of questions, six to eight wordings for every kind of step.
 
 In a step template ``{e}`` is the equation ``a op b = c``; ``{a}``, ``{b}`` and ``{c}`` are its numbers; ``{who}``,
 ``{other}``, ``{thing}`` and ``{box}`` are words of the problem. Every step template holds ``{e}`` exactly once, so that
@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from typing import Final
 
-NAMES: Final = tuple("Ava Ben Carl Dina Emma Finn Gina Hugo Ivy Jack Kira Liam Mia Noah Olga Paul Rosa Sam Tara Will".split())
-THINGS: Final = tuple("apples books cards coins shells stamps marbles stickers pencils cookies beads toys".split())
-GOODS: Final = tuple("pens cups hats toys books balls lamps mugs".split())
-BOXES: Final = tuple("boxes bags packs jars".split())
-DAYS: Final = tuple("Monday Tuesday Wednesday Thursday".split())
+NAMES: Final = (
+    "Ava", "Ben", "Carl", "Dina", "Emma", "Finn", "Gina", "Hugo", "Ivy", "Jack",
+    "Kira", "Liam", "Mia", "Noah", "Olga", "Paul", "Rosa", "Sam", "Tara", "Will",
+)  # fmt: skip
+THINGS: Final = (
+    "apples", "books", "cards", "coins", "shells", "stamps",
+    "marbles", "stickers", "pencils", "cookies", "beads", "toys",
+)  # fmt: skip
+GOODS: Final = ("pens", "cups", "hats", "toys", "books", "balls", "lamps", "mugs")
+BOXES: Final = ("boxes", "bags", "packs", "jars")
+DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday")
 
 FIRST_LEADS: Final = ("", "", "", "First, ", "To start, ")
 LEADS: Final = ("", "", "", "", "Next, ", "Then ", "So ", "After that, ")
@@ -24,6 +30,34 @@ OPERATORS: Final = {
     "more": "+", "fewer": "-", "times": "*", "sum": "+",
     "price": "*", "bill": "+", "left": "-", "hours": "+", "pay": "*", "money": "+",
 }  # fmt: skip
+
+#: sentence of a question -> its wordings
+SENTENCES: Final[dict[str, tuple[str, ...]]] = {
+    "start": ("{who} has {x} {thing}.", "{who} starts with {x} {thing}."),
+    "gain": ("{who} buys {b} more {thing}.", "{other} gives {who} {b} {thing}.", "Then {who} finds {b} {thing}."),
+    "lose": ("{who} gives {b} {thing} to {other}.", "{who} loses {b} {thing}.", "Then {who} sells {b} of the {thing}."),
+    "grow": ("{who} trades and now has {b} times as many {thing}.",),
+    "pack": ("{who} buys {a} {box} with {b} {thing} each.", "{other} brings {a} {box} with {b} {thing} each."),
+    "share": ("{who} shares the {thing} equally among {b} friends.",),
+    "how many now": ("How many {thing} does {who} have now?", "How many {thing} does {who} have at the end?"),
+    "how many each": ("How many {thing} does each friend get?",),
+    "first": ("{who} has {x} {thing}.",),
+    "more": ("{who} has {b} more {thing} than {other}.",),
+    "fewer": ("{who} has {b} fewer {thing} than {other}.",),
+    "times": ("{who} has {b} times as many {thing} as {other}.",),
+    "how many": ("How many {thing} does {who} have?",),
+    "how many together": ("How many {thing} do {list} have together?", "How many {thing} do {list} have in total?"),
+    "costs": ("{Thing} cost {price} dollars each.",),
+    "buys": ("{who} buys {list}.", "{who} orders {list}."),
+    "had": ("{who} had {x} dollars.",),
+    "how much is it": ("How much does {who} pay?", "How many dollars is the bill?"),
+    "how much is left": ("How much money does {who} have left?", "How many dollars are left?"),
+    "works": ("{who} works {list}.",),
+    "wage": ("The job pays {b} dollars an hour.", "{who} earns {b} dollars an hour."),
+    "spends": ("{who} pays {b} dollars for a {object}.", "Then {who} spends {b} dollars."),
+    "receives": ("{other} gives {who} {b} dollars.", "{who} finds {b} dollars."),
+    "how much": ("How much money does {who} have?", "How many dollars does {who} have now?"),
+}
 
 #: kind of step -> its wordings
 STEPS: Final[dict[str, tuple[str, ...]]] = {

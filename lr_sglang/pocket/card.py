@@ -1,0 +1,121 @@
+"""The model card, written from the figures of an evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+HEAD = """# Pocket models
+
+Three tiny Qwen3 models, trained from scratch on synthetic word problems by the scripts beside them, so that the whole
+of lookahead reasoning runs on any machine with no GPU and no download. **They are a demonstration.** They solve the one
+kind of problem they were made for, know nothing else, and understand no other text. Figures got with them say how the
+system behaves (acceptance, cycles, cache reuse), not how well lookahead reasoning works for real models.
+
+- **target** solves a problem step by step; deep on purpose, so that a token costs several times the draft's.
+- **draft** does the same with two layers and little training; weaker on purpose, so that steps get rejected.
+- **judge** says whether two steps mean the same: one user message `Step 1: ...\\nStep 2: ...`, the answer opened with
+  `[`, and the next token is `aligned` or `unaligned`. It compares the numbers and the operation, not the story.
+
+All share one tokenizer: byte-level BPE, {vocabulary} tokens, ChatML; a blank line is one token, and so is a digit
+with the space before it. Context: 4096 positions, trained on the first 256: longer prompts are served, not understood.
+"""
+
+DATA = """
+## Data
+Problems of 2 to 6 operations in four families (story, comparison, shopping, work and pay), numbers mostly under 100.
+Every step has six to eight wordings (five for the boxed answer) and an optional lead-in, so two models that agree on a
+step seldom write the same text. One structure in ten (family, kinds of operations and all numbers; names, things and
+wordings do not count) is held out by hash: the same numbers under other names never fall on both sides. One training
+document in ten has a system prompt, one in forty a request to reason step by step.
+
+The judge saw made-up pairs (half agree; the others have a wrong result, operand or operation, swapped operands, another
+step, a boxed answer against an equation, two equations against one, cut or empty text), then also real target and draft
+pairs sampled on training problems, labelled by parsing.
+"""
+
+LIMITS = """
+## Limits
+One seed and one training run. Shares over n problems carry sampling error (n = 200 near 90 %: about 4 points either
+side). More than 6 operations, larger numbers, fractions or other wordings fail. The judge is reliable on the steps
+these two models write, less so on rare near misses (see the made-up pairs), and on other text it is worthless.
+"""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _shapes(models: dict[str, Any]) -> str:
+    lines = ["| | layers x width | parameters | bf16 file | training tokens | time, one shared core |", "|-|-|-|-|-|-|"]
+    for role, m in models.items():
+        lines.append(
+            f"| {role} | {m['layers']} x {m['hidden']} | {m['parameters'] / 1e6:.2f} M | {m['bytes'] / 1e6:.1f} MB"
+            f" | {m['tokens'] / 1e6:.1f} M | {m['seconds'] / 60:.0f} min |"
+        )
+    return "\n".join(lines)
+
+
+def _accuracies(figures: dict[str, Any]) -> str:
+    sizes = list(figures["target_greedy"]["by_operations"])
+    lines = ["| | all | " + " | ".join(f"{s} operations" for s in sizes) + " |", "|-" * (len(sizes) + 2) + "|"]
+    for role in ("target", "draft"):
+        for name, title in (("greedy", "greedy"), ("sampled", "T 0.6")):
+            f = figures[f"{role}_{name}"]
+            shares = " | ".join(_percent(v) for v in f["by_operations"].values())
+            lines.append(f"| {role}, {title} | {_percent(f['accuracy'])} | {shares} |")
+    return "\n".join(lines)
+
+
+def _steps(figures: dict[str, Any]) -> str:
+    lines = ["| pairs | n | same by truth | accepted by judge | exact text | precision | recall |", "|-|-|-|-|-|-|-|"]
+    for key, title in (
+        ("steps", "target, draft"),
+        ("steps_by_target_alone", "target, target"),
+        ("judge_synthetic", "made up"),
+    ):
+        f = figures[key]
+        exact = _percent(f["exact_text"]) if "exact_text" in f else ""
+        lines.append(
+            f"| {title} | {f['n']} | {_percent(f['same'])} | {_percent(f['accepted'])} | {exact}"
+            f" | {_percent(f['precision'])} | {_percent(f['recall'])} |"
+        )
+    return "\n".join(lines)
+
+
+def _curve(model: dict[str, Any]) -> str:
+    points = model["curve"][:: max(1, len(model["curve"]) // 10)]
+    return ", ".join(f"{p['tokens'] / 1e6:.1f} M {p['loss']:.3f}" for p in points)
+
+
+def model_card(figures: dict[str, Any]) -> str:
+    """The card's Markdown."""
+    models = figures["models"]
+    n, seed = figures["target_greedy"]["n"], models["target"]["seed"]
+    grown = ", then ".join(
+        f"{s['tokens'] / 1e6:.0f} M tokens at {s['layers']} layers" for s in models["target"]["stages"]
+    )
+    curves = "\n".join(f"- {role}: {_curve(m)}" for role, m in models.items())
+    return f"""{HEAD.format(vocabulary=models["target"]["vocabulary"])}
+{_shapes(models)}
+
+The target was trained {grown}: new layers begin as copies that add nothing, and then learn.
+{DATA}
+## Measured on {n} held-out problems
+Right answers:
+
+{_accuracies(figures)}
+
+Steps after the same prefix, temperature 0.6, top-p 0.95:
+
+{_steps(figures)}
+{LIMITS}
+## Training
+Muon for the matrices, AdamW for the rest, bfloat16 compute over float32 weights, seed {seed}. Budgets count tokens and
+data depends only on the seed. Other hardware or versions give other last digits, and so other weights.
+
+    python -m lr_sglang.pocket.train --role all --out DIR --seed {seed}    # resumes when stopped
+    python -m lr_sglang.pocket.evaluate --weights DIR
+
+Loss by tokens seen (the judge's loss includes its second steps):
+{curves}
+"""

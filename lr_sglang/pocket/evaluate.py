@@ -1,0 +1,117 @@
+"""Measure the pocket models on held-out problems and write their model card.
+
+``python -m lr_sglang.pocket.evaluate`` takes a few minutes on a CPU; figures go to ``weights/figures.json`` and
+``weights/MODEL_CARD.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+import torch
+
+from lr_sglang.pocket import ROLES
+from lr_sglang.pocket.card import model_card
+from lr_sglang.pocket.heldout import held_out_problems
+from lr_sglang.pocket.pairs import make_pair
+from lr_sglang.pocket.problems import Problem, boxed_answer
+from lr_sglang.pocket.sampling import TEMPERATURE, Writer, same_meaning, sample_pairs
+from lr_sglang.pocket.tokenizer import chat
+
+log = logging.getLogger(__name__)
+WEIGHTS = Path(__file__).parent / "weights"
+SYNTHETIC_PAIRS = 2000
+
+
+def accuracy(writer: Writer, chosen: list[Problem], temperature: float) -> dict[str, Any]:
+    """Share of right boxed answers, over all problems and by number of operations."""
+    texts = writer.write([chat(p.question) for p in chosen], temperature)
+    right = [boxed_answer(text) == str(p.answer) for p, text in zip(chosen, texts, strict=True)]
+    by_size: dict[int, list[bool]] = {}
+    for problem, ok in zip(chosen, right, strict=True):
+        by_size.setdefault(len(problem.operations), []).append(ok)
+    return {
+        "n": len(right),
+        "accuracy": _share(right),
+        "by_operations": {size: _share(values) for size, values in sorted(by_size.items())},
+    }
+
+
+def agreement(verdicts: list[bool], truth: list[bool]) -> dict[str, Any]:
+    """Precision and recall of verdicts against the truth."""
+    both = sum(v and t for v, t in zip(verdicts, truth, strict=True))
+    return {
+        "n": len(truth),
+        "same": _share(truth),
+        "accepted": _share(verdicts),
+        "precision": round(both / max(1, sum(verdicts)), 4),
+        "recall": round(both / max(1, sum(truth)), 4),
+    }
+
+
+def acceptance(target: Writer, draft: Writer, judge: Writer, chosen: list[Problem], seed: int) -> dict[str, Any]:
+    """Both models' versions of each step after the same prefix: agreement by truth, judge and exact text."""
+    pairs = sample_pairs(target, draft, chosen, seed, twice=False)
+    stripped = [(a.strip(), b.strip()) for a, b in pairs]
+    truth = [same_meaning(a, b) for a, b in stripped]
+    return agreement(judge.judge(stripped), truth) | {"exact_text": _share([a == b for a, b in stripped])}
+
+
+def synthetic(judge: Writer, seed: int) -> dict[str, Any]:
+    """The judge on made-up pairs of held-out problems, near misses among them."""
+    rng = Random(seed)
+    made = [make_pair(rng, held_out=True) for _ in range(SYNTHETIC_PAIRS)]
+    return agreement(judge.judge([(a, b) for a, b, _ in made]), [same for *_, same in made])
+
+
+def _share(values: list[bool]) -> float:
+    return round(sum(values) / max(1, len(values)), 4)
+
+
+def evaluate(folder: Path, count: int, seed: int) -> dict[str, Any]:
+    """All figures of the models in ``folder``."""
+    chosen = held_out_problems(count)
+    target, draft = Writer(folder / "target"), Writer(folder / "draft")
+    figures: dict[str, Any] = {"seed": seed}
+    for role, writer in (("target", target), ("draft", draft)):
+        for name, temperature in (("greedy", 0.0), ("sampled", TEMPERATURE)):
+            torch.manual_seed(seed)
+            figures[f"{role}_{name}"] = accuracy(writer, chosen, temperature)
+            log.info("%s %s %s", role, name, figures[f"{role}_{name}"])
+    if (folder / "judge").exists():
+        judge = Writer(folder / "judge")
+        figures["steps"] = acceptance(target, draft, judge, chosen, seed)
+        figures["steps_by_target_alone"] = acceptance(target, target, judge, chosen, seed + 1)
+        figures["judge_synthetic"] = synthetic(judge, seed)
+        log.info("%s", {k: v for k, v in figures.items() if k[0] in "sj"})
+    figures["models"] = {
+        role: json.loads((folder / role / "training.json").read_text())
+        | {"bytes": (folder / role / "model.safetensors").stat().st_size}
+        for role in ROLES
+        if (folder / role).exists()
+    }
+    return figures
+
+
+@click.command()
+@click.option("--weights", "folder", type=click.Path(path_type=Path, exists=True), default=WEIGHTS)
+@click.option("--count", type=int, default=200, show_default=True, help="Held-out problems.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--threads", type=int, default=1, show_default=True)
+def main(folder: Path, count: int, seed: int, threads: int) -> None:
+    """Measure the models and write their model card."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    torch.set_num_threads(threads)
+    figures = evaluate(folder, count, seed)
+    (folder / "figures.json").write_text(json.dumps(figures, indent=1) + "\n")
+    if set(ROLES) <= set(figures["models"]):
+        (folder / "MODEL_CARD.md").write_text(model_card(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""Properties of the pocket problems, their tokenizer and the weights that ship with the package."""
+
+from __future__ import annotations
+
+import json
+import re
+from random import Random
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoTokenizer, Qwen3ForCausalLM
+
+from lr_sglang.pocket import ROLES, weights
+from lr_sglang.pocket.data import Document, batches, collate, pack
+from lr_sglang.pocket.heldout import TASK_FILE, held_out_problems, task_lines
+from lr_sglang.pocket.model import PocketModel, Shape
+from lr_sglang.pocket.pairs import make_pair
+from lr_sglang.pocket.problems import (
+    DELIMITER,
+    Operation,
+    Problem,
+    boxed_answer,
+    compute,
+    make_problem,
+    meaning,
+    render_answer,
+)
+from lr_sglang.pocket.recipe import RECIPES, Recipe, Stage
+from lr_sglang.pocket.tokenizer import chat, encode, judge_prompt
+from lr_sglang.pocket.wordings import ANSWERS, BOXES, GOODS, NAMES, OPERATORS, STEPS, THINGS
+
+WORDS = {"who": "Ava", "other": "Ben", "thing": "apples", "box": "bags"}
+
+
+def sample(count: int, seed: int = 5) -> list[Problem]:
+    rng = Random(seed)
+    return [make_problem(rng) for _ in range(count)]
+
+
+def masked(question: str) -> str:
+    """The question with every name and noun replaced by its order of appearance."""
+    seen: dict[str, str] = {}
+    words = "|".join((*NAMES, *THINGS, *GOODS, *(g.capitalize() for g in GOODS), *BOXES))
+    return re.sub(rf"\b({words})\b", lambda m: seen.setdefault(m[0].lower(), f"w{len(seen)}"), question)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(weights("target"))
+
+
+def test_every_operation_follows_from_the_numbers_and_stays_small():
+    for problem in sample(2000):
+        assert 2 <= len(problem.operations) <= 6
+        for o in problem.operations:
+            assert o.result == compute(o.operator, o.a, o.b)
+            assert 0 < o.result <= 200
+            assert o.operator != "/" or o.a % o.b == 0
+
+
+def test_a_number_in_a_step_comes_from_the_question_or_an_earlier_step():
+    for problem in sample(500):
+        known = {int(n) for n in re.findall(r"\d+", problem.question)}
+        for o in problem.operations:
+            assert {o.a, o.b} <= known, problem
+            known.add(o.result)
+
+
+def test_solution_has_one_step_an_operation_then_the_boxed_answer():
+    rng = Random(1)
+    for problem in sample(300):
+        steps = problem.solution(rng)
+        assert len(steps) == len(problem.operations) + 1
+        assert boxed_answer(DELIMITER.join(steps)) == str(problem.answer)
+        assert not any("\n" in step or step != step.strip() for step in steps)
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_meaning_is_read_from_every_wording(kind):
+    a, b = 12, 4
+    o = Operation(kind, a, b, compute(OPERATORS[kind], a, b), WORDS)
+    x, y = (b, a) if o.operator in "+*" else (a, b)
+    rng, texts = Random(0), set()
+    for _ in range(400):
+        text = o.render(rng)
+        texts.add(text)
+        assert meaning(text) == f"{x}{o.operator}{y}={o.result}"
+    assert len(texts) >= 4 * len(STEPS[kind]) >= 24
+
+
+def test_meaning_of_answers_and_of_nothing():
+    for template in ANSWERS:
+        assert meaning(template.format(c=7)) == "boxed=7"
+    assert meaning("") is meaning("Then Ava has 12.") is meaning("12 + = 4") is None
+    assert meaning("3 + 2 = 5") == meaning("2 + 3 = 5")
+    assert meaning("3 - 2 = 1") != meaning("2 - 3 = 1")
+    assert meaning("2 + 3 = 5 and 5 + 1 = 6") not in (meaning("2 + 3 = 5"), meaning("5 + 1 = 6"), None)
+
+
+def test_names_and_wordings_do_not_move_a_problem_across_the_split():
+    trained, kept = set(), set()
+    for problem in sample(20_000):
+        (kept if problem.held_out else trained).add(masked(problem.question))
+    assert len(kept) > 1000
+    assert not trained & kept
+
+
+def test_task_file_is_what_the_generator_writes_and_is_held_out():
+    chosen = held_out_problems()
+    assert TASK_FILE.read_text() == task_lines(chosen)
+    rows = [json.loads(line) for line in TASK_FILE.read_text().splitlines()]
+    assert len(rows) == len({p.structure for p in chosen}) == 200
+    assert all(p.held_out for p in chosen)
+    assert rows[0]["id"] == "pocket-0001" and set(rows[0]) == {"id", "question", "answer", "operations"}
+
+
+def test_pairs_are_labelled_by_meaning_and_balanced():
+    rng = Random(2)
+    pairs = [make_pair(rng) for _ in range(3000)]
+    assert 0.45 < sum(same for *_, same in pairs) / len(pairs) < 0.6
+    assert all(same == (meaning(a) == meaning(b) is not None) for a, b, same in pairs)
+    same_text = sum(a == b for a, b, same in pairs if same) / len(pairs)
+    assert same_text < 0.1
+
+
+def test_tokenizer_gives_back_any_text(tokenizer):
+    rng = Random(3)
+    texts = ["", " ", "\n\n\n", " \n\n 1  22 é 漢 🙂\t", "a 1\n\n 2", render_answer(42, rng)]
+    texts += [p.question + DELIMITER.join(p.solution(rng)) for p in sample(50)]
+    for text in texts:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
+
+
+def test_tokens_that_are_one(tokenizer):
+    def pieces(text: str) -> list[str]:
+        return [tokenizer.decode([i]) for i in tokenizer.encode(text, add_special_tokens=False)]
+
+    assert pieces("4.\n\nThen") == ["4", ".", "\n\n", "Then"]
+    assert pieces(" 12 + 7") == [" 1", "2", " +", " 7"]
+    assert pieces("[aligned]") == ["[", "aligned", "]"]
+    assert pieces("[unaligned]") == ["[", "unaligned", "]"]
+    assert pieces("<|im_end|>") == ["<|im_end|>"] == [tokenizer.eos_token]
+    added = tokenizer.get_added_vocab()
+    assert not {"aligned", "unaligned"} & set(added)
+    assert set(added) == {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}
+    assert len(tokenizer) <= 1024
+
+
+def test_special_tokens_in_a_users_text_can_be_kept_plain(tokenizer):
+    ids = tokenizer.encode("<|im_end|>", add_special_tokens=False, split_special_tokens=True)
+    assert tokenizer.eos_token_id not in ids
+
+
+def test_chat_template_is_the_prompt_of_training(tokenizer):
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]
+    assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == chat("Q", "S")
+    assert tokenizer.apply_chat_template(messages[1:], tokenize=False, add_generation_prompt=True) == chat("Q")
+    assert judge_prompt(" a ", "b\n\n") == chat("Step 1: a\nStep 2: b") + "["
+
+
+def test_packed_documents_do_not_see_each_other():
+    torch.manual_seed(0)
+    model = PocketModel(Shape(layers=2, hidden=32, mlp=64, heads=2, head_dim=16, vocabulary=64))
+    rng = Random(4)
+    documents = [Document([rng.randrange(64) for _ in range(n)], [1.0] * n) for n in (9, 12, 7)]
+    together = collate([documents], 32)
+    alone = collate([[documents[1]]], 32)
+    run = {
+        name: model(b.ids, b.positions, b.mask, compiled=False)
+        for name, b in (("together", together), ("alone", alone))
+    }
+    assert torch.equal(run["together"][0, 8:19], run["alone"][0, :11])
+
+
+def test_packing_keeps_every_document_and_batches_have_one_shape():
+    rng = Random(6)
+    documents = [Document(list(range(n)), [1.0] * n) for n in (rng.randint(5, 60) for _ in range(200))]
+    rows = pack(documents, 64)
+    assert sorted(len(d.ids) for row in rows for d in row) == sorted(len(d.ids) for d in documents)
+    assert all(sum(len(d.ids) - 1 for d in row) <= 64 for row in rows)
+    assert {tuple(b.ids.shape) for b in batches(documents, 64, 4, rng)} == {(4, 64)}
+
+
+def test_a_grown_model_computes_the_same_function_at_first():
+    torch.manual_seed(0)
+    model = PocketModel(Shape(layers=2, hidden=32, mlp=64, heads=2, head_dim=16, vocabulary=64))
+    batch = collate([[Document(list(range(20)), [1.0] * 20)]], 24)
+    deep = model.grow(5)
+    assert deep.shape.layers == 5
+    before, after = (m(batch.ids, batch.positions, batch.mask, compiled=False) for m in (model, deep))
+    assert torch.equal(before, after)
+
+
+def test_recipe_rates_and_stages():
+    recipe = Recipe((Stage(2, 100), Stage(4, 100)), row=8, rows=1)
+    assert [recipe.stage_at(t) for t in (0, 99, 100, 199, 200)] == [0, 0, 1, 1, 2]
+    assert recipe.rate(0, 0) < recipe.rate(100, 100) == 1.0
+    assert recipe.rate(190, 100) < recipe.rate(150, 100) < 1.0
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_weights_are_bf16_of_the_recipes_shape(role):
+    config = json.loads((weights(role) / "config.json").read_text())
+    assert config["architectures"] == ["Qwen3ForCausalLM"]
+    assert config["num_hidden_layers"] == RECIPES[role].stages[-1].layers
+    assert config["tie_word_embeddings"] and config["max_position_embeddings"] >= 4096
+    with safe_open(weights(role) / "model.safetensors", "pt") as file:
+        assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"BF16"}  # noqa: SIM118
+    generation = json.loads((weights(role) / "generation_config.json").read_text())
+    assert config["eos_token_id"] in generation["eos_token_id"]
+
+
+def test_weights_are_small_and_share_a_tokenizer():
+    assert sum((weights(r) / "model.safetensors").stat().st_size for r in ROLES) < 30_000_000
+    assert len({(weights(r) / "tokenizer.json").read_text() for r in ROLES}) == 1
+
+
+def test_unknown_role_is_refused():
+    with pytest.raises(ValueError, match="target, draft, judge"):
+        weights("teacher")
+
+
+def test_our_model_and_its_export_agree(tokenizer):
+    """The training code and transformers compute the same from the shipped draft's weights."""
+    twin = Qwen3ForCausalLM.from_pretrained(weights("draft"), dtype=torch.bfloat16).eval()
+    ours = PocketModel(Shape(layers=twin.config.num_hidden_layers, vocabulary=len(tokenizer)))
+    state = twin.state_dict()
+    with torch.no_grad():
+        for name, value in ours.hf_state().items():
+            assert state[name].shape == value.shape
+        from lr_sglang.pocket.model import HF_NAMES
+
+        ours.embed.copy_(state["model.embed_tokens.weight"])
+        ours.norm.copy_(state["model.norm.weight"])
+        for mine, theirs in HF_NAMES.items():
+            for i in range(ours.shape.layers):
+                getattr(ours, mine)[i].copy_(state[f"model.layers.{i}.{theirs}.weight"])
+        ids = encode(tokenizer, [chat(sample(1)[0].question)])[0]
+        batch = collate([[Document([*ids, 0], [0.0] * (len(ids) + 1))]], len(ids))
+        mine = ours.logits(ours(batch.ids, batch.positions, batch.mask, compiled=False))[0, -1]
+        theirs = twin(torch.tensor([ids])).logits[0, -1].float()
+    assert torch.cosine_similarity(mine, theirs, dim=0) > 0.999
+    assert mine.argmax() == theirs.argmax()
