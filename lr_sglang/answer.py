@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import queue
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import sglang as sgl
@@ -15,11 +14,11 @@ from sglang.lang.interpreter import ProgramState
 from sglang.lang.ir import SglGen
 
 from lr_sglang.backend import Generation
-from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.dsl import Inbox, Inquiry, Verifier, backend_of, end, fork, step, watch
+from lr_sglang.dsl import Inbox, Inquiry, backend_of, end, fork, step, watch
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong
+from lr_sglang.job import Job
 from lr_sglang.steps import Step, make_step, split_ids
-from lr_sglang.trace import StepRecord, Trace
+from lr_sglang.trace import StepRecord
 from lr_sglang.transport import Call
 from lr_sglang.tree import Branch, Node, Outcome, Pair, StepTree, Verdict, without_a_judge
 
@@ -27,32 +26,6 @@ from lr_sglang.tree import Branch, Node, Outcome, Pair, StepTree, Verdict, witho
 DRAIN_SECONDS = 10.0
 # A draft that failed is left alone for a while, then tried again: plain target decoding goes on meanwhile.
 REST_SECONDS = 2.0
-
-
-@dataclass
-class Job:
-    """What one answer is asked for.
-
-    Attributes:
-        verifier: compares two versions of a step; the baseline needs none.
-        question, sample: who this is, for deriving seeds.
-        on_step: told of each step as it is kept, in the program's thread.
-        record: filled while the program runs, complete when it has returned.
-    """
-
-    lookahead: Lookahead = field(default_factory=Lookahead)
-    sampling: Sampling = field(default_factory=Sampling)
-    limits: Limits = field(default_factory=Limits)
-    verifier: Verifier | None = None
-    question: str = ""
-    sample: int = 0
-    on_step: Callable[[StepRecord], None] | None = None
-    record: Trace = field(default_factory=Trace)
-
-    def seed(self, *where: Any) -> int:
-        """A seed for one branch: no two roles, positions or alternatives share one by accident."""
-        key = repr((self.sampling.seed, self.question, self.sample, *where)).encode()
-        return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.answer import Answer, Job
+from lr_sglang.answer import Answer
+from lr_sglang.job import Job
 from lr_sglang.tree import Node
 
 

@@ -14,11 +14,15 @@ ROOT = Path(__file__).parents[2]
 # From bottom to top. A module imports its own layer and those below it, never one above.
 LAYERS = (
     {"errors"},
-    {"config", "tokens", "steps", "tree"},
+    {"config", "tokens", "steps", "tree", "trace"},
     {"cpu", "pocket"},
-    {"chat", "transport", "backend", "dsl"},
+    {"chat", "transport", "reuse"},
+    {"backend"},
+    {"dsl", "job"},
+    {"answer"},
     {"verifiers", "programs"},
     {"runtimes", "tasks", "results"},
+    {"connect"},
     {"runner"},
     {"cli"},
 )

@@ -1,0 +1,38 @@
+"""What one answer is asked for, and where the course of it is told."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.dsl import Verifier
+from lr_sglang.trace import StepRecord, Trace
+
+
+@dataclass
+class Job:
+    """What one answer is asked for.
+
+    Attributes:
+        verifier: compares two versions of a step; the baseline needs none.
+        question, sample: who this is, for deriving seeds.
+        on_step: told of each step as it is kept, in the program's thread.
+        record: filled while the program runs, complete when it has returned.
+    """
+
+    lookahead: Lookahead = field(default_factory=Lookahead)
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)
+    verifier: Verifier | None = None
+    question: str = ""
+    sample: int = 0
+    on_step: Callable[[StepRecord], None] | None = None
+    record: Trace = field(default_factory=Trace)
+
+    def seed(self, *where: Any) -> int:
+        """A seed for one branch: no two roles, positions or alternatives share one by accident."""
+        key = repr((self.sampling.seed, self.question, self.sample, *where)).encode()
+        return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1
