@@ -80,8 +80,6 @@ class Answer:
     def __exit__(self, *failure: object) -> None:
         self._close()
 
-    # -- starting
-
     def up(self, role: str) -> bool:
         """Whether a role is worth asking: it is there, and has not failed just now."""
         return role in self.roles and self._resting.get(role, 0.0) <= time.monotonic()
@@ -99,7 +97,7 @@ class Answer:
         self._open[branch] = branch.call = call
         tokens = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
         watch(state, call)
-        state += gen or step(max_tokens=tokens, **self._drawn())
+        state += gen or step(max_tokens=tokens, **self.job.sampling.drawn())
         return branch
 
     def ask(self, child: Node, pair: Pair) -> None:
@@ -134,13 +132,6 @@ class Answer:
         branch = Branch(role, node.position, alternative, seed, self._now())
         self.trace.branches.append(branch)
         return branch
-
-    def _drawn(self) -> dict[str, Any]:
-        drawn = self.job.sampling.to_dict()
-        del drawn["seed"]
-        return drawn
-
-    # -- hearing
 
     def first_done(self) -> Node:
         """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.
@@ -188,9 +179,8 @@ class Answer:
 
     def _step(self, role: str, node: Node, generation: Generation) -> Step:
         before = node.step.text if node.step is not None and node.cut else ""
-        tokenizer = self.roles[role].tokenizer
-        eos = frozenset[int]() if generation.eos is None else frozenset({generation.eos})
-        return make_step(generation.ids, generation.finish, before, tokenizer.decode, eos, tokenizer.vocabulary)
+        known = self.roles[role].tokenizer
+        return make_step(generation.ids, generation.finish, before, known.decode, generation.ends, known.vocabulary)
 
     def _measure(self, arrival: _Arrival) -> None:
         """Closes the books on a branch that has ended."""
@@ -210,8 +200,6 @@ class Answer:
             branch.generated_tokens, branch.entry = len(result.ids), result.entry
         if arrival.state is not None:
             end(arrival.state)
-
-    # -- keeping and cancelling
 
     def cancel_all_but_chosen(self, node: Node) -> None:
         """The step after ``node`` is decided: what hangs on another version of it is stopped, on the server too."""
@@ -262,16 +250,14 @@ class Answer:
         Raises:
             LookaheadError: the target failed.
         """
-        gen = sgl.gen("answer", max_tokens=self.tree.budget, **self._drawn())
+        gen = sgl.gen("answer", max_tokens=self.tree.budget, **self.job.sampling.drawn())
         branch = self.branch("target", self.tree.root, gen=gen)
         arrival = self._inbox.first_done()
         self._measure(arrival)
-        result = arrival.result
+        result, known = arrival.result, self.roles["target"].tokenizer
         if isinstance(result, LookaheadError):
             raise result
-        tokenizer = self.roles["target"].tokenizer
-        eos = frozenset[int]() if result.eos is None else frozenset({result.eos})
-        for kept in split_ids(result.ids, result.finish, tokenizer.decode, eos, tokenizer.vocabulary):
+        for kept in split_ids(result.ids, result.finish, known.decode, result.ends, known.vocabulary):
             self._note(kept, "target", "written")
         branch.close(Outcome.BONUS)
         self._finish("length" if result.finish == "length" else "stop")

@@ -57,6 +57,11 @@ class Generation:
     meta: dict[str, Any] = field(repr=False)
     entry: Entry | None = field(default=None, repr=False)
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """The id that ended the sequence, as a set that is empty when none did."""
+        return frozenset() if self.eos is None else frozenset((self.eos,))
+
 
 class RuntimeBackend(BaseBackend):
     """Runs SGLang programs on one runtime.

@@ -111,6 +111,10 @@ class Sampling(Table):
         _need(self.top_k == -1 or self.top_k >= 1, "top_k: must be -1 (off) or at least 1")
         _need(0 <= self.min_p <= 1, "min_p: must be in [0, 1]")
 
+    def drawn(self) -> dict[str, Any]:
+        """All but the seed, as keywords of SGLang's ``gen``."""
+        return {key: value for key, value in self.to_dict().items() if key != "seed"}
+
 
 @dataclass(frozen=True)
 class Lookahead(Table):
