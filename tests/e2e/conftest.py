@@ -1,0 +1,51 @@
+"""Real SGLang servers for the end-to-end tests, started once for all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.config import ROLES
+from lr_sglang.connect import connect
+from lr_sglang.runtimes import Fleet, launch, load_deployment, override
+
+full = os.environ.get("LR_SGLANG_FULL") == "1"
+# A folder with other models called target, draft and judge, to run the same tests on.
+MODELS = os.environ.get("LR_SGLANG_TEST_MODELS", "")
+
+
+@dataclass
+class Pocket:
+    """The pocket deployment, up and running."""
+
+    roles: dict[str, RuntimeBackend]
+    fleet: Fleet
+
+    @property
+    def attach(self) -> list[str]:
+        """Command-line options that attach to it."""
+        return [word for role in ROLES for word in (f"--{role}", self.fleet.urls[role])]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("e2e")
+
+
+@pytest.fixture(scope="session")
+def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
+    """Starts three servers, once per session. Tests that use it share them: leave nothing running."""
+    deployment = load_deployment("pocket")
+    for role in ROLES if MODELS else ():
+        deployment = override(deployment, role, f"{MODELS}/{role}")
+    with launch(deployment, tmp_path_factory.mktemp("logs"), timeout=280) as fleet:
+        roles = connect(fleet)
+        yield Pocket(roles, fleet)
+        for backend in roles.values():
+            backend.shutdown()
