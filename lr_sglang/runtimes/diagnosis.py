@@ -15,7 +15,7 @@ HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"fatal error: .*: No such file|cc1plus|[Nn]inja(?: is)? (?:not found|required|build stopped)"
-        r"|No such file or directory: '(?:nvcc|ninja|c\+\+|g\+\+|gcc)'|Could not find nvcc|CUDA_HOME",
+        r"|No such file or directory: '(?:nvcc|ninja|c\+\+|g\+\+|gcc)'|Could not find nvcc|CUDA_HOME .*not set",
         "SGLang compiles parts of itself when it starts: install a C++ compiler (on GPUs also the CUDA toolkit)",
     ),
     (
@@ -67,6 +67,8 @@ KILLED = "the system killed it, most likely for want of memory: take a smaller m
 
 _ERROR = re.compile(r"^(?:\S+ )?(?:[\w.]*(?:Error|Exception|Exit)\b: ?.+|\S+: error: .+)$")
 _NOISE = re.compile(r"Rank 0 scheduler died|Initialization failed")
+# Lines of a healthy start that name what a hint looks for: models that need other packages, all settings at once.
+_HARMLESS = re.compile(r"Ignore import error when|server_args=|No CUDA runtime is found|Warning: ")
 
 
 def tail(log: Path, lines: int = 30) -> str:
@@ -91,7 +93,8 @@ def cause(log_text: str) -> str:
 
 def hint(log_text: str, status: int | None) -> str:
     """What can be done about it, as far as the log or the exit status tell."""
+    told = "\n".join(line for line in log_text.splitlines() if not _HARMLESS.search(line))
     for pattern, advice in HINTS:
-        if re.search(pattern, log_text):
+        if re.search(pattern, told):
             return advice
     return KILLED if status == 137 else ""

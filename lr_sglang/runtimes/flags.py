@@ -53,6 +53,7 @@ class Platform:
     device: Device
     flags: Flags = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
+    module: str = "sglang.launch_server"
 
 
 def command(
@@ -98,7 +99,8 @@ def command(
     env = dict(platform.env)
     if runtime.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, visible, where)
-    return Command((sys.executable, "-m", "sglang.launch_server", *arguments(flags)), env)
+    # -P: a file in the directory that we are called from must not stand in for a module that SGLang imports.
+    return Command((sys.executable, "-P", "-m", platform.module, *arguments(flags)), env)
 
 
 def extras(runtime: Runtime, where: str = "runtime") -> Flags:

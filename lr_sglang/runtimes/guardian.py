@@ -4,7 +4,8 @@ A script of its own, started with ``python -I -S guardian.py FD COMMAND...``; it
 FD is the reading end of a pipe whose writing end only the launching process holds. When that end closes, because the
 launcher closed it or because it died in whatever way (SIGKILL too), the command and all its descendants are ended.
 The guardian leads the session and the process group of the command, ends with the command's exit status, and as a
-"child subreaper" adopts whatever its descendants leave behind, in other process groups too.
+"child subreaper" adopts whatever its descendants leave behind, in other process groups too. The command has a temporary
+directory of its own, because SGLang leaves the sockets between its processes behind; it goes with the command.
 """
 
 import contextlib
@@ -14,9 +15,10 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
-GRACE = 2.0  # seconds between asking and killing; SGLang alone would drain its requests for much longer
+GRACE = 1.0  # seconds between asking and killing; SGLang alone would drain its requests for much longer
 POLL = 0.1
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -35,15 +37,22 @@ def main(pipe: int, command: list[str]) -> int:
     os.set_inheritable(pipe, False)
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    child = subprocess.Popen(command, preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
-    while child.poll() is None:
-        closed, _, _ = select.select([pipe], [], [], POLL)
-        # The parent's death shows without the pipe too: a forked copy of it may hold the writing end.
-        if closed or asked or os.getppid() != parent:
-            _ask_to_end(child)
-            break
-    status = child.poll()
-    _end_all()
+    with tempfile.TemporaryDirectory(prefix="lr-sglang-", ignore_cleanup_errors=True) as scratch:
+        # What PyTorch compiles is worth keeping: it stays where it would be.
+        cache = os.path.join(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")
+        child = subprocess.Popen(
+            command,
+            env={"TORCHINDUCTOR_CACHE_DIR": cache, **os.environ, "TMPDIR": scratch},
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+        )
+        while child.poll() is None:
+            closed, _, _ = select.select([pipe], [], [], POLL)
+            # The parent's death shows without the pipe too: a forked copy of it may hold the writing end.
+            if closed or asked or os.getppid() != parent:
+                _ask_to_end(child)
+                break
+        status = child.poll()
+        _end_all()
     if status is None:
         status = -signal.SIGKILL
     return status if status >= 0 else 128 - status

@@ -36,6 +36,7 @@ def platform(kind: Device) -> Platform:
             "sleep-on-idle": True,
         },
         env={"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"},
+        module="lr_sglang.runtimes.launcher",
     )
 
 
