@@ -30,9 +30,12 @@ REST_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class _Arrival:
-    """A generation or a verdict: ``node`` is the prefix it belongs to, ``child`` the drafted node it is about."""
+    """A generation or a verdict: ``node`` is the prefix it belongs to, ``child`` the drafted node it is about.
 
-    key: Branch | Inquiry
+    The key is None when there is neither, but somebody stops the answer.
+    """
+
+    key: Branch | Inquiry | None
     node: Node
     child: Node | None
     result: Any
@@ -73,6 +76,10 @@ class Answer:
         self.roles = target.roles
         self.trace.prompt_tokens = prompt_tokens
         self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
+        stopped = _Arrival(None, self.tree.root, None, Cancelled("stopped"))
+        job.on_stop = lambda: self._inbox.put(stopped)
+        if job.stopped:
+            job.on_stop()
 
     def __enter__(self) -> Self:
         return self
@@ -184,6 +191,8 @@ class Answer:
 
     def _measure(self, arrival: _Arrival) -> None:
         """Closes the books on a branch that has ended."""
+        if arrival.key is None:
+            return
         self._open.pop(arrival.key, None)
         branch = arrival.key.branch if isinstance(arrival.key, Inquiry) else arrival.key
         if branch is None:
