@@ -180,12 +180,10 @@ def test_no_file_knows_the_machine_it_was_written_on():
     assert not found
 
 
-@pytest.mark.parametrize(
-    "text", ["see |root/x", "(|home/me/a)", "in pypi|org", 'registry = "http:||a"']
-)
+@pytest.mark.parametrize("text", ["see /ro~ot/x", "(/ho~me/me/a)", "in py~pi.org", 'regis~try = "https://a"'])
 def test_a_machine_is_recognised(text):
-    """The mark | stands for what would make this very file one that is found."""
-    assert MACHINE.search(text.replace("|org", ".org").replace("|", "/"))
+    """The mark ~ keeps this very file from being found."""
+    assert MACHINE.search(text.replace("~", ""))
 
 
 def test_every_dependency_is_pinned():
