@@ -28,7 +28,7 @@ from lr_sglang.pocket.tokenizer import train_tokenizer
 
 log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 120
-REAL_PROBLEMS = 1500  # problems of the training side on which target and draft are sampled for the judge
+REAL_PROBLEMS = 500  # problems of the training side on which target and draft are sampled for the judge
 
 
 class Trainer:
