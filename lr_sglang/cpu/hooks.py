@@ -1,6 +1,5 @@
 """What we change in SGLang 0.5.16 on a CPU, through its own HookRegistry."""
 
-import multiprocessing
 from typing import Any
 
 import torch
@@ -19,8 +18,6 @@ def install() -> None:
     from lr_sglang.cpu import qwen3, seeds
 
     _allow_intel_amx()
-    if multiprocessing.parent_process() is None:
-        return  # the launcher runs no model: naming a target would import it there for nothing
     HookRegistry.register(LINEAR, _lay_out_weight, HookType.AFTER)
     HookRegistry.register(qwen3.TARGET, qwen3.forward_qwen3, HookType.AROUND)
     HookRegistry.register(f"{BACKEND}.__init__", _use_batched_attention, HookType.AFTER)

@@ -1,0 +1,69 @@
+"""With which settings servers without a GPU start fast, and live together on few cores."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from lr_sglang.cpu import SWITCH
+
+# Families that a CPU server of ours may load. SGLang imports all of its 200 model files when it starts: seconds.
+MODEL_FILES = frozenset({"llama", "qwen2", "qwen3", "transformers"})
+
+
+def flags(*, max_total_tokens: int = 20_000, max_running_requests: int = 32) -> dict[str, Any]:
+    """Flags of `sglang.launch_server`, without their dashes; True is a bare flag.
+
+    Args:
+        max_total_tokens: room in the KV cache, in tokens; prefixes that are kept count too.
+        max_running_requests: sequences in one batch; more wait.
+    """
+    return {
+        "device": "cpu",
+        # Half precision is slower here and makes a sequence's tokens depend on the batch that it is in.
+        "dtype": "float32",
+        # The backend that calls our operators; the other one, torch_native, loops over the sequences.
+        "attention-backend": "intel_amx",
+        # Without it, SGLang's scheduler keeps a core busy while it waits.
+        "sleep-on-idle": True,
+        # A share of the memory that is free at the start. What counts is max-total-tokens; a small share fails when
+        # another server takes memory while this one loads.
+        "mem-fraction-static": 0.3,
+        "max-total-tokens": max_total_tokens,
+        "max-running-requests": max_running_requests,
+        # There is no second device to overlap with: it only delays every result by a step.
+        "disable-overlap-schedule": True,
+        # Ready means ready: the first request is not answered twice.
+        "skip-server-warmup": True,
+        # A line for every request and every 40 steps costs more than a step of a small model.
+        "log-level": "warning",
+    }
+
+
+def environment(*, threads: int = 1, all_models: bool = False) -> dict[str, str]:
+    """Variables on top of the caller's own.
+
+    Args:
+        threads: of each server's arithmetic. Servers that share cores slow each other down several times with two.
+        all_models: let SGLang import every model it knows, not only MODEL_FILES.
+    """
+    variables = {
+        SWITCH: "1",
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        # A step's inputs need no copy into the static buffers that CUDA graphs read.
+        "SGLANG_EAGER_INPUT_NO_COPY": "1",
+        # Empty is off: Python shall keep the bytecode of SGLang, torch and transformers. Compiling it anew in every
+        # process is half of a cold start, and some container images switch the keeping off.
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    if not all_models:
+        variables["SGLANG_DISABLED_MODEL_ARCHS"] = ",".join(_other_model_files())
+    return variables
+
+
+def _other_model_files() -> list[str]:
+    found = importlib.util.find_spec("sglang")
+    if found is None or not found.submodule_search_locations:
+        return []
+    models = Path(found.submodule_search_locations[0], "srt", "models")
+    return sorted(path.stem for path in models.glob("*.py") if path.stem not in MODEL_FILES | {"__init__"})
