@@ -1,0 +1,50 @@
+"""What a run was made with and on: versions of the packages, and the machine's processors."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("lr-sglang", "sglang", "torch", "transformers")
+
+
+def versions() -> dict[str, str]:
+    """Versions by package; nothing heavy is imported for it."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name.replace("-", "_")] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Names of the processors."""
+    return {"system": platform.platform(), "cpu": _cpu(), "cores": os.cpu_count(), "gpus": _gpus()}
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _gpus() -> list[str]:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    asked = [command, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        reply = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in reply.stdout.splitlines() if line.strip()]

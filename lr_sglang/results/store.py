@@ -1,0 +1,201 @@
+"""A folder with the records of a run: ``run.json`` says what was asked for, ``records.jsonl`` has a line a sample.
+
+A record is written at once and reaches the disk before the next sample is reported; ``kill -9`` loses at most what was
+in hand. A line that was cut off is recognised when the run is resumed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from lr_sglang.errors import RecordError
+from lr_sglang.results.record import SCHEMA, Key, Record, key
+
+RECORDS, RUN, LOCK = "records.jsonl", "run.json", ".lock"
+
+
+def new_folder(root: Path, name: str) -> Path:
+    """Where a run called ``name`` goes if nobody says where: ``<root>/<name>_<YYYYMMDD_HHMMSS>``."""
+    return root / f"{name}_{time.strftime('%Y%m%d_%H%M%S')}"
+
+
+def newest_folder(root: Path, name: str) -> Path:
+    """The latest folder of runs called ``name``.
+
+    Raises:
+        RecordError: there is none.
+    """
+    stamp = "[0-9]" * 8 + "_" + "[0-9]" * 6
+    found = sorted(path.parent for path in root.glob(f"{_literal(name)}_{stamp}/{RUN}"))
+    if not found:
+        raise RecordError(
+            f"there is no run called {name!r} in {root} to resume", hint="give its folder: --resume --output DIR"
+        )
+    return found[-1]
+
+
+def read_records(path: Path) -> tuple[list[Record], int]:
+    """The records of a file, and the length in bytes of what is whole in it (less than the file if its end is cut off).
+
+    Raises:
+        RecordError: a line before the last is no record, or a later release wrote the file.
+    """
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    records = []
+    for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
+        try:
+            record = json.loads(line)
+            key(record)
+            newer = record["schema"] > SCHEMA
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{path}, line {number}: this is no record", hint="move the file away") from error
+        if newer:
+            raise RecordError(f"{path}, line {number}: written by a later release", hint="update lr-sglang")
+        records.append(record)
+    return records, whole
+
+
+class Store:
+    """One run's folder, held by this process alone. A context manager.
+
+    Args:
+        folder: made if need be.
+        config: what was asked for; a run is resumed with the same.
+        about: more for ``run.json``, not compared: versions, machine, placement.
+        resume: whether records that are there already belong to this run.
+
+    Raises:
+        RecordError: another run is at work there; there are records and ``resume`` is false; they belong to another
+            configuration; or the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any], about: dict[str, Any], *, resume: bool = False) -> None:
+        self.folder = folder
+        self.path = folder / RECORDS
+        self.records: dict[Key, Record] = {}
+        self.cut = 0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = self._held(folder / LOCK)
+        except OSError as error:
+            raise RecordError(f"{folder}: cannot be written: {error.strerror}", hint="give another --output") from error
+        self._file = -1
+        try:
+            self._open(json.loads(json.dumps(config)), about, resume)
+        except OSError as error:
+            self.close()
+            raise RecordError(f"{folder}: {error.strerror}", hint="give another --output") from error
+        except RecordError:
+            self.close()
+            raise
+
+    def done(self, record_key: Key) -> bool:
+        """Whether a sample need not be made again. One that failed for a passing reason is."""
+        record = self.records.get(record_key)
+        return record is not None and not (record["error"] and record["error"]["retryable"])
+
+    def append(self, record: Record) -> None:
+        """Writes one record, to the disk.
+
+        Raises:
+            RecordError: it cannot be written; nothing of it is left in the file then.
+        """
+        line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+        end = os.lseek(self._file, 0, os.SEEK_END)
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):
+                raise OSError(0, "the disk is full")
+            os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, end)
+            raise RecordError(f"{self.path}: cannot write a record: {error.strerror}") from error
+        self.records[key(record)] = record
+
+    def close(self) -> None:
+        """Lets others work here."""
+        if self._file >= 0:
+            os.close(self._file)
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _held(self, path: Path) -> int:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise RecordError(
+                f"another run is writing to {self.folder}", hint="wait for it, or give another --output"
+            ) from None
+        return lock
+
+    def _open(self, config: dict[str, Any], about: dict[str, Any], resume: bool) -> None:
+        whole = 0
+        if self.path.exists():
+            records, whole = read_records(self.path)
+            if records and not resume:
+                raise RecordError(
+                    f"{self.folder} has {len(records)} records already",
+                    hint="--resume goes on with them; or give another --output",
+                )
+            self.records = {key(record): record for record in records}
+        if self.records:
+            self._compare(config)
+        else:
+            _write_whole(self.folder / RUN, {"schema": SCHEMA, "config": config, **about})
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.cut = os.fstat(self._file).st_size - whole
+        if self.cut:
+            os.ftruncate(self._file, whole)
+
+    def _compare(self, config: dict[str, Any]) -> None:
+        try:
+            before = json.loads((self.folder / RUN).read_text(encoding="utf-8"))["config"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{self.folder / RUN} is missing or damaged", hint="give another --output") from error
+        old, new = dict(flat(before)), dict(flat(config))
+        wrong = [
+            f"{k}: {old.get(k)!r} then, {new.get(k)!r} now" for k in sorted({*old, *new}) if old.get(k) != new.get(k)
+        ]
+        if wrong:
+            raise RecordError(
+                f"{self.folder} belongs to another configuration ({'; '.join(wrong)})",
+                hint="resume with the same options, or give another --output",
+            )
+
+
+def flat(table: dict[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
+    """Nested keys as ``a.b``."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{before}{name}.")
+        else:
+            yield before + name, value
+
+
+def _write_whole(path: Path, table: dict[str, Any]) -> None:
+    """All of the file or nothing, whatever happens meanwhile."""
+    draft = path.with_suffix(".part")
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(table, file, indent=1, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
+def _literal(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

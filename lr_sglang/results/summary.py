@@ -1,0 +1,91 @@
+"""Figures of many samples, mode by mode and role by role; nothing of one is mixed into another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import sqrt
+from typing import Any
+
+from lr_sglang.config import ROLES
+from lr_sglang.results.record import Record
+
+Z95 = 1.959963984540054
+
+
+def summarise(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
+    """By mode, in the order in which the modes first come (see ``of_mode``)."""
+    modes: dict[str, list[Record]] = {}
+    for record in records:
+        modes.setdefault(record["mode"], []).append(record)
+    return {mode: of_mode(group) for mode, group in modes.items()}
+
+
+def of_mode(records: list[Record]) -> dict[str, Any]:
+    """Figures of one mode. None stands where nothing was measured.
+
+    ``accuracy`` counts samples that failed as wrong, ``interval`` is Wilson's at 95 %. ``alpha`` pools all judged
+    steps. ``tokens_per_s`` is all tokens over all seconds; it and ``seconds_mean`` leave failed samples out.
+    ``wasted`` is the share of generated tokens that are in no answer; ``reuse`` is what a role's runtime had cached of
+    what an earlier request left to share, ``hit_rate`` of all prompt tokens.
+    """
+    ended = [r for r in records if r["error"] is None]
+    graded = [r for r in records if r["correct"] is not None]
+    right = sum(bool(r["correct"]) for r in graded)
+    used = sum(r["tokens"]["used"] for r in ended)
+    seconds = sum(r["seconds"] for r in ended)
+    generated = sum(r["tokens"]["generated"] for r in records)
+    return {
+        "samples": len(records),
+        "errors": len(records) - len(ended),
+        "graded": len(graded),
+        "correct": right,
+        "accuracy": _over(right, len(graded)),
+        "interval": wilson(right, len(graded)),
+        "steps": sum(len(r["steps"]) for r in records),
+        "judged": sum(r["judged"] for r in records),
+        "accepted": sum(r["accepted"] for r in records),
+        "alpha": _over(sum(r["accepted"] for r in records), sum(r["judged"] for r in records)),
+        "cycles": sum(r["cycles"] for r in records),
+        "tokens": used,
+        "seconds": seconds,
+        "seconds_mean": _over(seconds, len(ended)),
+        "tokens_per_s": _over(used, seconds),
+        "wasted_tokens": sum(r["tokens"]["wasted"] for r in records),
+        "wasted": _over(sum(r["tokens"]["wasted"] for r in records), generated),
+        "cut_off": sum(r["finish"] == "length" for r in ended),
+        "judge_calls": sum(r["tokens"]["judge"]["calls"] for r in records),
+        "failures": {role: n for role in ROLES if (n := sum(r["failures"].get(role, 0) for r in records))},
+        "roles": {role: _role(records, role) for role in ROLES},
+    }
+
+
+def _role(records: list[Record], role: str) -> dict[str, Any]:
+    names = ("calls", "generated", "prompt", "cached", "shareable")
+    sums: dict[str, Any] = {name: sum(r["tokens"][role][name] for r in records) for name in names}
+    sums["reuse"] = _over(sums["cached"], sums["shareable"])
+    sums["hit_rate"] = _over(sums["cached"], sums["prompt"])
+    return sums
+
+
+def speed_up(records: Iterable[Record], mode: str, base: str = "autoregressive") -> float | None:
+    """Seconds of ``base`` over seconds of ``mode``, both summed over the samples that both have completed."""
+    seconds: dict[str, dict[Any, float]] = {mode: {}, base: {}}
+    for record in records:
+        if record["error"] is None and record["mode"] in seconds:
+            seconds[record["mode"]][record["question_id"], record["sample"]] = record["seconds"]
+    both = seconds[mode].keys() & seconds[base].keys()
+    return _over(sum(seconds[base][k] for k in both), sum(seconds[mode][k] for k in both))
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float] | None:
+    """Wilson's 95 % interval for a share."""
+    if not trials:
+        return None
+    share, square = successes / trials, Z95**2
+    middle = (share + square / (2 * trials)) / (1 + square / trials)
+    half = Z95 * sqrt(share * (1 - share) / trials + square / (4 * trials**2)) / (1 + square / trials)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _over(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

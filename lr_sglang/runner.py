@@ -1,0 +1,188 @@
+"""Runs many samples over runtimes that are ready: some at a time, in order, and stopped whenever need be."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from lr_sglang import verifiers
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
+from lr_sglang.job import Job
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.results import record
+from lr_sglang.results.record import Key, Record
+from lr_sglang.tasks import Question
+from lr_sglang.tasks.prompts import messages
+from lr_sglang.trace import StepRecord
+
+PROGRAMS: Mapping[str, Any] = {"autoregressive": autoregressive, "lookahead": lookahead}
+STOP_SECONDS = 5.0  # for the runtimes to be rid of what is stopped
+
+
+@dataclass(frozen=True)
+class Work:
+    """One sample to make."""
+
+    question: Question
+    sample: int
+    mode: str
+
+    @property
+    def key(self) -> Key:
+        """As ``results.record.key``."""
+        return self.question.id, self.sample, self.mode
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all samples of a run have in common.
+
+    Attributes:
+        config: what their records say about it, by mode.
+        on_step: told of each step of each sample, in that sample's thread.
+    """
+
+    lookahead: Lookahead = field(default_factory=Lookahead)
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)
+    judge_prompt: str = "paper"
+    suffix: str = ""
+    config: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    on_step: Callable[[Work, StepRecord], None] | None = None
+
+
+def plan(questions: Sequence[Question], modes: Sequence[str], samples: int = 1) -> list[Work]:
+    """The samples in the order in which they are made: modes side by side, question by question, so that whatever
+    disturbs the machine disturbs all modes alike."""
+    return [Work(question, sample, mode) for question in questions for sample in range(samples) for mode in modes]
+
+
+class Runner:
+    """Makes samples in threads of its own. A context manager: leaving it stops what is running.
+
+    Args:
+        roles: backends that are ready.
+        settings: of all samples.
+        concurrency: how many samples at a time.
+
+    Raises:
+        ConfigError: the verifier lacks its runtime, or there is no such verifier.
+    """
+
+    def __init__(self, roles: Mapping[str, RuntimeBackend], settings: Settings, concurrency: int = 1) -> None:
+        self.roles, self.settings, self.concurrency = roles, settings, concurrency
+        self._lock = threading.Lock()
+        self._running: set[Job] = set()
+        self._threads: list[threading.Thread] = []
+        self._stopping = False
+
+    def run(self, work: Sequence[Work], idle: Callable[[], None] = lambda: None) -> Iterator[Record]:
+        """Makes the samples and gives their records as they end, in the caller's thread.
+
+        A sample that fails gives a record that says so, and the others go on.
+
+        Args:
+            idle: called about every second while the caller waits.
+
+        Raises:
+            RuntimeDown: the target is gone; samples in hand have no record.
+            ConfigError: the deployment cannot run what is asked for.
+        """
+        verifier = None
+        if any(item.mode == "lookahead" for item in work):
+            if "draft" not in self.roles:
+                raise ConfigError(
+                    "lookahead reasoning needs a draft runtime", hint="give --draft MODEL|URL, or --mode autoregressive"
+                )
+            verifier = verifiers.make(self.settings.lookahead.verifier, self.roles, self.settings.judge_prompt)
+        todo = deque(work)
+        ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
+
+        def serve() -> None:
+            while (item := self._next(todo)) is not None:
+                try:
+                    ended.put(self._make(item, verifier))
+                except BaseException as error:  # noqa: BLE001 - the caller's thread is where it must be seen
+                    ended.put(error)
+                    return
+
+        for number in range(min(self.concurrency, len(work))):
+            thread = threading.Thread(target=serve, name=f"lr-sample-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        for _ in work:
+            result = self._wait(ended, idle)
+            if isinstance(result, BaseException):
+                self.stop()
+                raise result
+            yield result
+
+    def stop(self) -> None:
+        """Cancels what is running, on the runtimes too, and waits for it a little. Idempotent."""
+        with self._lock:
+            self._stopping = True
+            running = list(self._running)
+        for job in running:
+            job.stop()
+        deadline = time.monotonic() + STOP_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _next(self, todo: deque[Work]) -> Work | None:
+        with self._lock:
+            return todo.popleft() if todo and not self._stopping else None
+
+    def _wait(self, ended: queue.SimpleQueue[Record | BaseException], idle: Callable[[], None]) -> Any:
+        while True:
+            with suppress(queue.Empty):
+                return ended.get(timeout=1.0)
+            idle()
+
+    def _make(self, item: Work, verifier: Any) -> Record:
+        settings = self.settings
+        tell = settings.on_step
+        job = Job(
+            lookahead=settings.lookahead,
+            sampling=settings.sampling,
+            limits=settings.limits,
+            verifier=verifier,
+            question=item.question.id,
+            sample=item.sample,
+            on_step=(lambda step: tell(item, step)) if tell else None,
+        )
+        with self._lock:
+            if self._stopping:
+                raise Cancelled("stopped")
+            self._running.add(job)
+        about = settings.config.get(item.mode, {}), settings.versions
+        try:
+            asked = messages(item.question.question, settings.suffix)
+            PROGRAMS[item.mode].run(asked, job, backend=self.roles["target"])
+        except (Cancelled, ConfigError):
+            raise
+        except RuntimeDown as error:
+            if error.role == "target":
+                raise
+            return record.make_failed(item.question, item.mode, job, error, *about)
+        except LookaheadError as error:
+            return record.make_failed(item.question, item.mode, job, error, *about)
+        finally:
+            with self._lock:
+                self._running.discard(job)
+        return record.make(item.question, item.mode, job, *about)
