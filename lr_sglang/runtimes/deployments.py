@@ -98,8 +98,11 @@ def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
     roles = table.get("runtimes", {})
     if not isinstance(roles, dict):
         raise ConfigError("[runtimes] must be a table")
+    shared = table.get("shared", {})
+    if not isinstance(shared, dict):
+        raise ConfigError("[shared] must be a table")
     runtimes: dict[str, Runtime] = {}
-    shared = dict(table.get("shared", {}))
+    shared = dict(shared)
     for role, value in roles.items():
         if isinstance(value, str):
             shared[role] = value

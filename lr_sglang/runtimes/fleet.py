@@ -115,8 +115,8 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path) -> Reservati
     where = f"[runtimes.{role}]"
     if runtime.extra:
         options.check(list(flags.extras(runtime, where)), where)
-    platform = platforms.platform(platforms.device(runtime, role))
     model = models.locate(runtime.model, role)
+    platform = platforms.platform(platforms.device(runtime, role), model)
     tokenizer = models.locate(runtime.tokenizer, role) if runtime.tokenizer else ""
     reservation = Reservation(runtime.port, role)
     try:

@@ -10,6 +10,11 @@ from lr_sglang.errors import ConfigError
 POCKET = "pocket:"
 
 
+def is_pocket(model: str) -> bool:
+    """True for a model that ships with the package."""
+    return model.startswith(POCKET)
+
+
 def is_path(model: str) -> bool:
     """True for what can only be a path; ``a/b`` is a hub name unless there is such a directory here."""
     return model.startswith(("/", ".", "~"))
@@ -21,7 +26,7 @@ def locate(model: str, role: str | None = None) -> str:
     Raises:
         ConfigError: a path or a pocket model that does not exist. Hub names are left to SGLang.
     """
-    if model.startswith(POCKET):
+    if is_pocket(model):
         return str(_pocket(model.removeprefix(POCKET), role))
     path = Path(model).expanduser()
     if is_path(model):

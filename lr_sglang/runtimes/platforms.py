@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from lr_sglang.config import Runtime
+from lr_sglang.cpu import settings
 from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes import models
 from lr_sglang.runtimes.flags import Device, Platform
 
 
 def device(runtime: Runtime, role: str | None = None) -> Device:
-    """Where a runtime will run: what it asks for, or a GPU if there is one.
+    """Where a runtime will run: what it asks for, or else on a GPU if there is one; a pocket model gains nothing there.
 
     Raises:
         ConfigError: it asks for a GPU and there is none.
     """
-    if runtime.device == "cpu":
+    if runtime.device == "cpu" or (runtime.device == "auto" and models.is_pocket(runtime.model) and not runtime.gpus):
         return "cpu"
     if _gpus() > 0:
         return "cuda"
     if runtime.device == "cuda" or runtime.gpus:
-        raise ConfigError("a GPU is asked for and PyTorch sees none", role=role, hint='set device = "cpu"')
+        raise ConfigError("a GPU is asked for and PyTorch sees none", role=role, hint="set device = 'cpu'")
     return "cpu"
 
 
-def platform(kind: Device) -> Platform:
-    """Flags and variables for servers on this kind of device."""
+def platform(kind: Device, model: str) -> Platform:
+    """Flags and variables for a server of this model (a path or a hub name) on this kind of device."""
     if kind == "cuda":
         return Platform("cuda")
     return Platform(
         "cpu",
-        flags={
-            "dtype": "float32",
-            "attention-backend": "intel_amx",
-            "mem-fraction-static": 0.3,
-            "max-total-tokens": 20000,
-            "sleep-on-idle": True,
-        },
-        env={"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"},
+        flags=settings.flags(),
+        env=settings.environment(all_models=_family(model) not in settings.MODEL_FILES),
         module="lr_sglang.runtimes.launcher",
     )
+
+
+def _family(model: str) -> str:
+    """The model type that a model's configuration names; empty where it cannot be read without the hub."""
+    try:
+        return str(json.loads(Path(model, "config.json").read_text("utf-8"))["model_type"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _gpus() -> int:
