@@ -30,10 +30,7 @@ REST_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class _Arrival:
-    """A generation or a verdict: ``node`` is the prefix it belongs to, ``child`` the drafted node it is about.
-
-    The key is None when there is neither, but somebody stops the answer.
-    """
+    """A generation or a verdict: ``node`` is the prefix it belongs to, ``child`` the drafted node it is about."""
 
     key: Branch | Inquiry | None
     node: Node
@@ -58,7 +55,7 @@ class Answer:
         self.ended = False
         self._began = time.monotonic()
         self._inbox = Inbox()
-        self._open: dict[Branch | Inquiry, Call | None] = {}
+        self._open: dict[Branch | Inquiry | None, Call | None] = {}
         self._resting: dict[str, float] = {}
         s.sync()
         target = backend_of(s, "target")
@@ -76,10 +73,7 @@ class Answer:
         self.roles = target.roles
         self.trace.prompt_tokens = prompt_tokens
         self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
-        stopped = _Arrival(None, self.tree.root, None, Cancelled("stopped"))
-        job.on_stop = lambda: self._inbox.put(stopped)
-        if job.stopped:
-            job.on_stop()
+        job.listen(lambda: self._inbox.put(_Arrival(None, self.tree.root, None, Cancelled("stopped"))))
 
     def __enter__(self) -> Self:
         return self
@@ -191,8 +185,6 @@ class Answer:
 
     def _measure(self, arrival: _Arrival) -> None:
         """Closes the books on a branch that has ended."""
-        if arrival.key is None:
-            return
         self._open.pop(arrival.key, None)
         branch = arrival.key.branch if isinstance(arrival.key, Inquiry) else arrival.key
         if branch is None:

@@ -21,7 +21,6 @@ class Job:
         question, sample: who this is, for deriving seeds.
         on_step: told of each step as it is kept, in the program's thread.
         record: filled while the program runs, complete when it has returned.
-        on_stop: set by the answer in the making: how it hears of ``stop``.
     """
 
     lookahead: Lookahead = field(default_factory=Lookahead)
@@ -32,14 +31,20 @@ class Job:
     sample: int = 0
     on_step: Callable[[StepRecord], None] | None = None
     record: Trace = field(default_factory=Trace)
-    on_stop: Callable[[], None] | None = field(default=None, repr=False)
-    stopped: bool = False
+    _stopped: bool = False
+    _wake: Callable[[], None] | None = field(default=None, repr=False)
 
     def stop(self) -> None:
         """Ends the answer, from any thread: what it waits for is cancelled, and its program raises ``Cancelled``."""
-        self.stopped = True
-        if self.on_stop:
-            self.on_stop()
+        self._stopped = True
+        if self._wake:
+            self._wake()
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """``wake`` is called when the answer is to be stopped."""
+        self._wake = wake
+        if self._stopped:
+            wake()
 
     def seed(self, *where: Any) -> int:
         """A seed for one branch: no two roles, positions or alternatives share one by accident."""
