@@ -1,0 +1,281 @@
+"""The CPU pack: attention against a plain reference, seeds against the distribution, and staying out of the way."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lr_sglang.cpu import operators, seeds, settings
+from lr_sglang.cpu.attention import BatchedAttention
+
+ROWS = 400
+
+
+class Cache:
+    """A KV cache with a table of rows, and sequences in it."""
+
+    def __init__(self, seq_lens: list[int], kv_heads: int, dim: int, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.k = torch.randn(ROWS, kv_heads, dim, generator=generator)
+        self.v = torch.randn(ROWS, kv_heads, dim, generator=generator)
+        self.seq_lens = torch.tensor(seq_lens)
+        self.requests = torch.randperm(len(seq_lens) + 2, generator=generator)[: len(seq_lens)]
+        self.table = torch.zeros(len(seq_lens) + 2, max(seq_lens) + 3, dtype=torch.int32)
+        free = torch.randperm(ROWS - 1, generator=generator) + 1
+        for request, length in zip(self.requests.tolist(), seq_lens, strict=True):
+            self.table[request, :length], free = free[:length].int(), free[length:]
+
+    def rows(self, sequence: int) -> torch.Tensor:
+        return self.table[self.requests[sequence], : self.seq_lens[sequence]].long()
+
+    def picked(self, sequence: int) -> "Cache":
+        """The same cache with one sequence only."""
+        other = object.__new__(Cache)
+        other.k, other.v, other.table = self.k.clone(), self.v.clone(), self.table
+        other.seq_lens, other.requests = self.seq_lens[[sequence]], self.requests[[sequence]]
+        return other
+
+
+def reference(q, k, v, visible, scale, cap=0.0, sinks=None):
+    """q [n, heads, dim], k and v [m, kv_heads, dim], visible [n, m] -> [n, heads, dim], in float64."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
+    scores = torch.einsum("nhd,mhd->hnm", q.double(), k) * scale
+    scores = cap * torch.tanh(scores / cap) if cap else scores
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double().view(-1, 1, 1).expand(-1, q.shape[0], 1)], -1)
+    weights = torch.softmax(scores, -1)[..., : k.shape[0]]
+    return torch.einsum("hnm,mhd->nhd", weights, v)
+
+
+def decode(cache, query, key, value, *, window=0, cap=0.0, sinks=None, function=None):
+    """Write each sequence's newest token and attend."""
+    output = torch.empty_like(query)
+    loc = torch.stack([cache.rows(i)[-1] for i in range(len(cache.seq_lens))])
+    scratch = torch.empty(0)
+    (function or torch.ops.sgl_kernel.decode_attention_cpu)(
+        query, cache.k, cache.v, output, key, value, loc, scratch, cache.table, cache.requests, cache.seq_lens,
+        0.3, cap, False, window, None, sinks,
+    )  # fmt: skip
+    return output
+
+
+def extend(cache, query, key, value, lens, *, window=0, cap=0.0, sinks=None, tree=None, function=None):
+    output, lens = torch.empty_like(query), torch.tensor(lens, dtype=torch.int32)
+    (function or torch.ops.sgl_kernel.extend_attention_cpu)(
+        query, key, value, output, cache.k, cache.v, cache.table, cache.requests, cache.seq_lens, lens,
+        lens.cumsum(0) - lens, int(lens.max()), 0.3, cap, False, window, None, sinks, tree,
+    )  # fmt: skip
+    return output
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    operators.register()
+
+
+@pytest.mark.parametrize("heads,kv_heads,dim", [(4, 2, 32), (6, 6, 16), (8, 1, 64)])
+@pytest.mark.parametrize("option", ["plain", "window", "cap", "sinks"])
+def test_decode_is_attention(heads, kv_heads, dim, option):
+    lens = [1, 37, 5, 16, 33]
+    cache = Cache(lens, kv_heads, dim, seed=heads)
+    query, key, value = torch.randn(5, heads, dim), torch.randn(5, kv_heads, dim), torch.randn(5, kv_heads, dim)
+    window, cap = (7 if option == "window" else 0), (2.0 if option == "cap" else 0.0)
+    sinks = torch.randn(heads) if option == "sinks" else None
+    output = decode(cache, query, key, value, window=window, cap=cap, sinks=sinks)
+    for i, length in enumerate(lens):
+        rows = cache.rows(i)
+        assert torch.equal(cache.k[rows[-1]], key[i]) and torch.equal(cache.v[rows[-1]], value[i])
+        visible = torch.arange(length) >= (length - window if window else 0)
+        expected = reference(query[i : i + 1], cache.k[rows], cache.v[rows], visible.view(1, -1), 0.3, cap, sinks)
+        torch.testing.assert_close(output[i : i + 1].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lens,prefixes", [([4], [0]), ([3, 3], [9, 0]), ([1, 20, 5], [30, 0, 17]), ([2, 1], [0, 15])])
+@pytest.mark.parametrize("option", ["plain", "window", "sinks", "tree"])
+@pytest.mark.parametrize("heads,kv_heads", [(4, 2), (3, 3)])
+def test_extend_is_attention(lens, prefixes, option, heads, kv_heads):
+    dim, totals = 16, [a + b for a, b in zip(lens, prefixes, strict=True)]
+    cache = Cache(totals, kv_heads, dim, seed=len(lens))
+    tokens = sum(lens)
+    query = torch.randn(tokens, heads, dim)
+    key, value = torch.randn(tokens, kv_heads, dim), torch.randn(tokens, kv_heads, dim)
+    sinks = torch.randn(heads) if option == "sinks" else None
+    window = 4 if option == "window" else 0
+    trees = [torch.rand(n, n).gt(0.5).tril() | torch.eye(n, dtype=torch.bool) for n in lens]
+    tree = torch.cat([t.view(-1) for t in trees]) if option == "tree" else None
+    before = cache.k.clone()
+    output = extend(cache, query, key, value, lens, window=window, sinks=sinks, tree=tree)
+    assert torch.equal(cache.k, before)  # SGLang stores the new tokens itself
+    start = 0
+    for i, (new, prefix) in enumerate(zip(lens, prefixes, strict=True)):
+        mine = slice(start, start + new)
+        k, v = (
+            torch.cat([cache.k[cache.rows(i)[:prefix]], key[mine]]),
+            torch.cat([cache.v[cache.rows(i)[:prefix]], value[mine]]),
+        )
+        own = trees[i] if option == "tree" else torch.ones(new, new, dtype=torch.bool).tril()
+        visible = torch.cat([torch.ones(new, prefix, dtype=torch.bool), own], 1)
+        if window:
+            visible &= torch.arange(prefix + new) > torch.arange(prefix, prefix + new).view(-1, 1) - window
+        expected = reference(query[mine], k, v, visible, 0.3, sinks=sinks)
+        torch.testing.assert_close(output[mine].double(), expected, rtol=1e-5, atol=1e-5)
+        start += new
+
+
+def test_a_sequence_has_the_same_result_alone_and_in_a_batch():
+    lens = [1, 90, 17, 64, 33, 5, 48, 100]
+    cache = Cache(lens, 2, 32)
+    query, key, value = torch.randn(8, 4, 32), torch.randn(8, 2, 32), torch.randn(8, 2, 32)
+    together = decode(cache, query, key, value)
+    for i in range(8):
+        alone = decode(cache.picked(i), query[[i]], key[[i]], value[[i]])
+        torch.testing.assert_close(alone, together[[i]], rtol=0, atol=1e-6)
+
+
+def test_a_plan_lives_for_one_forward_pass():
+    """SGLang changes its tensors in place from one step to the next."""
+    batched = BatchedAttention()
+    cache = Cache([20, 9], 2, 16)
+    query, key, value = torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16)
+    batched.new_forward()
+    first = decode(cache, query, key, value, function=batched.decode)
+    torch.testing.assert_close(decode(cache, query, key, value, function=batched.decode), first)
+    cache.seq_lens -= 3
+    batched.new_forward()
+    second = decode(cache, query, key, value, function=batched.decode)
+    torch.testing.assert_close(second, decode(cache, query, key, value))
+    assert not torch.allclose(first, second)
+
+
+def test_what_cannot_be_served_says_so():
+    cache = Cache([3], 1, 8)
+    query = torch.randn(1, 2, 8)
+    with pytest.raises(NotImplementedError, match="cross attention"):
+        BatchedAttention().decode(
+            query, cache.k, cache.v, query, None, None, None, None, cache.table, cache.requests, cache.seq_lens,
+            1.0, 0.0, True, 0, None, None,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="shorter than"):
+        extend(cache, torch.randn(9, 2, 8), None, None, [9])
+
+
+def test_a_missing_operator_is_named():
+    with pytest.raises(operators.MissingOperatorError, match=r"moe_align_block_size.*no CPU version"):
+        _ = torch.ops.sgl_kernel.moe_align_block_size
+    assert not hasattr(torch.ops.sgl_kernel, "convert_weight_packed")  # its presence would turn AMX paths on
+    operators.register()  # again: harmless
+
+
+# ------------------------------------------------------------------- seeds
+
+
+def sample(probs, seed_list, position_list, **filters):
+    return seeds.draw(probs, torch.tensor(seed_list), torch.tensor(position_list), **filters)
+
+
+FILTERS = {
+    "none": ({}, lambda p: torch.ones_like(p, dtype=torch.bool)),
+    "top_k": ({"top_ks": 3}, lambda p: p >= p.sort(descending=True).values[2]),
+    "top_p": ({"top_ps": 0.7}, lambda p: p >= p.sort(descending=True).values[3]),
+    "min_p": ({"min_ps": 0.5}, lambda p: p >= 0.5 * p.max()),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("vary", ["seed", "position"])
+def test_draws_follow_the_filtered_distribution(name, vary):
+    n = 20_000
+    p = torch.tensor([0.02, 0.3, 0.08, 0.2, 0.15, 0.11, 0.09, 0.05])
+    given, kept = FILTERS[name]
+    kinds = {"top_ks": torch.int32, "top_ps": torch.float32, "min_ps": torch.float32}
+    filters = {key: torch.full((n,), value, dtype=kinds[key]) for key, value in given.items()}
+    many, one = torch.arange(n), torch.full((n,), 7)
+    seed, position = (many, one) if vary == "seed" else (one, many)
+    counts = torch.bincount(seeds.draw(p.expand(n, -1), seed, position, **filters), minlength=8).double()
+    expected = torch.where(kept(p), p, 0.0).double()
+    expected = expected / expected.sum() * n
+    assert bool((counts[expected == 0] == 0).all())
+    inside = expected > 0
+    chi_square = ((counts - expected)[inside] ** 2 / expected[inside]).sum()
+    assert chi_square < 24.3  # p = 0.001 at 7 degrees of freedom; the numbers are the same in every run
+
+
+def test_a_draw_depends_on_its_own_row_only():
+    probs = torch.softmax(torch.randn(8, 500), -1)
+    filters = {"top_ps": torch.linspace(0.5, 1, 8), "top_ks": torch.tensor([5, 500, 50, 1, 500, 9, 99, 2])}
+    together = sample(probs, list(range(8)), list(range(100, 108)), **filters)
+    for i in range(8):
+        mine = {key: value[[i]] for key, value in filters.items()}
+        assert sample(probs[[i]], [i], [100 + i], **mine) == together[i]
+    assert together[3] == probs[3].argmax()  # top_k 1 is how SGLang says greedy
+
+
+def request(seed):
+    return SimpleNamespace(sampling_params=SimpleNamespace(sampling_seed=seed))
+
+
+def test_any_integer_is_a_seed_and_none_is_none():
+    info = SimpleNamespace()
+    numbers = [3, None, -1, 2**64 + 3, 0]
+    seeds.carry_seeds(info, object, SimpleNamespace(reqs=[request(number) for number in numbers]))
+    assert info.sampling_seed.tolist() == [3, seeds.NO_SEED, 2**63 - 1, 3, 0]
+
+
+def test_requests_without_a_seed_keep_the_plain_sampling():
+    probs = torch.softmax(torch.randn(3, 50), -1)
+    info = SimpleNamespace(
+        sampling_seed=torch.tensor([5, seeds.NO_SEED, 6]), need_min_p_sampling=False, need_top_k_sampling=False,
+        need_top_p_sampling=False, min_ps=None, top_ks=None, top_ps=None,
+    )  # fmt: skip
+    seen = []
+
+    def plain(sampler, probs, info, positions, simple):
+        seen.append(info.sampling_seed)
+        return torch.full((3,), 99, dtype=torch.int32)
+
+    drawn = seeds.sample_with_seeds(plain, None, probs, info, torch.tensor([1, 2, 3]), True)
+    assert drawn[1] == 99 and seen == [None]
+    assert [drawn[0], drawn[2]] == list(sample(probs[[0, 2]], [5, 6], [1, 3]))
+    assert info.sampling_seed is not None  # put back for the next step
+
+
+# ------------------------------------------------------- loading, and not
+
+
+def python(code, **variables):
+    env = {key: value for key, value in os.environ.items() if not key.startswith("SGLANG")} | variables
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+
+
+def test_inert_without_the_switch():
+    done = python(
+        "import sys; from lr_sglang import cpu; cpu.platform(); cpu.plugin();"
+        "assert not {'torch', 'sglang', 'lr_sglang.cpu.operators'} & set(sys.modules)\n"
+        "try: import common_ops\n"
+        "except ImportError as error: assert 'SGLANG_USE_CPU_ENGINE=1' in str(error)\n"
+        "else: raise SystemExit('common_ops loaded')"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_loads_itself_with_the_switch():
+    done = python(
+        "import common_ops, torch; assert torch.ops.sgl_kernel.decode_attention_cpu;"
+        "from importlib.metadata import entry_points as points;"
+        "[points(group=f'sglang.srt.{group}')['lr_sglang_cpu'].load() for group in ('platforms', 'plugins')]",
+        SGLANG_USE_CPU_ENGINE="1",
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_settings_name_flags_and_variables():
+    flags = settings.flags(max_total_tokens=123)
+    assert flags["max-total-tokens"] == 123 and not any(name.startswith("-") for name in flags)
+    disabled = settings.environment()["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
+    assert "qwen3" not in disabled and "deepseek_v2" in disabled
+    assert "SGLANG_DISABLED_MODEL_ARCHS" not in settings.environment(all_models=True)
