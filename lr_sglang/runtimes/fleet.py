@@ -8,19 +8,20 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.errors import LookaheadError
+from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
 from lr_sglang.runtimes import flags, models, options, platforms
 from lr_sglang.runtimes.attach import Attached, attach
 from lr_sglang.runtimes.ports import HOST, Reservation
 from lr_sglang.runtimes.server import ProgressEvent, Server, Stage
 
 Progress = Callable[[ProgressEvent], None]
-STAGGER = 0.0  # seconds between two starts
 
 
 @dataclass
@@ -113,6 +114,8 @@ def launch(deployment: Deployment, logs: Path, progress: Progress | None = None,
 
 def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path) -> Reservation:
     where = f"[runtimes.{role}]"
+    if runtime.api_key_env:
+        raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
     if runtime.extra:
         options.check(list(flags.extras(runtime, where)), where)
     model = models.locate(runtime.model, role)
@@ -143,30 +146,35 @@ class _Launch:
         self.fleet, self.progress, self.timeout = fleet, progress, timeout
         self.began = time.monotonic()
         self.cancelled = threading.Event()
-        self.news: queue.SimpleQueue[tuple[str, Stage | Attached | LookaheadError]] = queue.SimpleQueue()
+        self.news: queue.SimpleQueue[tuple[str, Stage | Future[Attached]]] = queue.SimpleQueue()
 
     def report(self, role: str, stage: Stage) -> None:
         self.progress(ProgressEvent(role, stage, time.monotonic() - self.began))
 
     def run(self) -> None:
-        ready = {role: threading.Event() for role in self.fleet.servers}
-        for place, role in enumerate(ready):
-            after = [ready[other] for other in list(ready)[:place] if self._same_gpu(role, other)]
-            arguments = (role, place * STAGGER, after, ready[role])
-            threading.Thread(target=self._bring_up, args=arguments, daemon=True).start()
-        waiting = set(ready)
+        """Returns when all are ready, or raises what the first one that fails raised."""
+        waiting: dict[str, Future[Attached]] = {}
+        if not self.fleet.servers:
+            return
+        pool = ThreadPoolExecutor(len(self.fleet.servers), thread_name_prefix="lr-launch")
         try:
+            for role in self.fleet.servers:
+                after = [future for other, future in waiting.items() if self._same_gpu(role, other)]
+                waiting[role] = pool.submit(self._bring_up, role, after)
+                waiting[role].add_done_callback(partial(self._ended, role))
             while waiting:
                 role, news = self.news.get()
-                if isinstance(news, LookaheadError):
-                    raise news
-                if isinstance(news, Attached):
-                    waiting.discard(role)
-                    self.fleet._add(role, news)
+                if isinstance(news, Future):
+                    del waiting[role]
+                    self.fleet._add(role, news.result())
                 else:
                     self.report(role, news)
         finally:
             self.cancelled.set()
+            pool.shutdown(wait=False)
+
+    def _ended(self, role: str, future: Future[Attached]) -> None:
+        self.news.put((role, future))
 
     def _same_gpu(self, one: str, other: str) -> bool:
         """Two servers that measure the free memory of one GPU while the other fills it would both get it wrong."""
@@ -175,20 +183,17 @@ class _Launch:
             return False
         return bool(set(first.gpus or (0,)) & set(second.gpus or (0,)))
 
-    def _bring_up(self, role: str, delay: float, after: list[threading.Event], ready: threading.Event) -> None:
+    def _bring_up(self, role: str, after: list[Future[Attached]]) -> Attached:
+        while not self.cancelled.is_set() and wait(after, 0.2).not_done:
+            pass
+        if self.cancelled.is_set():
+            raise Cancelled("the launch was given up", role=role)
+        self.news.put((role, "starting"))
         server = self.fleet.servers[role]
-        try:
-            for event in after:
-                while not event.wait(0.2) and not self.cancelled.is_set():
-                    pass
-            self.cancelled.wait(delay)
-            if self.cancelled.is_set():
-                return
-            self.news.put((role, "starting"))
-            server.start()
-            left = self.timeout - (time.monotonic() - self.began)
-            info = server.wait_ready(left, stage=lambda stage: self.news.put((role, stage)), cancelled=self.cancelled)
-            ready.set()
-            self.news.put((role, Attached(server.url, info.tokenizer)))
-        except LookaheadError as error:
-            self.news.put((role, error))
+        server.start()
+        info = server.wait_ready(
+            self.timeout - (time.monotonic() - self.began),
+            stage=lambda stage: self.news.put((role, stage)),
+            cancelled=self.cancelled,
+        )
+        return Attached(server.url, info.tokenizer)

@@ -21,7 +21,7 @@ GUARDIAN = Path(__file__).with_name("guardian.py")
 POLL = 0.25
 STOP_LIMIT = 10.0  # seconds in which the guardian must have ended everything; it needs 2 at most, in practice
 
-Stage = Literal["waiting", "starting", "loading", "warming", "ready", "attached"]
+Stage = Literal["starting", "loading", "warming", "ready", "attached"]
 LOADING_MARK = "Load weight begin"  # in SGLang's log
 
 
@@ -196,7 +196,7 @@ class Server:
 
     def _late(self, timeout: float) -> LaunchError:
         return LaunchError(
-            f"the server is not ready after {timeout:.0f} s",
+            f"the server is not ready after {timeout:g} s",
             role=self.role,
             hint="large models need longer: raise the launch timeout; its log shows how far it came",
             detail=self.tail(),

@@ -1,0 +1,525 @@
+"""Servers as processes, with a small script in SGLang's place: flags, readiness, death, and that nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lr_sglang.config import Deployment, Runtime
+from lr_sglang.errors import ConfigError, LaunchError, RuntimeDown, RuntimeRefused, RuntimeTimeout
+from lr_sglang.runtimes import ProgressEvent, Server, diagnosis, flags, fleet, launch, models, options, platforms
+from lr_sglang.runtimes.attach import attach
+from lr_sglang.runtimes.flags import Platform
+from lr_sglang.runtimes.ports import Reservation
+
+GPU, CPU = Platform("cuda"), Platform("cpu", {"dtype": "float32", "sleep-on-idle": True}, {"SWITCH": "1"})
+
+# What stands in SGLang's place: three generations of processes, the last of them in a session of its own.
+FAKE = """
+import json, os, subprocess, sys, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+if "--die" in options:
+    print(options["--die"], flush=True)
+    time.sleep(0.2)
+    sys.exit(3)
+nap = [sys.executable, "-S", "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"]
+child = subprocess.Popen(nap)
+stray = subprocess.Popen(nap, start_new_session=True)
+print("pids", os.getpid(), child.pid, stray.pid, "TMPDIR", os.environ["TMPDIR"], flush=True)
+if "--late" in options:
+    time.sleep(600)
+class Handler(BaseHTTPRequestHandler):
+    def reply(self, body):
+        if "--key" in options and self.headers["Authorization"] != "Bearer " + options["--key"]:
+            return self.send_error(401)
+        if self.path in options.get("--missing", "").split(","):
+            return self.send_error(404)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
+    def do_GET(self):
+        time.sleep(float(options.get("--slow", 0)))
+        path = options["--model-path"]
+        self.reply({"model_path": path, "tokenizer_path": path, "is_generation": options.get("--embeds") is None})
+    def do_POST(self):
+        sys.stdout.write(self.rfile.read(int(self.headers["Content-Length"])).decode() + "\\n")
+        sys.stdout.flush()
+        if "--fail" in options:
+            os._exit(4)
+        self.reply({"text": "2"})
+    def log_message(self, *_): pass
+HTTPServer(("127.0.0.1", int(options["--port"])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Path:
+    path = tmp_path / "fake.py"
+    path.write_text(FAKE)
+    return path
+
+
+@pytest.fixture
+def start(fake: Path, tmp_path: Path) -> Iterator[object]:
+    """Starts fake servers and stops them at the end."""
+    started: list[Server] = []
+
+    def go(**given: object) -> Server:
+        reservation = Reservation()
+        words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        argv = [sys.executable, "-S", str(fake), "--port", str(reservation.port), "--model-path", str(tmp_path), *words]
+        url = f"http://127.0.0.1:{reservation.port}"
+        server = Server("draft", argv, url, tmp_path / "logs" / f"{len(started)}.log", {"COLOUR": "blue"})
+        started.append(server)
+        server.start()
+        server.reservation = reservation
+        return server
+
+    yield go
+    for server in started:
+        server.stop()
+
+
+def wait_for(condition, seconds: float = 8.0):
+    limit = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < limit, "it took too long"
+        time.sleep(0.02)
+    return value
+
+
+def pids_in(log: Path) -> list[int]:
+    line = wait_for(lambda: log.exists() and re.search(r"pids (\d+) (\d+) (\d+) TMPDIR", log.read_text()))
+    return [int(pid) for pid in line.groups()]
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# --- flags -----------------------------------------------------------------------------------------------------------
+
+
+def given(runtime: Runtime, platform: Platform = GPU, **more) -> dict[str, str | bool]:
+    """The flags of the command, as a dictionary."""
+    words = list(flags.command(runtime, 4000, platform, **more).argv)
+    words = words[words.index("--model-path") :]
+    values: dict[str, str | bool] = {}
+    for here, after in zip(words, [*words[1:], "--"], strict=True):
+        if here.startswith("--"):
+            values[here[2:]] = True if after.startswith("--") else after
+    return values
+
+
+def test_a_server_listens_on_this_machine_only():
+    found = given(Runtime(model="owner/name"))
+    assert (found["model-path"], found["host"], found["port"]) == ("owner/name", "127.0.0.1", "4000")
+
+
+def test_every_field_becomes_its_flag():
+    runtime = Runtime(
+        model="m", tensor_parallel=2, data_parallel=3, memory_fraction=0.5, dtype="bfloat16", quantization="fp8",
+        context_length=4096, tokenizer="t",
+    )  # fmt: skip
+    found = given(runtime)
+    expected = {
+        "tp-size": "2", "dp-size": "3", "mem-fraction-static": "0.5", "dtype": "bfloat16", "quantization": "fp8",
+        "context-length": "4096", "tokenizer-path": "t", "device": "cuda", "attention-backend": "flashinfer",
+    }  # fmt: skip
+    assert expected.items() <= found.items()
+
+
+def test_what_a_runtime_says_goes_before_what_the_platform_says():
+    assert given(Runtime(model="m"), CPU)["dtype"] == "float32"
+    assert given(Runtime(model="m", dtype="bfloat16"), CPU)["dtype"] == "bfloat16"
+    assert "sleep-on-idle" not in given(Runtime(model="m", extra={"sleep_on_idle": False}), CPU)
+    assert flags.command(Runtime(model="m"), 1, CPU).env == {"SWITCH": "1"}
+
+
+def test_extra_flags_of_every_kind():
+    extra = {
+        "enable_metrics": True,
+        "--log-level": "debug",
+        "cuda-graph-bs": [1, 2],
+        "json-model-override-args": {"a": 1},
+    }
+    words = flags.command(Runtime(model="m", extra=extra), 1, GPU).argv
+    assert " ".join(words).endswith(
+        '--enable-metrics --log-level debug --cuda-graph-bs 1 2 --json-model-override-args {"a": 1}'
+    )
+
+
+@pytest.mark.parametrize("flag", ["port", "host", "tp", "model-path", "mem_fraction_static", "--device", "api-key"])
+def test_extra_may_not_set_what_has_a_field(flag):
+    with pytest.raises(ConfigError) as caught:
+        given(Runtime(model="m", extra={flag: "1"}))
+    assert caught.value.hint
+
+
+def test_repeatable_keeps_the_prefix_cache():
+    found = given(Runtime(model="m", repeatable=True))
+    assert found["enable-deterministic-inference"] is True and found["attention-backend"] == "triton"
+    assert given(Runtime(model="m", repeatable=True, extra={"attention-backend": "fa3"}))["attention-backend"] == "fa3"
+    with pytest.raises(ConfigError, match="prefix cache"):
+        given(Runtime(model="m", repeatable=True, extra={"attention-backend": "flashinfer"}))
+
+
+def test_repeatable_needs_no_flag_on_a_cpu():
+    """SGLang refuses it there; our own sampler honours seeds."""
+    assert "enable-deterministic-inference" not in given(Runtime(model="m", repeatable=True), CPU)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "expected"),
+    [((1,), None, "1"), ((0, 1), "4,5,6", "4,5"), ((2,), "GPU-a, GPU-b, GPU-c", "GPU-c")],
+)
+def test_gpus_count_within_those_that_we_may_see(gpus, visible, expected):
+    assert flags.command(Runtime(model="m", gpus=gpus), 1, GPU, visible=visible).env["CUDA_VISIBLE_DEVICES"] == expected
+
+
+@pytest.mark.parametrize(
+    ("runtime", "platform", "visible"),
+    [
+        (Runtime(model="m", gpus=(0,), tensor_parallel=2), GPU, None),
+        (Runtime(model="m", gpus=(3,)), GPU, "0,1"),
+        (Runtime(model="m", gpus=(0,)), CPU, None),
+    ],
+)
+def test_gpus_that_cannot_be(runtime, platform, visible):
+    with pytest.raises(ConfigError):
+        flags.command(runtime, 1, platform, visible=visible)
+
+
+def test_an_unknown_flag_gets_the_nearest_name():
+    options.check(["speculative-algorithm", "model", "tp-size", "cuda-graph-bs", "tensor-parallel-size"], "x")
+    with pytest.raises(ConfigError) as caught:
+        options.check(["speculative-algoritm"], "[runtimes.target]")
+    assert "'speculative-algorithm'" in caught.value.hint and "[runtimes.target]" in str(caught.value)
+
+
+def test_our_own_flags_are_sglangs():
+    runtime = Runtime(model="m", tensor_parallel=2, data_parallel=2, memory_fraction=0.5, dtype="half",
+                      quantization="fp8", context_length=9, tokenizer="t", repeatable=True)  # fmt: skip
+    for kind in ("cuda", "cpu"):
+        options.check(list(given(runtime, platforms.platform(kind, "m"))), kind)
+    options.check([flag for flag in flags.OWNED if flag not in ("tp", "dp")], "OWNED")
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def test_where_models_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner" / "here").mkdir(parents=True)
+    assert models.locate("owner/name") == "owner/name"
+    assert models.locate("owner/here") == models.locate("./owner/here") == str(tmp_path / "owner" / "here")
+    for wrong in ("./nothing", "/nothing", "~/nothing/at/all", "pocket:drafter"):
+        with pytest.raises(ConfigError) as caught:
+            models.locate(wrong, "draft")
+        assert caught.value.role == "draft" and caught.value.hint
+
+
+# --- one server ------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_is_ready_when_it_has_answered_one_request(start):
+    server, stages = start(), []
+    info = server.wait_ready(10, stage=stages.append)
+    assert info.model == info.tokenizer and info.is_generation
+    assert stages == ["warming", "ready"] and "max_new_tokens" in server.tail()
+    assert server.alive() and server.status is None
+
+
+def test_stop_ends_grandchildren_and_strays_too(start):
+    server = start()
+    pids = pids_in(server.log)
+    assert all(map(runs, pids))
+    server.stop()
+    assert not any(map(runs, pids)) and not server.alive()
+    server.stop()
+    server.ask_to_stop()
+
+
+def test_a_server_takes_its_temporary_files_with_it(start):
+    server = start()
+    pids_in(server.log)
+    folder = re.search(r"TMPDIR (\S+)", server.log.read_text())[1]
+    assert Path(folder).is_dir()
+    server.stop()
+    assert not Path(folder).exists()
+
+
+def test_a_server_that_dies_while_starting_says_why(start):
+    server = start(die="INFO fine\nValueError: address already in use")
+    with pytest.raises(LaunchError) as caught:
+        server.wait_ready(10)
+    error = caught.value
+    assert error.role == "draft" and "status 3" in error.message and "address already in use" in error.message
+    assert "'port'" in error.hint and "INFO fine" in error.detail
+
+
+def test_a_server_that_dies_at_its_first_request(start):
+    with pytest.raises(LaunchError, match="ended with status 4"):
+        start(fail=1).wait_ready(10)
+
+
+def test_a_server_that_is_late(start):
+    with pytest.raises(LaunchError, match="not ready after"):
+        start(late=1).wait_ready(0.5)
+
+
+def test_death_is_noticed_later_too(start):
+    server = start()
+    server.wait_ready(10)
+    main, child, stray = pids_in(server.log)
+    os.kill(main, signal.SIGKILL)
+    wait_for(lambda: not server.alive())
+    assert server.status == 137
+    assert not runs(child) and not runs(stray)
+
+
+def test_waiting_can_be_given_up(start):
+    server, cancelled = start(late=1), threading.Event()
+    threading.Timer(0.3, cancelled.set).start()
+    with pytest.raises(Exception, match="given up"):
+        server.wait_ready(30, cancelled=cancelled)
+
+
+def test_a_stopped_server_does_not_start(tmp_path):
+    server = Server("draft", ["true"], "http://127.0.0.1:1", tmp_path / "log")
+    server.stop()
+    with pytest.raises(Exception, match="stopped before"):
+        server.start()
+    assert not server.alive()
+
+
+@pytest.mark.parametrize("way", ["SIGKILL", "SIGTERM", "SIGINT", "exit", "exception", "fork"])
+def test_nothing_outlives_us(fake, tmp_path, way):
+    """However this process ends; "fork": killed while a forked copy of it, which holds its files, lives on."""
+    program = f"""
+        import os, sys, time
+        from pathlib import Path
+        from lr_sglang.runtimes.server import Server
+        argv = [sys.executable, "-S", {str(fake)!r}, "--late", "1"]
+        Server("target", argv, "http://127.0.0.1:1", Path({str(tmp_path)!r}) / "one.log").start()
+        while "pids" not in Path({str(tmp_path)!r}, "one.log").read_text(): time.sleep(0.05)
+        if {way!r} == "fork" and os.fork() == 0: time.sleep(6); os._exit(0)
+        Path({str(tmp_path)!r}, "up").touch()
+        if {way!r} == "exit": sys.exit(1)
+        if {way!r} == "exception": raise ValueError
+        time.sleep(600)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.DEVNULL)
+    wait_for((tmp_path / "up").exists, 30)
+    pids = pids_in(tmp_path / "one.log")
+    with contextlib.suppress(AttributeError):
+        process.send_signal(getattr(signal, {"fork": "SIGKILL"}.get(way, way)))
+    process.wait(10)
+    wait_for(lambda: not any(map(runs, pids)), 5)
+
+
+# --- ports and logs --------------------------------------------------------------------------------------------------
+
+
+def test_a_reserved_port_is_kept_and_can_still_be_listened_on():
+    reservation = Reservation()
+    with pytest.raises(OSError), socket.socket() as other:
+        other.bind(("127.0.0.1", reservation.port))
+    with socket.create_server(("127.0.0.1", reservation.port), reuse_port=False):
+        socket.create_connection(("127.0.0.1", reservation.port), 2).close()
+        reservation.release()
+        with pytest.raises(LaunchError, match=str(reservation.port)):
+            Reservation(reservation.port, "judge")
+
+
+def test_a_tail_counts_a_progress_bar_as_one_line(tmp_path):
+    log = tmp_path / "log"
+    assert diagnosis.tail(log) == ""
+    log.write_bytes(b"one\r\ntwo\n\n 10%\r 50%\r100%\nlast \xff")
+    assert diagnosis.tail(log, 3) == "two\n100%\nlast \ufffd"
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("[Errno 98] error while attempting to bind on address ('127.0.0.1', 1): address already in use", "'port'"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "memory_fraction"),
+        ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "memory_fraction"),
+        ("OSError: x/y is not a local folder and is not a valid model identifier listed on the hub", "no such model"),
+        ("OSError: You are trying to access a gated repo.", "HF_TOKEN"),
+        ("OSError: We couldn't connect to the hub. LocalEntryNotFoundError", "out of reach"),
+        ("ngram.cpp:3:10: fatal error: cstddef: No such file or directory", "compiler"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'ninja'", "compiler"),
+        ("ValueError: Model architectures ['FooForCausalLM'] are not supported for now.", "architecture"),
+        ("OSError: /m does not appear to have a file named config.json.", "config.json"),
+        ("launch_server.py: error: argument --dtype: invalid choice: 'x'", "'extra'"),
+        ("RuntimeError: No CUDA GPUs are available", "device = 'cpu'"),
+        ("ValueError: 30 must be divisible by 4", "tensor_parallel"),
+        ("ImportError: libfoo.so", "constraints.txt"),
+        ("Ignore import error when loading sglang.srt.models.x: ImportError: no vllm", ""),
+        ("all is well", ""),
+    ],
+)
+def test_what_a_log_says(line, hint):
+    assert (hint in diagnosis.hint(f"before\n{line}\nafter", 1)) and bool(hint) == bool(diagnosis.hint(line, 1))
+
+
+def test_the_cause_is_the_last_error():
+    log = (
+        "ValueError: first\nTraceback\n  File x\ntorch.OutOfMemoryError: second\nRuntimeError: Rank 0 scheduler died\nx"
+    )
+    assert diagnosis.cause(log) == "torch.OutOfMemoryError: second"
+    assert diagnosis.hint("", 137) and not diagnosis.hint("", 1)
+
+
+# --- attaching and fleets --------------------------------------------------------------------------------------------
+
+
+def test_attaching_finds_the_tokenizer(start, tmp_path, monkeypatch):
+    server = start(key="secret")
+    monkeypatch.setenv("KEY", "secret")
+    server.wait_ready(10, api_key="secret")
+    found = attach("draft", Runtime(url=server.url + "/", api_key_env="KEY"))
+    assert (found.url, found.tokenizer, found.api_key) == (server.url, str(tmp_path), "secret")
+    assert "secret" not in repr(found)
+    with pytest.raises(RuntimeRefused) as caught:
+        attach("draft", Runtime(url=server.url))
+    assert "api_key_env" in caught.value.hint
+    with pytest.raises(ConfigError, match="NO_KEY"):
+        attach("draft", Runtime(url=server.url, api_key_env="NO_KEY"))
+
+
+def test_attaching_behind_a_router_needs_a_tokenizer(start, tmp_path):
+    server = start(missing="/model_info")
+    wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", server.reservation.port)) == 0)
+    with pytest.raises(ConfigError, match="router") as caught:
+        attach("target", Runtime(url=server.url))
+    assert "'tokenizer'" in caught.value.hint
+    assert attach("target", Runtime(url=server.url, tokenizer=str(tmp_path))).tokenizer == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"slow": 3}, RuntimeTimeout),
+        ({"embeds": 1}, ConfigError),
+        ({"model-path": "/not/here"}, ConfigError),
+    ],
+)
+def test_attaching_to_what_will_not_do(start, options, error):
+    server = start(**options)
+    wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", server.reservation.port)) == 0)
+    with pytest.raises(error) as caught:
+        attach("judge", Runtime(url=server.url), timeout=0.5)
+    assert caught.value.role == "judge"
+
+
+def test_attaching_where_nobody_is():
+    reservation = Reservation()
+    with pytest.raises(RuntimeDown) as caught:
+        attach("judge", Runtime(url=f"http://127.0.0.1:{reservation.port}"))
+    assert caught.value.hint
+
+
+@pytest.fixture
+def faked(monkeypatch, fake):
+    """``launch`` with fake servers."""
+
+    def command(runtime, port, platform, *, model=None, **_):
+        words = [word for key, value in runtime.extra.items() for word in (f"--{key}", str(value))]
+        argv = (sys.executable, "-S", str(fake), "--port", str(port), "--model-path", str(model), *words)
+        return flags.Command(argv)
+
+    monkeypatch.setattr(fleet.flags, "command", command)
+    monkeypatch.setattr(fleet.options, "check", lambda *_: None)
+
+
+def deployment(tmp_path: Path, draft: dict[str, object] | None = None) -> Deployment:
+    runtimes = {role: Runtime(model=str(tmp_path), device="cpu") for role in ("target", "draft")}
+    runtimes["draft"] = runtimes["draft"].replace(**(draft or {}))
+    return Deployment("fakes", runtimes, {"judge": "target"})
+
+
+def test_a_fleet_is_ready_as_a_whole_and_goes_as_a_whole(faked, tmp_path):
+    events: list[ProgressEvent] = []
+    with launch(deployment(tmp_path), tmp_path / "logs", events.append, timeout=20) as running:
+        assert running.urls["judge"] == running.urls["target"] != running.urls["draft"]
+        assert set(running.tokenizers.values()) == {str(tmp_path)} and not running.keys
+        assert running.dead() == [] and running.server("judge") is running.servers["target"]
+        assert [e.stage for e in events if e.role == "draft"] == ["starting", "warming", "ready"]
+        pids = [pid for role in ("target", "draft") for pid in pids_in(tmp_path / "logs" / f"{role}.log")]
+        os.kill(pids_in(tmp_path / "logs" / "target.log")[0], signal.SIGKILL)
+        wait_for(lambda: running.dead() == ["judge", "target"])
+    assert not any(map(runs, pids))
+
+
+def test_one_that_fails_takes_the_others_with_it(faked, tmp_path):
+    with pytest.raises(LaunchError) as caught:
+        launch(deployment(tmp_path, {"extra": {"die": "x"}}), tmp_path / "logs", timeout=20)
+    assert caught.value.role == "draft" and "status 3" in caught.value.message
+    began = diagnosis.tail(tmp_path / "logs" / "target.log")
+    assert "pids" not in began or not any(map(runs, pids_in(tmp_path / "logs" / "target.log")))
+
+
+def test_an_interrupted_launch_leaves_nothing(faked, tmp_path):
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        launch(deployment(tmp_path, {"extra": {"late": 1}}), tmp_path / "logs", timeout=20)
+    pids = [pid for role in ("target", "draft") for pid in pids_in(tmp_path / "logs" / f"{role}.log")]
+    assert not any(map(runs, pids))
+
+
+def test_an_attached_role_has_no_server(faked, start, tmp_path):
+    there, events = start(), []
+    there.wait_ready(10)
+    mixed = Deployment("mixed", {"target": Runtime(url=there.url), "draft": Runtime(model=str(tmp_path), device="cpu")})
+    with launch(mixed, tmp_path / "logs", events.append, timeout=20) as running:
+        assert list(running.servers) == ["draft"] and running.urls["target"] == there.url
+        assert ("target", "attached") in [(e.role, e.stage) for e in events]
+    assert there.alive()
+
+
+@pytest.mark.parametrize(
+    ("draft", "error"),
+    [
+        ({"model": "./nothing"}, ConfigError),
+        ({"tokenizer": "./nothing"}, ConfigError),
+        ({"api_key_env": "KEY"}, ConfigError),
+        ({"extra": {"port": 1}}, ConfigError),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_starts(faked, tmp_path, draft, error):
+    with pytest.raises(error):
+        launch(deployment(tmp_path, draft), tmp_path / "logs")
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_port_in_use_is_named(faked, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(LaunchError, match=str(port)) as caught:
+            launch(deployment(tmp_path, {"port": port}), tmp_path / "logs")
+    assert caught.value.role == "draft"
+
+
+def test_servers_on_one_gpu_start_one_after_the_other(faked, tmp_path, monkeypatch):
+    monkeypatch.setattr(platforms, "device", lambda runtime, role=None: "cuda")
+    events: list[tuple[str, str]] = []
+    with launch(deployment(tmp_path), tmp_path / "logs", lambda e: events.append((e.role, e.stage)), timeout=20):
+        assert events.index(("target", "ready")) < events.index(("draft", "starting"))
