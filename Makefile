@@ -36,4 +36,4 @@ pin: setup  ## write constraints.txt from what .venv holds
 
 clean:  ## remove caches and build outputs, not .venv
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find lr_sglang programs tests -name __pycache__ -prune -exec rm -rf {} +
+	find lr_sglang programs tests examples -name __pycache__ -prune -exec rm -rf {} +
