@@ -148,7 +148,8 @@ class Answer:
         if isinstance(result, Verdict):
             assert child is not None
             child.verdict = result
-            self.trace.failures["judge"] += result.failed
+            if result.failed:
+                self.trace.failures["judge"] += 1
         elif child is not None:
             self._drafted(child, arrival)
         elif isinstance(result, LookaheadError):
