@@ -98,17 +98,18 @@ def load_tokenizer(path: str) -> ModelTokenizer:
 def resolve(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Ids of a state's text: those it carries where they belong to this vocabulary, else a fresh encoding.
 
-    Neighbouring pieces without usable ids are tokenised together, so that only real seams are seams.
+    Neighbouring pieces that were never tokenised are tokenised together; one that is a step of another vocabulary is
+    tokenised by itself, so that its tokens stay the same whatever comes after it.
     """
     ids: list[int] = []
     loose = ""
     for piece in TokenText.wrap(text).pieces:
-        if piece.ids is not None and piece.vocabulary == tokenizer.vocabulary:
-            ids += tokenizer.encode(loose) if loose else ()
-            ids += piece.ids
-            loose = ""
-        else:
+        if piece.ids is None:
             loose += piece.text
+            continue
+        ids += tokenizer.encode(loose) if loose else ()
+        ids += piece.ids if piece.vocabulary == tokenizer.vocabulary else tokenizer.encode(piece.text)
+        loose = ""
     ids += tokenizer.encode(loose) if loose else ()
     return tuple(ids)
 
@@ -121,6 +122,6 @@ def _unused(*texts: str) -> str:
 def _broken(text: str, tokens: Iterable[str], mark: str) -> str:
     """``text`` with ``mark`` after the first character of every occurrence of a token, so that none is left whole."""
     for token in tokens:
-        if len(token) > 1:
+        while len(token) > 1 and token in text:  # again where occurrences overlap
             text = text.replace(token, token[0] + mark + token[1:])
     return text

@@ -6,6 +6,7 @@ Every class is plain data. ``from_dict`` builds one from a TOML table or a recor
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ class Sampling(Table):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _need(self.temperature >= 0, "temperature: must be 0 or more")
+        _need(0 <= self.temperature < math.inf, "temperature: must be 0 or more")
         _need(0 < self.top_p <= 1, "top_p: must be in (0, 1]")
         _need(self.top_k == -1 or self.top_k >= 1, "top_k: must be -1 (off) or at least 1")
         _need(0 <= self.min_p <= 1, "min_p: must be in [0, 1]")
@@ -182,7 +183,7 @@ class Runtime(Table):
         _need(bool(self.model) != bool(self.url), "a runtime needs either 'model' or 'url', and not both")
         _need(not self.url or self.url.startswith(("http://", "https://")), f"url: {self.url!r} is no http address")
         _need(0 <= self.port < 65536, "port: must be in 0..65535 (0: any free one)")
-        _need(self.timeout > 0, "timeout: must be more than 0 seconds")
+        _need(0 < self.timeout < math.inf, "timeout: must be more than 0 seconds")
         _need(self.tensor_parallel >= 1 and self.data_parallel >= 1, "parallel sizes must be at least 1")
         fraction = self.memory_fraction
         _need(fraction is None or 0 < fraction < 1, "memory_fraction: must be between 0 and 1")

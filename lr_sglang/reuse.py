@@ -12,8 +12,6 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 
-HEAD = 16  # requests whose first tokens differ are not compared further
-
 
 @dataclass(eq=False)
 class Entry:
@@ -47,16 +45,25 @@ class Ledger:
 
     def shareable(self, entry: Entry) -> int:
         """Tokens of ``entry``'s prompt that it could have found in the cache; ask once all before it have ended."""
-        best = entry.cached
+        prompt, best, most = entry.prompt, entry.cached, len(entry.prompt) - 1
         with self._lock:
             others = list(self._entries)
-        for other in others:
-            if other is entry or other.prefilled > entry.entered or other.prompt[:HEAD] != entry.prompt[:HEAD]:
+        for other in reversed(others):  # the latest share most, and then few of the others need a look
+            if best >= most:
+                break
+            if other is entry or other.prefilled > entry.entered:
                 continue
             known = other.prompt
-            if other.output is not None and other.finished <= entry.entered:
-                known = known + other.output[:-1]
-            best = max(best, min(common_prefix(known, entry.prompt), len(entry.prompt) - 1))
+            if best < len(known):
+                if known[best] != prompt[best]:
+                    continue
+            elif best >= len(known) + len(other.output or ()) - 1:
+                continue
+            length = common_prefix(known, prompt)
+            if length == len(known) and other.output is not None and other.finished <= entry.entered:
+                written = other.output[:-1]
+                length += common_prefix(written, prompt[length : length + len(written)])
+            best = max(best, min(length, most))
         return best
 
 

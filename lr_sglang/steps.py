@@ -10,6 +10,8 @@ from lr_sglang.tokens import TokenText
 
 DELIMITER = "\n\n"
 THINK_END = "</think>"
+# A long generation is decoded for its next step in pieces of this many tokens at first, doubled while there is no end.
+WINDOW = 256
 
 
 class Ending(StrEnum):
@@ -127,10 +129,16 @@ def split_ids(
 ) -> list[Step]:
     """Cuts the tokens of a whole generation into steps; arguments as for ``make_step``."""
     steps: list[Step] = []
-    rest = tuple(ids)
-    while rest:
-        steps.append(make_step(rest, finish, "", decode, eos, vocabulary))
-        rest = rest[len(steps[-1].ids) :]
+    at, window = 0, WINDOW
+    while at < len(ids):
+        rest = ids[at : at + window]
+        whole = at + window >= len(ids)
+        step = make_step(rest, finish if whole else "length", "", decode, eos, vocabulary)
+        if not step.complete and not whole:
+            window *= 2
+            continue
+        steps.append(step)
+        at, window = at + len(step.ids), WINDOW
     return steps
 
 

@@ -1,0 +1,137 @@
+"""Configuration says no, early and helpfully."""
+
+import json
+import tomllib
+
+import pytest
+
+from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling
+from lr_sglang.errors import ConfigError
+
+
+def deployment(text: str) -> Deployment:
+    return Deployment.from_dict(tomllib.loads(text), "deployment")
+
+
+def test_a_deployment_is_read_from_toml_and_written_back():
+    read = deployment(
+        """
+        name = "three"
+        [runtimes.target]
+        model = "a"
+        gpus = [0, 1]
+        timeout = 30
+        extra = {enable_x = true}
+        [runtimes.draft]
+        url = "http://127.0.0.1:1"
+        [shared]
+        judge = "target"
+        [lookahead]
+        depth = 3
+        [sampling]
+        temperature = 1
+        """
+    )
+    assert read.runtimes["target"].gpus == (0, 1)
+    assert type(read.runtimes["target"].timeout) is float
+    assert type(read.sampling.temperature) is float
+    assert read.runtime("judge") is read.runtimes["target"]
+    assert read.lookahead == Lookahead(depth=3)
+    assert Deployment.from_dict(json.loads(json.dumps(read.to_dict()))) == read
+
+
+@pytest.mark.parametrize(
+    ("table", "hint"), [({"dept": 1}, "'depth'"), ({"qwertz": 1}, "half_sentence_guard")], ids=["near", "far"]
+)
+def test_an_unknown_key_is_refused_with_help(table, hint):
+    with pytest.raises(ConfigError, match="unknown key") as caught:
+        Lookahead.from_dict(table)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "said"),
+    [
+        (Lookahead, {"depth": "6"}, "lookahead.depth: expected int"),
+        (Lookahead, {"depth": True}, "expected int"),
+        (Lookahead, {"depth": 2.0}, "expected int"),
+        (Lookahead, {"half_sentence_guard": 1}, "expected bool"),
+        (Lookahead, {"schedule": "later"}, "not one of async, sync"),
+        (Sampling, {"temperature": True}, "expected float"),
+        (Sampling, {"temperature": None}, "expected float"),
+        (Runtime, {"model": "a", "gpus": "0"}, "expected tuple"),
+        (Runtime, {"model": "a", "gpus": ["0"]}, "expected int"),
+        (Runtime, {"model": "a", "extra": 3}, "expected dict"),
+        (Deployment, {"name": "x", "runtimes": {"target": "a"}}, "runtimes.target: expected Runtime"),
+        (Deployment, {"name": "x", "runtimes": {"target": {"model": "a", "prot": 1}}}, "unknown key 'prot'"),
+        (Deployment, {"runtimes": {}}, "missing name"),
+        (Deployment, {}, "missing name, runtimes"),
+    ],
+)
+def test_a_wrong_type_is_refused_by_name(kind, table, said):
+    with pytest.raises(ConfigError, match=said):
+        kind.from_dict(table)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Lookahead(depth=0),
+        lambda: Lookahead(depth=65),
+        lambda: Lookahead(width=0),
+        lambda: Lookahead(width=17),
+        lambda: Lookahead(max_step_tokens=0),
+        lambda: Lookahead(width=4, depth=10),
+        lambda: Sampling(temperature=-0.1),
+        lambda: Sampling(temperature=float("nan")),
+        lambda: Sampling(temperature=float("inf")),
+        lambda: Sampling(top_p=0.0),
+        lambda: Sampling(top_p=1.1),
+        lambda: Sampling(top_k=0),
+        lambda: Sampling(min_p=2.0),
+        lambda: Limits(max_tokens=0),
+        lambda: Limits(max_total_tokens=-1),
+        lambda: Runtime(),
+        lambda: Runtime(model="a", url="http://b"),
+        lambda: Runtime(url="b:80"),
+        lambda: Runtime(model="a", port=70000),
+        lambda: Runtime(model="a", timeout=0.0),
+        lambda: Runtime(model="a", timeout=float("inf")),
+        lambda: Runtime(model="a", tensor_parallel=0),
+        lambda: Runtime(model="a", memory_fraction=1.0),
+        lambda: Deployment("x", {}),
+        lambda: Deployment("x", {"target": Runtime("a"), "drafter": Runtime("a")}),
+        lambda: Deployment("x", {"target": Runtime("a")}, {"judge": "draft"}),
+        lambda: Deployment("x", {"target": Runtime("a"), "judge": Runtime("b")}, {"judge": "target"}),
+    ],
+)
+def test_a_value_out_of_range_is_refused(make):
+    with pytest.raises(ConfigError):
+        make()
+
+
+def test_defaults_are_in_range():
+    assert Lookahead().depth == 6
+    assert Sampling.from_dict({}) == Sampling()
+
+
+@pytest.mark.parametrize(
+    ("limits", "prompt", "context", "budget"),
+    [
+        (Limits(), 10, 100, 90),
+        (Limits(max_tokens=5), 10, 100, 5),
+        (Limits(max_tokens=500), 10, 100, 90),
+        (Limits(max_total_tokens=50), 10, 100, 40),
+        (Limits(max_total_tokens=500), 10, 100, 90),
+        (Limits(max_tokens=7, max_total_tokens=12), 10, 100, 2),
+        (Limits(), 100, 100, 0),
+    ],
+)
+def test_the_tightest_limit_is_the_budget(limits, prompt, context, budget):
+    assert limits.budget(prompt, context) == budget
+
+
+def test_a_change_of_none_leaves_the_field():
+    assert Lookahead().replace(depth=None, width=2) == Lookahead(width=2)
+    with pytest.raises(ConfigError):
+        Lookahead().replace(depth=0)

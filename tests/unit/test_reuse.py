@@ -1,0 +1,113 @@
+"""How much of a prompt could have come from the cache."""
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lr_sglang.reuse import Entry, Ledger, common_prefix
+
+
+def noted(ledger: Ledger, ids: str, entered: float, prefilled: float = 0.0, finished: float = 0.0, output: str = ""):
+    """A request that has ended, at the given times."""
+    entry = ledger.add(tuple(map(ord, ids)), entered)
+    entry.prefilled, entry.finished = prefilled or entered, finished or entered
+    entry.output = array("i", map(ord, output))
+    return entry
+
+
+HEAD = "the question is: "
+
+
+@given(st.text("ab", max_size=12), st.text("ab", max_size=12))
+def test_the_common_prefix_is_the_longest(a, b):
+    length = common_prefix(array("i", map(ord, a)), array("i", map(ord, b)))
+    assert a[:length] == b[:length]
+    assert length == min(len(a), len(b)) or a[length] != b[length]
+
+
+def test_the_first_request_can_share_nothing():
+    ledger = Ledger()
+    assert ledger.shareable(noted(ledger, HEAD, 1)) == 0
+
+
+def test_a_prompt_that_was_prefilled_before_can_be_shared_but_for_one_token():
+    ledger = Ledger()
+    noted(ledger, HEAD, 1, prefilled=2)
+    assert ledger.shareable(noted(ledger, HEAD, 3)) == len(HEAD) - 1
+    assert ledger.shareable(noted(ledger, HEAD + "x", 3)) == len(HEAD)
+
+
+def test_a_prompt_that_was_not_prefilled_in_time_cannot_be_shared():
+    ledger = Ledger()
+    noted(ledger, HEAD, 1, prefilled=5)
+    assert ledger.shareable(noted(ledger, HEAD + "x", 3)) == 0
+
+
+def test_an_output_can_be_shared_once_it_is_finished_but_for_its_last_token():
+    ledger = Ledger()
+    noted(ledger, HEAD, 1, prefilled=1, finished=5, output="abcd")
+    for text, now, shared in (("abcdef", 3, 0), ("abcdef", 6, 3), ("abxdef", 6, 2)):
+        entry = Entry(array("i", map(ord, HEAD + text)), now)
+        assert ledger.shareable(entry) == len(HEAD) + shared
+
+
+def test_the_longest_of_several_counts():
+    ledger = Ledger()
+    for ids in ("ab", "abcd", "abx"):
+        noted(ledger, HEAD + ids, 1)
+    assert ledger.shareable(noted(ledger, HEAD + "abcdef", 3)) == len(HEAD) + 4
+
+
+def test_what_the_runtime_reports_as_cached_was_there_to_share():
+    ledger = Ledger()
+    entry = noted(ledger, HEAD, 1)
+    entry.cached = 7
+    assert ledger.shareable(entry) == 7
+
+
+def test_an_empty_prompt_shares_nothing():
+    ledger = Ledger()
+    noted(ledger, "", 1)
+    assert ledger.shareable(noted(ledger, "", 2)) == 0
+
+
+def test_only_the_last_requests_are_remembered():
+    ledger = Ledger(size=2)
+    noted(ledger, HEAD, 1)
+    for n in range(2):
+        noted(ledger, f"{n}" + HEAD, 2)
+    assert ledger.shareable(Entry(array("i", map(ord, HEAD + "x")), 9)) == 0
+
+
+ids = st.text("ab", min_size=1, max_size=6)
+times = st.integers(0, 4)
+
+
+@given(st.lists(st.tuples(ids, times, times, ids), max_size=8), ids)
+def test_it_equals_the_definition(others, prompt):
+    """Every request of the runtime compared in full, token by token."""
+    ledger, now, expected = Ledger(), 3, 0
+    for text, prefilled, finished, output in others:
+        noted(ledger, text, 0, prefilled=prefilled or 0.5, finished=finished or 0.5, output=output)
+        if (prefilled or 0.5) <= now:
+            known = text + (output[:-1] if (finished or 0.5) <= now else "")
+            shared = next((i for i, (a, b) in enumerate(zip(known, prompt, strict=False)) if a != b), None)
+            shared = min(len(known), len(prompt)) if shared is None else shared
+            expected = max(expected, min(shared, len(prompt) - 1))
+    entry = noted(ledger, prompt, now)
+    assert ledger.shareable(entry) == expected
+
+
+@pytest.mark.timeout(20)
+def test_a_long_answer_is_looked_up_quickly():
+    """A thousand prompts that grow by a step each: nothing is copied or compared that cannot be the longest."""
+    ledger, prompt = Ledger(), tuple(range(100))
+    entries = []
+    for n in range(1024):
+        prompt += tuple(range(50))
+        entry = ledger.add(prompt, float(n))
+        entry.prefilled = entry.finished = float(n)
+        entries.append(entry)
+    assert [ledger.shareable(e) for e in entries[-20:]] == [len(e.prompt) - 50 for e in entries[-20:]]
