@@ -1,0 +1,139 @@
+"""How much sooner does the embedded default answer? Lookahead beside plain decoding, on this machine.
+
+    python benchmarks/pocket_speed.py --questions 50 --json speed.json
+
+One question at a time. For every question the modes take turns, so that a machine that slows down slows all of them
+alike; which of them goes first changes from question to question. The baseline is the same target server, with the
+same settings. Its tokens/s are then shown beside `transformers` generate on the same model and the same prompts, one
+thread each, with the servers stopped. Figures are ratios of sums over all questions, after one question for warm-up.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lr_sglang import tasks, verifiers
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.config import Deployment, Limits
+from lr_sglang.connect import deployed
+from lr_sglang.job import Job
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.runtimes import load_deployment
+from lr_sglang.trace import Trace
+
+MODES = ("autoregressive", "async", "sync")
+
+
+def answer(mode: str, question: tasks.Question, deployment: Deployment, roles: dict[str, RuntimeBackend]) -> Trace:
+    """One question in one mode."""
+    schedule = "async" if mode == "autoregressive" else mode
+    look = deployment.lookahead.replace(schedule=schedule)
+    job = Job(look, deployment.sampling, Limits(max_tokens=400), question=question.id)
+    program = autoregressive
+    if mode != "autoregressive":
+        job.verifier = verifiers.make(look.verifier, roles, deployment.judge_prompt)
+        program = lookahead
+    program.run([{"role": "user", "content": question.question}], job, backend=roles["target"])
+    return job.record
+
+
+def measure(deployment: Deployment, questions: Sequence[tasks.Question], modes: Sequence[str]) -> dict[str, list[Trace]]:
+    """All questions in all modes, interleaved."""
+    traces: dict[str, list[Trace]] = {mode: [] for mode in modes}
+    with tempfile.TemporaryDirectory() as logs, deployed(deployment, Path(logs)) as roles:
+        with click.progressbar(questions, label="answering", file=click.get_text_stream("stderr")) as bar:
+            for number, question in enumerate(bar):
+                turn = number % len(modes)
+                for mode in (*modes[turn:], *modes[:turn]):
+                    trace = answer(mode, question, deployment, roles)
+                    if number:  # the first is for warm-up
+                        traces[mode].append(trace)
+    return traces
+
+
+def transformers_speed(model: str, questions: Sequence[tasks.Question]) -> float:
+    """Tokens/s of ``generate`` in float32 with one thread, one question at a time."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    tokens, seconds = 0, 0.0
+    for number, question in enumerate(questions):
+        chat = [{"role": "user", "content": question.question}]
+        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        began = time.monotonic()
+        with torch.inference_mode():
+            out = network.generate(**ids, do_sample=False, max_new_tokens=400)
+        if number:
+            seconds += time.monotonic() - began
+            tokens += out.shape[1] - ids["input_ids"].shape[1]
+    return tokens / seconds
+
+
+def summary(traces: list[Trace], baseline: list[Trace]) -> dict[str, Any]:
+    """Figures of one mode; ``speedup`` is in seconds per answer, ``speedup_tokens`` in tokens/s."""
+    seconds, tokens = sum(t.seconds for t in traces), sum(len(t.ids) for t in traces)
+    base_seconds, base_tokens = sum(t.seconds for t in baseline), sum(len(t.ids) for t in baseline)
+    counts = [t.tokens() for t in traces]
+    judged = sum(t.judged for t in traces)
+
+    def ratio(role: str, above: str, below: str) -> float | None:
+        total = sum(c[role][below] for c in counts)
+        return sum(c[role][above] for c in counts) / total if total else None
+
+    return {
+        "answers": len(traces),
+        "seconds_per_answer": seconds / len(traces),
+        "tokens_per_second": tokens / seconds,
+        "speedup": base_seconds / seconds,
+        "speedup_tokens": (tokens / seconds) / (base_tokens / base_seconds),
+        "speedup_median": statistics.median(b.seconds / t.seconds for b, t in zip(baseline, traces, strict=True)),
+        "alpha": sum(t.accepted for t in traces) / judged if judged else None,
+        "late": sum(v.by == "late" for t in traces for s in t.steps for v in s.verdicts if v),
+        "judge_calls": sum(c["judge"]["calls"] for c in counts),
+        "wasted_share": sum(c["wasted"] for c in counts) / sum(c["generated"] for c in counts),
+        "reuse": {role: ratio(role, "cached", "shareable") for role in ("target", "draft", "judge")},
+        "hit_rate": {role: ratio(role, "cached", "prompt") for role in ("target", "draft", "judge")},
+        "drain_seconds": max(t.drained - t.seconds for t in traces),
+    }
+
+
+@click.command(help=__doc__.split("\n\n")[0] if __doc__ else None)
+@click.option("--deployment", "name", default="pocket", show_default=True, help="Built-in name or TOML file.")
+@click.option("--task", default="pocket", show_default=True)
+@click.option("--questions", default=50, show_default=True)
+@click.option("--modes", default=",".join(MODES), show_default=True)
+@click.option("--transformers/--no-transformers", "beside", default=True, show_default=True)
+@click.option("--json", "output", type=click.Path(path_type=Path), help="Also write the figures here.")
+def main(name: str, task: str, questions: int, modes: str, beside: bool, output: Path | None) -> None:
+    deployment = load_deployment(name)
+    chosen = tasks.load(task, limit=questions + 1)
+    traces = measure(deployment, chosen, modes.split(","))
+    figures: dict[str, Any] = {mode: summary(of, traces["autoregressive"]) for mode, of in traces.items()}
+    if beside:
+        from lr_sglang.runtimes.models import locate
+
+        figures["transformers"] = {
+            "tokens_per_second": transformers_speed(locate(deployment.runtimes["target"].model), chosen)
+        }
+    for mode, row in figures.items():
+        click.echo(f"{mode}")
+        for key, value in row.items():
+            click.echo(f"  {key:20} {value:.3f}" if isinstance(value, float) else f"  {key:20} {value}")
+    if output:
+        output.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

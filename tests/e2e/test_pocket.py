@@ -1,0 +1,141 @@
+"""Lookahead reasoning on three real SGLang servers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from lr_sglang import tasks, verifiers
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.job import Job
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.steps import DELIMITER
+from lr_sglang.trace import Trace
+from tests.e2e.conftest import Pocket, full
+
+PROBLEMS = tasks.load("pocket", limit=50 if full else 8)
+SCHEDULES = ("async", "sync")
+
+
+def answer(
+    pocket: Pocket, question: tasks.Question, schedule: str | None, temperature: float, verifier: str, depth: int = 6
+) -> Trace:
+    """One question; ``schedule`` None is the baseline."""
+    look = Lookahead(schedule=schedule or "async", depth=depth, verifier=verifier)  # type: ignore[arg-type]
+    judge = verifiers.make(verifier, pocket.roles, "pocket")
+    job = Job(look, Sampling(temperature=temperature), Limits(max_tokens=300), judge, question.id)
+    program = lookahead if schedule else autoregressive
+    program.run([{"role": "user", "content": question.question}], job, backend=pocket.roles["target"])
+    return job.record
+
+
+def load(pocket: Pocket) -> dict[str, int]:
+    """Requests that each server says it has, running or waiting."""
+    loads = {role: b.transport.get("/v1/loads")["loads"] for role, b in pocket.roles.items()}
+    return {role: sum(x["num_running_reqs"] + x["num_waiting_reqs"] for x in each) for role, each in loads.items()}
+
+
+def assert_idle(pocket: Pocket, within: float = 1.0) -> None:
+    """A load is as of the scheduler's last step, so it may lag a little."""
+    deadline = time.monotonic() + within
+    while any(load(pocket).values()):
+        assert time.monotonic() < deadline, load(pocket)
+        time.sleep(0.05)
+
+
+def assert_complete(trace: Trace) -> None:
+    """What every record of a finished answer must satisfy."""
+    tokens = trace.tokens()
+    assert tokens["used"] + tokens["wasted"] == tokens["generated"]
+    assert tokens["used"] == len(trace.ids) == sum(s.tokens for s in trace.steps)
+    assert trace.text == "".join(s.text for s in trace.steps)
+    assert trace.finish in ("stop", "length")
+    assert all(b.outcome is not None and b.ended is not None for b in trace.branches)
+    for step in trace.steps:
+        versions = step.draft_texts if step.source == "draft" else (step.target_text,)
+        assert step.outcome == "written" or step.text in versions
+    assert all(step.text.endswith(DELIMITER) for step in trace.steps[:-1])
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_with_the_exact_verifier_the_answer_is_the_targets_own(pocket: Pocket, schedule: str) -> None:
+    accepted = 0
+    for question in PROBLEMS:
+        plain = answer(pocket, question, None, 0.0, "exact")
+        ahead = answer(pocket, question, schedule, 0.0, "exact")
+        assert ahead.ids == plain.ids, question.id
+        assert ahead.finish == plain.finish == "stop"
+        assert_complete(ahead)
+        accepted += ahead.accepted
+    assert accepted > 0
+    assert_idle(pocket)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_judge_accepts_other_words_for_the_same(pocket: Pocket, schedule: str) -> None:
+    traces = [answer(pocket, question, schedule, 0.6, "judge") for question in PROBLEMS]
+    for trace in traces:
+        assert_complete(trace)
+        assert not trace.failures
+    kept = [s for t in traces for s in t.steps if s.source == "draft"]
+    assert any(s.text != s.target_text for s in kept), "no step was accepted by its meaning alone"
+    assert_idle(pocket)
+
+
+def test_the_target_finds_its_prefixes_in_the_cache(pocket: Pocket) -> None:
+    """On the pocket task, and after a prompt of 1,000 tokens (async: a branch's sibling was prefilled before)."""
+    long = " ".join(q.question for q in tasks.load("pocket", limit=40))
+    ids = pocket.roles["target"].tokenizer.encode(long)[:1000]
+    text = pocket.roles["target"].tokenizer.decode(ids)
+    questions = [*PROBLEMS, tasks.Question("long", text, None)]
+    for question in questions:
+        trace = answer(pocket, question, "async", 0.6, "judge")
+        tokens = trace.tokens()["target"]
+        assert tokens["shareable"] > 0
+        assert tokens["reuse"] >= 0.98, question.id
+        if question.id == "long":
+            assert trace.prompt_tokens >= 1000
+            assert tokens["hit_rate"] > 0.8
+
+
+def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pocket) -> None:
+    question = PROBLEMS[0]
+
+    def sampled(sample: int) -> tuple[int, ...]:
+        job = Job(sampling=Sampling(temperature=1.0), limits=Limits(max_tokens=80), question="seed", sample=sample)
+        message = {"role": "user", "content": question.question}
+        autoregressive.run([message], job, backend=pocket.roles["target"])
+        assert job.record.seeded
+        return job.record.ids
+
+    alone = [sampled(n) for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(sampled, range(8)))
+    assert alone == together
+    assert len(set(alone)) > 1
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 3, 30])
+def test_after_a_cancel_the_runtimes_are_idle_within_a_second(pocket: Pocket, milliseconds: int) -> None:
+    judge = verifiers.make("judge", pocket.roles, "pocket")
+    job = Job(Lookahead(), Sampling(), Limits(max_tokens=2000), judge, "cancelled")
+    message = {"role": "user", "content": PROBLEMS[0].question}
+
+    def run() -> None:
+        with pytest.raises(Exception, match="stopped"):
+            lookahead.run([message], job, backend=pocket.roles["target"])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(milliseconds / 1000)
+    job.stop()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert_idle(pocket)
+    assert all(b.outcome is not None for b in job.record.branches)
