@@ -23,7 +23,8 @@ from lr_sglang.errors import (
 )
 
 CONNECT_SECONDS = 5.0
-# An abort can overtake its request, and the server then ignores it: it is repeated until the request has ended.
+# An abort can overtake its request, and the server then ignores it: it is repeated until the request has ended,
+# from the last of these on by breaking the connection too.
 ABORT_AGAIN_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
@@ -84,12 +85,13 @@ class Call:
 
     def hang_up(self) -> None:
         """Breaks the connection, for a server that answers no abort."""
-        sock = getattr(self._connection, "sock", None)
-        if sock is not None and self._connection.call is self:
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # it was closed already
+        with _changing_hands:
+            sock = getattr(self._connection, "sock", None)
+            if sock is not None and self._connection.call is self:
+                try:
+                    sock.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    return  # it was closed already
 
 
 class Transport(Protocol):
@@ -106,6 +108,8 @@ class Transport(Protocol):
 
 
 _current = threading.local()
+# Held while a pooled connection goes from one call to the next, so that no call breaks another's.
+_changing_hands = threading.Lock()
 
 
 class _Connection(urllib3.connection.HTTPConnection):
@@ -114,9 +118,10 @@ class _Connection(urllib3.connection.HTTPConnection):
     call: Call | None = None
 
     def request(self, *args: Any, **kwargs: Any) -> None:
-        self.call = getattr(_current, "call", None)
-        if self.call is not None:
-            self.call._connection = self
+        with _changing_hands:
+            self.call = getattr(_current, "call", None)
+            if self.call is not None:
+                self.call._connection = self
         super().request(*args, **kwargs)
 
 
@@ -189,7 +194,9 @@ class HttpTransport:
                 hint="raise 'timeout' in the deployment file, or look at the server's load",
             ) from error
         except urllib3.exceptions.HTTPError as error:
-            raise _BeforeFirstByte(
+            aborted = error.args[:1] == ("Connection aborted.",) and isinstance(error.args[-1], ConnectionError)
+            kind = _BeforeFirstByte if aborted else RuntimeDown
+            raise kind(
                 f"{self.url} does not answer ({_plain(error)})", role=self.role, hint="is the server still running?"
             ) from error
         if reply.status != 200:
@@ -197,8 +204,8 @@ class HttpTransport:
         try:
             return json.loads(reply.data) if reply.data.strip() else {}
         except ValueError as error:
-            if path == "/abort_request":
-                return {}
+            if path in ("/abort_request", "/flush_cache"):
+                return {}  # they answer in words
             raise BadReply(f"{self.url}{path} did not answer with JSON", role=self.role) from error
 
 
@@ -228,7 +235,7 @@ class Aborter:
         """Starts cancelling a call that was sent. Never blocks."""
         with self._changed:
             self._pending.append((time.monotonic(), 0, call))
-            if self._thread is None:
+            if self._thread is None:  # it ends when it is closed and has nothing left to do
                 self._thread = threading.Thread(target=self._work, name="lr-abort", daemon=True)
                 self._thread.start()
             self._changed.notify()
@@ -245,24 +252,29 @@ class Aborter:
                 now = time.monotonic()
                 due = [p for p in self._pending if p[0] <= now]
                 if not due:
-                    if not self._open:
+                    if not self._open and not self._pending:
+                        self._thread = None
                         return
                     self._changed.wait(min((p[0] for p in self._pending), default=now + 3600.0) - now)
                     continue
                 self._pending = [p for p in self._pending if p[0] > now]
-            for _, attempt, call in due:
-                self._try(attempt, call)
+            self._abort([(attempt, call) for _, attempt, call in due])
 
-    def _try(self, attempt: int, call: Call) -> None:
-        try:
-            self._post(call)
-        except LookaheadError:
-            call.hang_up()  # a server that takes no abort notices a closed socket
-        if attempt + 1 == len(ABORT_AGAIN_SECONDS):
-            call.hang_up()
-            return
-        with self._changed:
-            self._pending.append((time.monotonic() + ABORT_AGAIN_SECONDS[attempt + 1], attempt + 1, call))
+    def _abort(self, due: list[tuple[int, Call]]) -> None:
+        deaf = False
+        for attempt, call in due:
+            if call.ended.is_set():
+                continue
+            try:
+                if not deaf:
+                    self._post(call)
+            except LookaheadError:
+                deaf = True  # a server that takes no abort notices a closed socket
+            again = min(attempt + 1, len(ABORT_AGAIN_SECONDS) - 1)
+            if deaf or again == attempt:
+                call.hang_up()
+            with self._changed:
+                self._pending.append((time.monotonic() + ABORT_AGAIN_SECONDS[again], again, call))
 
 
 def _refusal(status: int, text: str, path: str, role: str) -> LookaheadError:
@@ -272,7 +284,7 @@ def _refusal(status: int, text: str, path: str, role: str) -> LookaheadError:
         text = (parsed.get("error") or {}).get("message") or parsed.get("message") or text
     except (ValueError, AttributeError):
         pass  # not JSON: the text itself is the message
-    text = text.strip()[:500]
+    text = str(text).strip()[:500]
     if status in (401, 403):
         return RuntimeRefused(f"{path}: {status} {text}", role=role, hint="set api_key_env in the deployment file")
     if status in (429, 502, 503, 504):

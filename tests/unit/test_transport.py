@@ -1,0 +1,389 @@
+"""The real HTTP transport against a small server that behaves, or does not."""
+
+import json
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from lr_sglang import transport as module
+from lr_sglang.errors import BadReply, Cancelled, LookaheadError, PromptTooLong, RuntimeDown, RuntimeRefused, RuntimeTimeout
+from lr_sglang.transport import Call, HttpTransport
+
+REPLY = {"text": "x", "output_ids": [1], "meta_info": {}}
+
+
+class Stub(ThreadingHTTPServer):
+    """Answers with what ``generate(handler, body)`` does; remembers requests, connections and aborts."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.generate = lambda handler, body: handler.reply(REPLY)
+        self.abort = lambda handler, body: self.stop(body["rid"]) or handler.reply(None)
+        self.requests, self.aborts, self.ports = [], [], []
+        self.arrived = threading.Event()
+        self.stopped: dict[str, threading.Event] = {}
+        self.deaf = 0
+
+    def stop(self, rid):
+        if len(self.aborts) > self.deaf and rid in self.stopped:
+            self.stopped[rid].set()
+
+    def until_aborted(self, handler, body):
+        """A generation that goes on until it is aborted."""
+        self.stopped[body["rid"]] = event = threading.Event()
+        self.arrived.set()
+        assert event.wait(10)
+        handler.reply(REPLY)
+
+    def handle_error(self, request, client_address):
+        pass  # the client hung up: what these tests are about
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Stub
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.ports.append(self.client_address[1])
+        if self.path == "/abort_request":
+            self.server.aborts.append(body["rid"])
+            self.server.abort(self, body)
+        else:
+            self.server.requests.append(body | {"authorization": self.headers["Authorization"]})
+            self.server.generate(self, body)
+
+    def do_GET(self):
+        self.reply(b"Cache flushed." if self.path == "/flush_cache" else {"path": self.path})
+
+    def reply(self, body, status=200):
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server():
+    stub = Stub()
+    thread = threading.Thread(target=stub.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield stub
+    stub.shutdown()
+    stub.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def http(server):
+    transport = HttpTransport(server.url, "target", api_key="secret")
+    yield transport
+    transport.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """The transport gives up on aborts sooner."""
+    monkeypatch.setattr(module, "ABORT_AGAIN_SECONDS", (0.0, 0.01, 0.02, 0.05))
+
+
+class Running:
+    """A generation in a thread, as the backend runs it."""
+
+    def __init__(self, http, timeout=10.0):
+        self.call, self.result = Call(), None
+        self._thread = threading.Thread(target=self._run, args=(http, timeout), daemon=True)
+        self._thread.start()
+
+    def _run(self, http, timeout):
+        try:
+            self.result = http.generate({"input_ids": [1]}, self.call, timeout)
+        except LookaheadError as error:
+            self.result = error
+        self.call.end(self.result)
+
+    def end(self, seconds=5.0):
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "it still runs"
+        return self.result
+
+
+def hung_up(handler, body):
+    """Breaks the connection with nothing answered."""
+    handler.close_connection = True
+    handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_generation_is_posted_with_an_id_and_a_key(server, http):
+    assert http.generate({"input_ids": [1]}, call := Call(), 5) == REPLY
+    (request,) = server.requests
+    assert request == {"input_ids": [1], "rid": call.rid, "authorization": "Bearer secret"}
+
+
+def test_connections_are_used_again(server, http):
+    for _ in range(5):
+        http.generate({}, Call(), 5)
+    assert len(set(server.ports)) == 1
+
+
+def test_no_two_requests_have_one_id(server, http):
+    for _ in range(5):
+        http.generate({}, Call(), 5)
+    assert len({r["rid"] for r in server.requests}) == 5
+    assert {len(r["rid"]) for r in server.requests} == {32}, "none is a prefix of another"
+
+
+def test_a_slow_answer_is_a_timeout_and_is_not_asked_for_again(server, http):
+    gate = threading.Event()
+    server.generate = lambda handler, body: gate.wait(5)
+    with pytest.raises(RuntimeTimeout, match="target: no answer") as caught:
+        http.generate({}, Call(), 0.05)
+    gate.set()
+    assert caught.value.role == "target"
+    assert len(server.requests) == 1
+
+
+def test_nobody_listening_is_a_runtime_that_is_down():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    with pytest.raises(RuntimeDown, match=r"draft: .* does not answer") as caught:
+        HttpTransport(url, "draft").generate({}, Call(), 1)
+    assert caught.value.hint
+
+
+def test_a_stale_connection_is_tried_again_once_with_a_new_id(server, http):
+    http.generate({}, Call(), 5)
+    rids = []
+
+    def broken_once(handler, body):
+        rids.append(body["rid"])
+        hung_up(handler, body) if len(rids) == 1 else handler.reply(REPLY)
+
+    server.generate = broken_once
+    assert http.generate({}, call := Call(), 5) == REPLY
+    assert len(set(rids)) == 2
+    assert call.rid == rids[1]
+
+
+def test_it_is_tried_again_once_only(server, http):
+    server.generate = hung_up
+    with pytest.raises(RuntimeDown):
+        http.generate({}, Call(), 5)
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_nothing_is_tried_again_after_the_first_byte(server, http, chunked):
+    def half(handler, body):
+        head = b"Transfer-Encoding: chunked\r\n\r\n5\r\n{" if chunked else b"Content-Length: 99\r\n\r\n{"
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n" + head)
+        hung_up(handler, body)
+
+    server.generate = half
+    with pytest.raises(RuntimeDown):
+        http.generate({}, Call(), 5)
+    assert len(server.requests) == 1
+
+
+def test_a_garbled_status_line_is_not_tried_again(server, http):
+    def garbage(handler, body):
+        handler.wfile.write(b"SSH-2.0\r\n\r\n")
+        hung_up(handler, body)
+
+    server.generate = garbage
+    with pytest.raises(RuntimeDown):
+        http.generate({}, Call(), 5)
+    assert len(server.requests) == 1
+
+
+TOO_LONG = "The input (9 tokens) is longer than the model's context length (8 tokens)."
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "said"),
+    [
+        (400, {"error": {"message": TOO_LONG}}, PromptTooLong, "9 tokens"),
+        (400, {"object": "error", "message": TOO_LONG}, PromptTooLong, "9 tokens"),
+        (400, {"error": {"message": "bad top_k"}}, RuntimeRefused, "400 bad top_k"),
+        (400, {"message": {"odd": 1}}, RuntimeRefused, "odd"),
+        (400, {"error": "just text"}, RuntimeRefused, "just text"),
+        (401, b"Unauthorized", RuntimeRefused, "401 Unauthorized"),
+        (404, {"detail": "Not Found"}, RuntimeRefused, "404"),
+        (500, b"Internal Server Error", RuntimeRefused, "500 Internal"),
+        (503, b"", RuntimeDown, "503"),
+        (429, b"slow down", RuntimeDown, "429"),
+        (500, [1, 2], RuntimeRefused, "500"),
+    ],
+)
+def test_an_error_status_is_a_named_error(server, http, status, body, error, said):
+    server.generate = lambda handler, _: handler.reply(body, status)
+    with pytest.raises(error, match=said) as caught:
+        http.generate({}, Call(), 5)
+    assert type(caught.value) is error
+    assert caught.value.role == "target"
+    assert len(server.requests) == 1
+
+
+def test_a_refused_key_comes_with_a_hint(server, http):
+    server.generate = lambda handler, _: handler.reply(b"no", 401)
+    with pytest.raises(RuntimeRefused) as caught:
+        http.generate({}, Call(), 5)
+    assert "api_key_env" in caught.value.hint
+
+
+def test_an_answer_that_is_no_json_is_a_bad_reply(server, http):
+    server.generate = lambda handler, _: handler.reply(b"<html>")
+    with pytest.raises(BadReply, match="JSON"):
+        http.generate({}, Call(), 5)
+
+
+def test_documents_are_read(http):
+    assert http.get("/model_info") == {"path": "/model_info"}
+
+
+def test_flushing_the_cache_answers_in_words(http):
+    assert http.get("/flush_cache") == {}
+
+
+def test_cancelling_aborts_on_the_server(server, http):
+    server.generate = server.until_aborted
+    running = Running(http)
+    assert server.arrived.wait(5)
+    running.call.cancel()
+    assert running.end() == REPLY
+    assert set(server.aborts) == {running.call.rid}
+
+
+def test_an_abort_that_overtakes_its_request_is_repeated(server, http):
+    server.generate, server.deaf = server.until_aborted, 3
+    running = Running(http)
+    assert server.arrived.wait(5)
+    running.call.cancel()
+    running.end()
+    assert len(server.aborts) >= 4
+    time.sleep(0.2)
+    assert len(server.aborts) <= 5, "no more once it has ended"
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_a_server_that_takes_no_abort_gets_its_connection_closed(server, http, impatient, status):
+    server.generate = server.until_aborted
+    server.abort = lambda handler, body: handler.reply(None, status)
+    running = Running(http)
+    assert server.arrived.wait(5)
+    running.call.cancel()
+    assert isinstance(running.end(), Cancelled)
+
+
+def test_many_calls_to_a_server_that_has_hung_are_cancelled_together(server, http, monkeypatch):
+    """Not one after another, each after a timeout of its own."""
+    monkeypatch.setattr(module, "CONNECT_SECONDS", 0.3)
+    gate = threading.Event()
+    server.generate = server.abort = lambda handler, body: gate.wait(10)
+    running = [Running(http) for _ in range(8)]
+    while len(server.requests) < 8:
+        time.sleep(0.01)
+    started = time.monotonic()
+    for one in running:
+        one.call.cancel()
+    assert all(isinstance(one.end(), Cancelled) for one in running)
+    gate.set()
+    assert time.monotonic() - started < 1.5
+
+
+def test_a_call_cancelled_before_it_is_sent_is_not_sent(server, http):
+    call = Call()
+    call.cancel()
+    with pytest.raises(Cancelled):
+        http.generate({}, call, 5)
+    assert server.requests == server.aborts == []
+
+
+def test_a_call_cancelled_between_two_tries_is_not_sent_again(server, http):
+    call = Call()
+
+    def broken(handler, body):
+        call.cancel()
+        hung_up(handler, body)
+
+    server.generate = broken
+    with pytest.raises(Cancelled):
+        http.generate({}, call, 5)
+    assert len(server.requests) == 1
+
+
+def test_cancelling_what_has_ended_does_nothing(server, http):
+    call = Call()
+    call.end(http.generate({}, call, 5))
+    call.cancel()
+    call.hang_up()
+    assert not call.cancelled
+    assert http.generate({}, Call(), 5) == REPLY
+    assert server.aborts == []
+
+
+def test_hanging_up_late_does_not_break_the_connections_next_call(server, http):
+    first = Call()
+    http.generate({}, first, 5)
+    server.generate = server.until_aborted
+    second = Running(http)
+    assert server.arrived.wait(5)
+    assert second.call._connection is first._connection, "the connection was used again"
+    first.hang_up()
+    second.call.cancel()
+    assert second.end() == REPLY
+
+
+def test_hanging_up_on_others_breaks_no_call_in_a_crowd(server, http, impatient):
+    """Calls that are cancelled at any time beside calls that are not, all on the same pool."""
+    server.abort = lambda handler, body: handler.reply(None, 404)
+    server.generate = lambda handler, body: (time.sleep(0.002), handler.reply(REPLY))
+    kept = []
+    for n in range(60):
+        running = Running(http)
+        if n % 2:
+            time.sleep(n % 5 / 1000)
+            running.call.cancel()
+        else:
+            kept.append(running)
+    assert [one.end() for one in kept] == [REPLY] * 30
+
+
+def test_a_call_is_cancelled_once(server, http):
+    aborted = []
+    call = Call()
+    call.sending(aborted.append)
+    call.cancel()
+    call.cancel()
+    assert aborted == [call]
+
+
+def test_a_call_tells_its_end_once_it_has_its_result():
+    heard = []
+    call = Call(done=lambda result: heard.append((result, call.ended.is_set(), call.result)))
+    call.end("r")
+    assert heard == [("r", True, "r")]
+
+
+def test_closing_ends_the_abort_thread_once_nothing_is_left_to_abort(server, http):
+    server.generate, server.deaf = server.until_aborted, 2
+    running = Running(http)
+    assert server.arrived.wait(5)
+    running.call.cancel()
+    thread = http._aborter._thread
+    http.close()
+    running.end()
+    thread.join(2)
+    assert not thread.is_alive()
