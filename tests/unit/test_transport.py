@@ -9,7 +9,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lr_sglang import transport as module
-from lr_sglang.errors import BadReply, Cancelled, LookaheadError, PromptTooLong, RuntimeDown, RuntimeRefused, RuntimeTimeout
+from lr_sglang.errors import (
+    BadReply,
+    Cancelled,
+    LookaheadError,
+    PromptTooLong,
+    RuntimeDown,
+    RuntimeRefused,
+    RuntimeTimeout,
+)
 from lr_sglang.transport import Call, HttpTransport
 
 REPLY = {"text": "x", "output_ids": [1], "meta_info": {}}
