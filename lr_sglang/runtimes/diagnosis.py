@@ -10,16 +10,20 @@ TAIL_BYTES = 1 << 18
 # The first pattern that is found in the log gives the hint; the more telling ones come first.
 HINTS: tuple[tuple[str, str], ...] = (
     (
+        r"error: unrecognized arguments|error: argument |invalid choice",
+        "the installed SGLang refuses a flag: look at 'extra' of this runtime",
+    ),
+    (
         r"address already in use|[Pp]ort is already in use|is used by a process already",
         "another process has the port: give a free 'port', or leave it out and one is chosen",
     ),
     (
-        r"fatal error: .*: No such file|cc1plus|[Nn]inja(?: is)? (?:not found|required|build stopped)"
+        r"fatal error: .*: No such file|cc1plus|[Nn]inja(?: is|:)? (?:not found|required|build stopped)"
         r"|No such file or directory: '(?:nvcc|ninja|c\+\+|g\+\+|gcc)'|Could not find nvcc|CUDA_HOME .*not set",
         "SGLang compiles parts of itself when it starts: install a C++ compiler (on GPUs also the CUDA toolkit)",
     ),
     (
-        r"CUDA out of memory|OutOfMemoryError|Not enough memory|mem-fraction-static|Cannot allocate memory",
+        r"CUDA out of memory|OutOfMemoryError|Not enough memory|Cannot allocate memory",
         "not enough memory: change 'memory_fraction', give the roles different 'gpus', or take a smaller model",
     ),
     (
@@ -43,10 +47,6 @@ HINTS: tuple[tuple[str, str], ...] = (
         r"does not appear to have a file named|Unrecognized model in|Should have a `model_type` key"
         r"|Cannot find any model weights|no .*safetensors|SafetensorError|not a valid JSON file|JSONDecodeError",
         "the directory is not a whole model: it needs config.json, the tokenizer's files and *.safetensors",
-    ),
-    (
-        r"error: unrecognized arguments|error: argument |invalid choice",
-        "the installed SGLang refuses a flag: look at 'extra' of this runtime",
     ),
     (
         r"No accelerator|Torch not compiled with CUDA|no NVIDIA driver|CUDA is not available|No CUDA GPUs"
@@ -93,8 +93,11 @@ def cause(log_text: str) -> str:
 
 def hint(log_text: str, status: int | None) -> str:
     """What can be done about it, as far as the log or the exit status tell."""
+    why = cause(log_text)
     told = "\n".join(line for line in log_text.splitlines() if not _HARMLESS.search(line))
-    for pattern, advice in HINTS:
-        if re.search(pattern, told):
-            return advice
-    return KILLED if status == 137 else ""
+    for text in (why, told):
+        for pattern, advice in HINTS:
+            if re.search(pattern, text):
+                return advice
+    # SGLang ends itself with the same signal, but not without an error in its log.
+    return KILLED if status == 137 and not why else ""

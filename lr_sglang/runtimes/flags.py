@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from lr_sglang.config import Runtime
@@ -62,7 +63,7 @@ def command(
     platform: Platform,
     *,
     model: str | None = None,
-    visible: str | None = None,
+    environ: Mapping[str, str] = MappingProxyType({}),
     where: str = "runtime",
 ) -> Command:
     """The command that starts a server for a runtime.
@@ -71,7 +72,7 @@ def command(
         port: where it shall listen.
         platform: see ``platforms.platform``.
         model: what to load, where ``runtime.model`` is not yet a path that SGLang knows (see ``models.locate``).
-        visible: our own CUDA_VISIBLE_DEVICES; ``runtime.gpus`` counts within it.
+        environ: our own variables: ``runtime.gpus`` counts within CUDA_VISIBLE_DEVICES, a given CXX is kept.
         where: how to name the runtime in an error.
 
     Raises:
@@ -98,7 +99,10 @@ def command(
     flags |= {name: value for name, value in given.items() if value is not None} | extra
     env = dict(platform.env)
     if runtime.gpus:
-        env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, visible, where)
+        env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
+    if str(extra.get("speculative-algorithm")).upper() == "NGRAM" and "CXX" not in environ:
+        # SGLang compiles its n-gram corpus when it starts; the source lacks this header, which GCC 12 insists on.
+        env["CXX"] = "c++ -include cstddef"
     # -P: a file in the directory that we are called from must not stand in for a module that SGLang imports.
     return Command((sys.executable, "-P", "-m", platform.module, *arguments(flags)), env)
 

@@ -128,7 +128,7 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path) -> Reservati
             reservation.port,
             platform,
             model=model,
-            visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+            environ=os.environ,
             where=where,
         )
     except LookaheadError:

@@ -190,7 +190,9 @@ def test_repeatable_needs_no_flag_on_a_cpu():
     [((1,), None, "1"), ((0, 1), "4,5,6", "4,5"), ((2,), "GPU-a, GPU-b, GPU-c", "GPU-c")],
 )
 def test_gpus_count_within_those_that_we_may_see(gpus, visible, expected):
-    assert flags.command(Runtime(model="m", gpus=gpus), 1, GPU, visible=visible).env["CUDA_VISIBLE_DEVICES"] == expected
+    environ = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    command = flags.command(Runtime(model="m", gpus=gpus), 1, GPU, environ=environ)
+    assert command.env["CUDA_VISIBLE_DEVICES"] == expected
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,14 @@ def test_gpus_count_within_those_that_we_may_see(gpus, visible, expected):
 )
 def test_gpus_that_cannot_be(runtime, platform, visible):
     with pytest.raises(ConfigError):
-        flags.command(runtime, 1, platform, visible=visible)
+        flags.command(runtime, 1, platform, environ={"CUDA_VISIBLE_DEVICES": visible} if visible else {})
+
+
+def test_the_ngram_corpus_is_compiled_with_the_header_that_it_lacks():
+    ngram = Runtime(model="m", extra={"speculative_algorithm": "ngram"})
+    assert "cstddef" in flags.command(ngram, 1, CPU).env["CXX"]
+    assert "CXX" not in flags.command(ngram, 1, CPU, environ={"CXX": "clang++"}).env
+    assert "CXX" not in flags.command(Runtime(model="m"), 1, CPU).env
 
 
 def test_an_unknown_flag_gets_the_nearest_name():
@@ -368,7 +377,8 @@ def test_a_tail_counts_a_progress_bar_as_one_line(tmp_path):
         ("FileNotFoundError: [Errno 2] No such file or directory: 'ninja'", "compiler"),
         ("ValueError: Model architectures ['FooForCausalLM'] are not supported for now.", "architecture"),
         ("OSError: /m does not appear to have a file named config.json.", "config.json"),
-        ("launch_server.py: error: argument --dtype: invalid choice: 'x'", "'extra'"),
+        ("usage: [--mem-fraction-static F]\nsglang serve: error: argument --dtype: invalid choice: 'x'", "'extra'"),
+        ("[Errno] x\nninja: build stopped: subcommand failed.", "compiler"),
         ("RuntimeError: No CUDA GPUs are available", "device = 'cpu'"),
         ("ValueError: 30 must be divisible by 4", "tensor_parallel"),
         ("ImportError: libfoo.so", "constraints.txt"),
@@ -385,7 +395,7 @@ def test_the_cause_is_the_last_error():
         "ValueError: first\nTraceback\n  File x\ntorch.OutOfMemoryError: second\nRuntimeError: Rank 0 scheduler died\nx"
     )
     assert diagnosis.cause(log) == "torch.OutOfMemoryError: second"
-    assert diagnosis.hint("", 137) and not diagnosis.hint("", 1)
+    assert diagnosis.hint("", 137) and not diagnosis.hint("", 1) and not diagnosis.hint("KeyError: x", 137)
 
 
 # --- attaching and fleets --------------------------------------------------------------------------------------------

@@ -1,0 +1,80 @@
+"""Real SGLang servers that cannot start: what is said, how soon, and that nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from lr_sglang import pocket
+from lr_sglang.config import Deployment, Runtime
+from lr_sglang.errors import ConfigError, LaunchError
+from lr_sglang.runtimes import launch
+
+pytestmark = pytest.mark.e2e
+
+
+def descendants() -> set[int]:
+    """Processes that descend from this one."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it ended while we looked
+    found, grown = set(), {os.getpid()}
+    while grown:
+        grown = {pid for pid, parent in parents.items() if parent in grown}
+        found |= grown
+    return found
+
+
+@pytest.fixture
+def nothing_left():
+    before = descendants()
+    yield
+    assert descendants() <= before
+
+
+def alone(**settings: object) -> Deployment:
+    return Deployment("alone", {"target": Runtime(device="cpu", **settings)})
+
+
+def test_a_path_that_does_not_exist_is_said_at_once(tmp_path, nothing_left):
+    began = time.monotonic()
+    with pytest.raises(ConfigError) as caught:
+        launch(alone(model=str(tmp_path / "nothing")), tmp_path / "logs")
+    assert time.monotonic() - began < 5
+    assert caught.value.role == "target" and "does not exist" in caught.value.message
+
+
+def test_an_unknown_flag_is_said_at_once(tmp_path, nothing_left):
+    began = time.monotonic()
+    with pytest.raises(ConfigError) as caught:
+        launch(alone(model="pocket:target", extra={"schedule-polcy": "lpm"}), tmp_path / "logs")
+    assert time.monotonic() - began < 5
+    assert "'schedule-policy'" in caught.value.hint
+
+
+def test_a_directory_that_is_no_model_ends_while_starting(tmp_path, nothing_left):
+    """It dies in the first process, when the configuration is read."""
+    (tmp_path / "garbage").mkdir()
+    (tmp_path / "garbage" / "config.json").write_text('{"model_type": "qwen3", "hidden_size": "many"')
+    with pytest.raises(LaunchError) as caught:
+        launch(alone(model=str(tmp_path / "garbage")), tmp_path / "logs", timeout=200)
+    error = caught.value
+    assert error.role == "target" and "whole model" in error.hint
+    assert error.detail and error.detail in (tmp_path / "logs" / "target.log").read_text()
+
+
+def test_a_model_without_weights_ends_while_loading(tmp_path, nothing_left):
+    """It dies in the second process, the scheduler, while the first waits for it."""
+    model = tmp_path / "model"
+    shutil.copytree(pocket.weights("draft"), model, ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(LaunchError) as caught:
+        launch(alone(model=str(model)), tmp_path / "logs", timeout=200)
+    assert caught.value.role == "target" and "weights" in caught.value.message
+    assert "whole model" in caught.value.hint
