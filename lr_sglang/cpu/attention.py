@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from lr_sglang.cpu.plan import DecodePlan, ExtendPlan, plan_decode, plan_extend
+from lr_sglang.cpu.plan import DecodePlan, ExtendPlan, PooledPlan, plan_decode, plan_extend
 
 
 class BatchedAttention:
@@ -24,7 +24,7 @@ class BatchedAttention:
     def __init__(self) -> None:
         self._tensors: tuple[torch.Tensor | None, ...] = ()
         self._numbers: tuple[int, ...] = ()
-        self._plan: DecodePlan | ExtendPlan | None = None
+        self._plan: DecodePlan | PooledPlan | ExtendPlan | None = None
 
     def new_forward(self) -> None:
         """Forget the plan: another forward pass begins."""
@@ -68,10 +68,11 @@ class BatchedAttention:
         if key is not None and value is not None:
             k_cache.index_copy_(0, loc, key.view(-1, *k_cache.shape[1:]).to(k_cache.dtype))
             v_cache.index_copy_(0, loc, value.view(-1, *v_cache.shape[1:]).to(v_cache.dtype))
-        plan = self._decode_plan(req_to_token, req_pool_indices, seq_lens, sliding_window_size)
+        group = query.shape[1] // k_cache.shape[1]
+        plan = self._decode_plan(req_to_token, req_pool_indices, seq_lens, group, sliding_window_size)
         output.copy_(_attend_decode(query, k_cache, v_cache, plan, sm_scale, logit_cap, sinks))
 
-    def decode_step(self, backend: Any, forward_batch: Any) -> Callable[..., torch.Tensor]:
+    def decode_step(self, backend: Any, forward_batch: Any, group: int) -> Callable[..., torch.Tensor]:
         """The decode step of `forward_batch`, stripped for a plain model, as one function for its layers.
 
         It takes a layer's number, its scale, query [batch, heads, dim], key and value [batch, kv_heads, dim],
@@ -79,7 +80,7 @@ class BatchedAttention:
         """
         pool, loc = backend.token_to_kv_pool, forward_batch.out_cache_loc
         table = backend.req_to_token_pool.req_to_token
-        plan = self._decode_plan(table, forward_batch.req_pool_indices, forward_batch.seq_lens, 0)
+        plan = self._decode_plan(table, forward_batch.req_pool_indices, forward_batch.seq_lens, group, 0)
 
         def step(layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
             k_cache, v_cache = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
@@ -90,11 +91,11 @@ class BatchedAttention:
         return step
 
     def _decode_plan(
-        self, req_to_token: torch.Tensor, requests: torch.Tensor, seq_lens: torch.Tensor, window: int
-    ) -> DecodePlan:
-        if not self._is_known((req_to_token, requests, seq_lens), (0, window)):
-            self._plan = plan_decode(req_to_token, requests, seq_lens, window)
-        assert isinstance(self._plan, DecodePlan)
+        self, req_to_token: torch.Tensor, requests: torch.Tensor, seq_lens: torch.Tensor, group: int, window: int
+    ) -> DecodePlan | PooledPlan:
+        if not self._is_known((req_to_token, requests, seq_lens), (group, window)):
+            self._plan = plan_decode(req_to_token, requests, seq_lens, group, window)
+        assert isinstance(self._plan, DecodePlan | PooledPlan)
         return self._plan
 
     def extend(
@@ -170,17 +171,29 @@ def _attend_decode(
     query: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    plan: DecodePlan,
+    plan: DecodePlan | PooledPlan,
     scale: float,
     logit_cap: float,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """query [batch, heads, dim] -> [batch, heads, value dim]."""
-    grouped = query.view(plan.batch, k_cache.shape[1], -1, query.shape[-1])
-    keys = _gather(k_cache, plan, query.dtype).transpose(1, 2)
-    values = _gather(v_cache, plan, query.dtype).transpose(1, 2)
+    batch, heads, dim = query.shape
+    kv_heads = k_cache.shape[1]
+    grouped = query.view(batch, kv_heads, heads // kv_heads, dim)
+    if isinstance(plan, DecodePlan):
+        keys = _gather(k_cache, plan, query.dtype).transpose(1, 2)
+        values = _gather(v_cache, plan, query.dtype).transpose(1, 2)
+        return _attend(grouped, keys, values, plan.mask, scale, logit_cap, sinks).reshape(batch, heads, -1)
+    grouped = grouped.transpose(0, 1).reshape(1, kv_heads, -1, dim)
+    keys, values = (
+        (cache[plan.rows] if isinstance(plan.rows, slice) else cache.index_select(0, plan.rows))
+        .to(query.dtype)
+        .transpose(0, 1)
+        .unsqueeze(0)
+        for cache in (k_cache, v_cache)
+    )
     result = _attend(grouped, keys, values, plan.mask, scale, logit_cap, sinks)
-    return result.reshape(plan.batch, query.shape[1], -1)
+    return result.view(kv_heads, batch, heads // kv_heads, -1).transpose(0, 1).reshape(batch, heads, -1)
 
 
 def _gather(cache: torch.Tensor, plan: DecodePlan | ExtendPlan, dtype: torch.dtype) -> torch.Tensor:

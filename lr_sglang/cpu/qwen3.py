@@ -106,7 +106,7 @@ class Qwen3Forward:
         batched = getattr(backend, "batched_attention", None)
         if not forward_batch.forward_mode.is_decode() or not isinstance(batched, BatchedAttention):
             return lambda attention, q, k, v: attention(q.flatten(1), k, v, forward_batch)
-        step = batched.decode_step(backend, forward_batch)
+        step = batched.decode_step(backend, forward_batch, self._heads // self._kv_heads)
         return lambda attention, q, k, v: step(attention.layer_id, attention.scaling, q, k, v).view(tokens, -1)
 
 

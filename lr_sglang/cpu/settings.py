@@ -52,6 +52,10 @@ def environment(*, threads: int = 1, all_models: bool = False) -> dict[str, str]
         "MKL_NUM_THREADS": str(threads),
         # A step's inputs need no copy into the static buffers that CUDA graphs read.
         "SGLANG_EAGER_INPUT_NO_COPY": "1",
+        # glibc shall keep large blocks instead of giving every one back: a batch with long prefixes spends half of
+        # its attention in page faults otherwise.
+        "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
         # Empty is off: Python shall keep the bytecode of SGLang, torch and transformers. Compiling it anew in every
         # process is half of a cold start, and some container images switch the keeping off.
         "PYTHONDONTWRITEBYTECODE": "",

@@ -10,6 +10,7 @@ import torch
 
 from lr_sglang.cpu import operators, seeds, settings
 from lr_sglang.cpu.attention import BatchedAttention
+from lr_sglang.cpu.plan import DecodePlan, PooledPlan, plan_decode
 
 ROWS = 400
 
@@ -93,6 +94,34 @@ def test_decode_is_attention(heads, kv_heads, dim, option):
         visible = torch.arange(length) >= (length - window if window else 0)
         expected = reference(query[i : i + 1], cache.k[rows], cache.v[rows], visible.view(1, -1), 0.3, cap, sinks)
         torch.testing.assert_close(output[i : i + 1].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["side by side", "shared prefix", "shared but scattered", "apart"])
+def test_decode_reads_rows_in_the_cheapest_way(where):
+    """Whichever way the rows are read, the result is attention over them."""
+    lens = [60, 64, 70, 61]
+    cache = Cache(lens, 2, 16)
+    for i, (request, length) in enumerate(zip(cache.requests.tolist(), lens, strict=True)):
+        if where == "side by side":
+            own = torch.arange(1 + sum(lens[:i]), 1 + sum(lens[: i + 1]))
+        elif where == "apart":
+            own = torch.randperm(ROWS - 1, generator=torch.Generator().manual_seed(i))[:length] + 1
+        else:
+            step, tail = (1, 100 + 40 * i) if where == "shared prefix" else (7, 11 + i)
+            own = torch.cat([torch.arange(50) * step + 10, torch.arange(length - 50) * step + tail])
+        cache.table[request, :length] = own.int()
+    plan = plan_decode(cache.table, cache.requests, cache.seq_lens, 2, 0)
+    kind = type(getattr(plan, "rows", None)) if isinstance(plan, PooledPlan) else DecodePlan
+    assert kind is {"side by side": slice, "shared prefix": slice, "apart": kind}.get(where, torch.Tensor)
+    query, key, value = torch.randn(4, 4, 16), torch.randn(4, 2, 16), torch.randn(4, 2, 16)
+    if where == "apart":  # sequences that overlap by chance cannot all write their newest row
+        key = value = None
+    output = decode(cache, query, key, value)
+    for i, length in enumerate(lens):
+        rows = cache.rows(i)
+        seen = torch.ones(1, length, dtype=torch.bool)
+        expected = reference(query[[i]], cache.k[rows], cache.v[rows], seen, 0.3)
+        torch.testing.assert_close(output[[i]].double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("lens,prefixes", [([4], [0]), ([3, 3], [9, 0]), ([1, 20, 5], [30, 0, 17]), ([2, 1], [0, 15])])
