@@ -19,27 +19,13 @@ from lr_sglang.job import Job
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.results import record
-from lr_sglang.results.record import Key, Record
-from lr_sglang.tasks import Question
+from lr_sglang.results.record import Record
+from lr_sglang.tasks.plan import Work
 from lr_sglang.tasks.prompts import messages
 from lr_sglang.trace import StepRecord
 
 PROGRAMS: Mapping[str, Any] = {"autoregressive": autoregressive, "lookahead": lookahead}
 STOP_SECONDS = 5.0  # for the runtimes to be rid of what is stopped
-
-
-@dataclass(frozen=True)
-class Work:
-    """One sample to make."""
-
-    question: Question
-    sample: int
-    mode: str
-
-    @property
-    def key(self) -> Key:
-        """As ``results.record.key``."""
-        return self.question.id, self.sample, self.mode
 
 
 @dataclass(frozen=True)
@@ -61,12 +47,6 @@ class Settings:
     on_step: Callable[[Work, StepRecord], None] | None = None
 
 
-def plan(questions: Sequence[Question], modes: Sequence[str], samples: int = 1) -> list[Work]:
-    """The samples in the order in which they are made: modes side by side, question by question, so that whatever
-    disturbs the machine disturbs all modes alike."""
-    return [Work(question, sample, mode) for question in questions for sample in range(samples) for mode in modes]
-
-
 class Runner:
     """Makes samples in threads of its own. A context manager: leaving it stops what is running.
 
@@ -82,7 +62,7 @@ class Runner:
     def __init__(self, roles: Mapping[str, RuntimeBackend], settings: Settings, concurrency: int = 1) -> None:
         self.roles, self.settings, self.concurrency = roles, settings, concurrency
         self._lock = threading.Lock()
-        self._running: set[Job] = set()
+        self._running: dict[int, Job] = {}
         self._threads: list[threading.Thread] = []
         self._stopping = False
 
@@ -131,7 +111,7 @@ class Runner:
         """Cancels what is running, on the runtimes too, and waits for it a little. Idempotent."""
         with self._lock:
             self._stopping = True
-            running = list(self._running)
+            running = list(self._running.values())
         for job in running:
             job.stop()
         deadline = time.monotonic() + STOP_SECONDS
@@ -169,7 +149,7 @@ class Runner:
         with self._lock:
             if self._stopping:
                 raise Cancelled("stopped")
-            self._running.add(job)
+            self._running[id(job)] = job
         about = settings.config.get(item.mode, {}), settings.versions
         try:
             asked = messages(item.question.question, settings.suffix)
@@ -184,5 +164,5 @@ class Runner:
             return record.make_failed(item.question, item.mode, job, error, *about)
         finally:
             with self._lock:
-                self._running.discard(job)
+                del self._running[id(job)]
         return record.make(item.question, item.mode, job, *about)

@@ -1,0 +1,65 @@
+"""The command line. Commands are imported when they are called, so that --help need not wait for anything heavy."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from lr_sglang.cli.failures import guarded
+
+# Name -> module and what the list of commands says. The module has the command under the command's own name.
+COMMANDS = {
+    "run": ("lr_sglang.cli.run", "Answer one question, a task or a file of questions."),
+    "demo": ("lr_sglang.cli.demo", "Compare both modes on a few problems, on this machine."),
+}
+
+
+class Commands(click.Group):
+    """A group that imports a command only to run it or to print its help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with guarded():
+            return super().invoke(ctx)
+
+
+@click.group(
+    cls=Commands,
+    context_settings={
+        "auto_envvar_prefix": "LR_SGLANG",
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+    epilog="Every option of a command can come from a variable: --depth of run is LR_SGLANG_RUN_DEPTH.",
+)
+@click.version_option(package_name="lr-sglang", prog_name="lr-sglang")
+def cli() -> None:
+    """Lookahead Reasoning on SGLang: a draft model looks several reasoning steps ahead of the target.
+
+    \b
+    Examples:
+      lr-sglang demo
+      lr-sglang run "Ava has 4 boxes of 6 eggs and eats 5 eggs. How many are left?"
+    """
+
+
+def main() -> None:
+    """The installed command."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a model may write what the terminal cannot show
+    cli(prog_name="lr-sglang")

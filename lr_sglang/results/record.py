@@ -50,6 +50,7 @@ def make_failed(
         "kind": type(error).__name__,
         "role": error.role,
         "message": error.message,
+        "hint": error.hint,
         "retryable": error.retryable,
     }
     return {

@@ -1,0 +1,200 @@
+"""What a command shows while it works: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from lr_sglang.cli import figures
+from lr_sglang.results.record import Record
+from lr_sglang.results.summary import summarise
+from lr_sglang.runtimes import ProgressEvent
+from lr_sglang.trace import StepRecord
+
+# Mark and colour of a step, by its outcome.
+MARKS = {"accepted": ("+", "green"), "corrected": ("~", "yellow")}
+OWN = ("|", "cyan")
+LEGEND = (("+", "green", "drafted"), ("~", "yellow", "corrected"), ("|", "cyan", "the target's own"))
+# A model's text may hold terminal commands; they are not for the terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Display:
+    """Shows one command's work. ``as_json`` and ``quiet`` silence everything but results and warnings."""
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json, self.quiet = as_json, quiet
+        self.out = Console(highlight=False, soft_wrap=False)
+        self.err = Console(stderr=True, highlight=False)
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._steps = 0
+
+    @property
+    def chatty(self) -> bool:
+        """Whether notes and progress are wanted."""
+        return not (self.as_json or self.quiet)
+
+    def note(self, text: str) -> None:
+        """Something worth knowing."""
+        if self.chatty:
+            self.err.print(Text(text, style="dim"), soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Something that the reader must know, however quiet it shall be."""
+        self.err.print(Text("Warning: ", style="yellow") + Text(text, style="none"), soft_wrap=True)
+
+    def starting(self) -> Starting:
+        """Progress of servers, for ``launch``; a context manager."""
+        return Starting(self.err, self.chatty)
+
+    # -- one question
+
+    def step(self, step: StepRecord) -> None:
+        """A step of the only question, as it is kept."""
+        if not self.chatty or not step.text.strip():
+            return
+        mark, colour = MARKS.get(step.outcome, OWN)
+        text = Text(clean(step.text).strip())
+        line = Table.grid(padding=(0, 1))
+        line.add_row(Text(mark, style=f"bold {colour}"), text)
+        self.out.print(line)
+        self._steps += 1
+
+    def single(self, record: Record, where: Path) -> None:
+        """The result of the only question."""
+        if self.as_json:
+            self.out.file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            return
+        if self.quiet:
+            self.out.file.write(clean(record["text"]).strip() + "\n")
+            return
+        if record["mode"] == "lookahead" and self._steps:
+            legend = Text()
+            for mark, colour, meaning in LEGEND:
+                legend.append(f"{mark} ", style=f"bold {colour}").append(f"{meaning}  ", style="dim")
+            self.err.print(legend)
+        for line in figures.of_sample(record):
+            self.note(line)
+        self.note(f"record: {where}")
+
+    # -- many questions
+
+    def begin(self, total: int, done: int) -> None:
+        """Opens the progress bar."""
+        if not (self.chatty and self.err.is_terminal):
+            return
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.err,
+            expand=True,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task("answering", total=total, completed=done)
+
+    def sample(self, record: Record, done: int, total: int, so_far: list[Record]) -> None:
+        """One more sample has its record."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, description=figures.brief(summarise(so_far)))
+        else:
+            self.note(f"{done}/{total}  {figures.line(record)}")
+
+    def end(self) -> None:
+        """Closes the progress bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def many(self, records: list[Record], where: Path) -> None:
+        """The figures of all samples."""
+        if self.as_json:
+            table = {"output": str(where.parent), "samples": len(records), "summary": summarise(records)}
+            self.out.file.write(json.dumps(table, ensure_ascii=False) + "\n")
+            return
+        self.out.print(comparison(records))
+        self.note(f"records: {where}")
+
+    def show(self, thing: RenderableType) -> None:
+        """Prints on standard output, unless that is for JSON."""
+        if not self.as_json:
+            self.out.print(thing)
+
+
+class Starting:
+    """One line per role with its stage and a clock; without a terminal, one line per event."""
+
+    def __init__(self, console: Console, shown: bool) -> None:
+        self.console, self.shown = console, shown
+        self._began = time.monotonic()
+        self._stages: dict[str, tuple[str, float]] = {}
+        self._spinner = Spinner("dots")
+        self._live = Live(self, console=console, refresh_per_second=8, transient=True)
+
+    def __call__(self, event: ProgressEvent) -> None:
+        self._stages[event.role] = (event.stage, event.seconds)
+        if self.shown and not self.console.is_terminal:
+            self.console.print(f"{event.role}: {event.stage} ({event.seconds:.0f} s)")
+
+    def __enter__(self) -> Starting:
+        if self.shown and self.console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        """Leaves one line of what is there."""
+        if self._live.is_started:
+            self._live.stop()
+            ready = [f"{role} {stage} {at:.0f} s" for role, (stage, at) in self._stages.items()]
+            self.console.print(Text("runtimes: " + ", ".join(ready), style="dim"))
+
+    def __rich__(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        now = time.monotonic() - self._began
+        for role, (stage, at) in self._stages.items():
+            ready = stage in ("ready", "attached")
+            sign: RenderableType = Text("+", style="bold green") if ready else self._spinner
+            table.add_row(sign, role, Text(stage, style="green" if ready else ""), f"{at if ready else now:.0f} s")
+        return table
+
+
+def comparison(records: list[Record]) -> RenderableType:
+    """A table of the figures, a column a mode."""
+    modes, rows = figures.table(records)
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
+    table.add_column("")
+    for mode in modes:
+        table.add_column(mode, justify="right")
+    for name, cells in rows:
+        table.add_row(Text(name), *cells)
+    return Padding(table, (1, 0))
+
+
+def clean(text: str) -> str:
+    """Text with nothing in it that a terminal would obey."""
+    return _CONTROL.sub("", text.replace("\r\n", "\n"))

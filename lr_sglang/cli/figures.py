@@ -1,0 +1,117 @@
+"""Figures as people read them: a line for a sample, a table for many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from lr_sglang.config import ROLES
+from lr_sglang.results.record import Record
+from lr_sglang.results.summary import speed_up, summarise
+
+NONE = "-"
+
+
+def share(value: float | None) -> str:
+    """A share between 0 and 1."""
+    return NONE if value is None else f"{value:.2f}"
+
+
+def grade(record: Record) -> str:
+    """Whether the answer is right, as far as that is known."""
+    if record["error"]:
+        return "failed"
+    return {True: "correct", False: "wrong", None: ""}[record["correct"]]
+
+
+def line(record: Record) -> str:
+    """One sample in one line."""
+    if record["error"]:
+        return f"{record['question_id']}  failed: {record['error']['message']}"
+    parts = (record["question_id"], record["mode"], grade(record), f"{record['seconds']:.1f} s")
+    return "  ".join(part for part in parts if part)
+
+
+def of_sample(record: Record) -> list[str]:
+    """One sample in a few lines."""
+    if record["error"]:
+        return [f"failed: {record['error']['message']}"]
+    tokens, lines = record["tokens"], []
+    if record["answer"] is not None or record["gold"] is not None:
+        gold = f" (gold: {record['gold']})" if record["gold"] is not None else ""
+        lines.append(f"answer: {record['answer'] or 'none'}{gold} {grade(record)}".rstrip())
+    seconds = record["seconds"]
+    rate = f", {tokens['used'] / seconds:.1f} tokens/s" if seconds else ""
+    ended = "; ended by the token limit" if record["finish"] == "length" else ""
+    lines.append(f"{len(record['steps'])} steps, {tokens['used']} tokens in {seconds:.2f} s{rate}{ended}")
+    if record["mode"] == "lookahead":
+        reuse = ", ".join(f"{role} {share(tokens[role]['reuse'])}" for role in ROLES if tokens[role]["calls"])
+        lines.append(
+            f"alpha {share(record['alpha'])} ({record['accepted']} of {record['judged']}), "
+            f"{tokens['wasted']} tokens wasted, {tokens['judge']['calls']} judge calls, prefix reuse: {reuse}"
+        )
+    lines += [f"{role} failed {count} times: slower, not wrong" for role, count in record["failures"].items()]
+    return lines
+
+
+def brief(summary: dict[str, dict[str, Any]]) -> str:
+    """All samples so far, for a progress bar."""
+    parts = []
+    for figures in summary.values():
+        if figures["accuracy"] is not None:
+            parts.append(f"acc {share(figures['accuracy'])}")
+        if figures["alpha"] is not None:
+            parts.append(f"alpha {share(figures['alpha'])}")
+        if figures["tokens_per_s"] is not None:
+            parts.append(f"{figures['tokens_per_s']:.0f} tok/s")
+    return " ".join(parts) if len(summary) == 1 else "answering"
+
+
+def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Modes, and rows of a name and a cell for each mode."""
+    summary = summarise(records)
+    rows: list[tuple[str, list[str]]] = []
+
+    def row(name: str, cell: Callable[[dict[str, Any]], str], wanted: bool = True) -> None:
+        if wanted:
+            rows.append((name, [cell(figures) for figures in summary.values()]))
+
+    def any_of(name: str) -> bool:
+        return any(figures[name] for figures in summary.values())
+
+    row("samples", lambda f: str(f["samples"]))
+    row("failed", lambda f: str(f["errors"]), any_of("errors"))
+    row("accuracy", _accuracy, any_of("graded"))
+    row("seconds per answer", lambda f: NONE if f["seconds_mean"] is None else f"{f['seconds_mean']:.2f}")
+    row("tokens/s", lambda f: NONE if f["tokens_per_s"] is None else f"{f['tokens_per_s']:.1f}")
+    if len(summary) > 1 and "autoregressive" in summary:
+        ratios = [None if mode == "autoregressive" else speed_up(records, mode) for mode in summary]
+        rows.append(("speed-up (total seconds)", [NONE if r is None else f"{r:.2f}x" for r in ratios]))
+    row("steps accepted (alpha)", lambda f: _of(f["alpha"], f["accepted"], f["judged"]), any_of("judged"))
+    row("wasted tokens", lambda f: _of(f["wasted"], f["wasted_tokens"], f["wasted_tokens"] + f["tokens"]))
+    for role in ROLES:
+        asked = any(figures["roles"][role]["calls"] for figures in summary.values())
+        row(f"prefix reuse, {role}", partial(_reuse, role), asked)
+    row("judge calls", lambda f: str(f["judge_calls"]), any_of("judge_calls"))
+    row("cut by the token limit", lambda f: str(f["cut_off"]), any_of("cut_off"))
+    for role in ("draft", "judge"):
+        failed = any(role in figures["failures"] for figures in summary.values())
+        row(f"{role} failures survived", partial(_failures, role), failed)
+    return list(summary), rows
+
+
+def _accuracy(figures: dict[str, Any]) -> str:
+    return _of(figures["accuracy"], figures["correct"], figures["graded"])
+
+
+def _reuse(role: str, figures: dict[str, Any]) -> str:
+    return share(figures["roles"][role]["reuse"])
+
+
+def _failures(role: str, figures: dict[str, Any]) -> str:
+    return str(figures["failures"].get(role, 0))
+
+
+def _of(value: float | None, part: int, whole: int) -> str:
+    return NONE if value is None else f"{value:.2f} ({part} of {whole})"

@@ -1,0 +1,137 @@
+"""``lr-sglang run``: one question, a task, or a file of questions."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lr_sglang.cli import options
+from lr_sglang.errors import ConfigError, RecordError
+
+if TYPE_CHECKING:
+    from lr_sglang.cli.settings import Plan
+    from lr_sglang.results.store import Store
+    from lr_sglang.tasks import Question
+
+RUNS = Path("runs")
+
+
+@click.command()
+@click.argument("question", required=False)
+@click.option("--task", metavar="NAME", help="A built-in task: pocket.")
+@click.option(
+    "--input",
+    "input_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="JSONL with 'question' and, if known, 'answer' and 'id'.",
+)
+@click.option("--mode", type=click.Choice(["lookahead", "autoregressive"]), default="lookahead", show_default=True)
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many questions.")
+@click.option("--range", "span", metavar="A:B", help="Questions A to B-1, counted from 0.")
+@click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers per question.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at a time.")
+@click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]")
+@options.method
+@options.sampling
+@options.runtimes
+@click.option("--name", help="Of the run, for its folder.  [default: the task's]")
+@click.option("--resume", is_flag=True, help="Go on with the run in --output, or with the newest of that name.")
+@options.output
+def run(question: str | None, **given: Any) -> None:
+    """Answers questions, and leaves a record of each.
+
+    Give one QUESTION (- reads it from standard input), or --task, or --input. With no other options three small
+    models that come with the package answer, on this machine's CPU.
+
+    \b
+    Examples:
+      lr-sglang run "Ava has 4 boxes of 6 eggs and eats 5 eggs. How many are left?"
+      lr-sglang run --task pocket --limit 20 --samples 2
+      lr-sglang run --input questions.jsonl --deployment qwen3.toml --concurrency 8
+      lr-sglang run --task pocket --target http://localhost:30000 --mode autoregressive
+    """
+    from lr_sglang.cli import work
+    from lr_sglang.cli.display import Display
+    from lr_sglang.cli.settings import settle
+
+    display = Display(as_json=given["as_json"], quiet=given["quiet"])
+    source, questions = _questions(question, given)
+    plan = settle(given)
+    modes = [given["mode"]]
+    _check(plan, modes)
+    suffix = _suffix(given)
+    name = given["name"] or (re.sub(r"[^\w.-]+", "-", Path(source).stem) if source else "question")
+    folder = _folder(name, given["output"], given["resume"])
+    asked = {"questions": source or questions[0].question, "prompt_suffix": suffix}
+    order = work.Order(plan, questions, modes, asked, given["samples"], given["concurrency"], given["launch_timeout"])
+    with work.open_store(folder, order, resume=given["resume"]) as store:
+        if store.cut:
+            display.note(f"the last record was cut off, and its sample is made again ({store.cut} bytes)")
+        _same_questions(store, questions)
+        work.carry_out(order, store, display)
+
+
+def _questions(question: str | None, given: dict[str, Any]) -> tuple[str, list[Question]]:
+    """The name of the source (none for a single question) and what it asks."""
+    from lr_sglang import tasks
+
+    sources = [given["task"], given["input_file"], question]
+    if sum(source is not None for source in sources) != 1:
+        raise click.UsageError("give one QUESTION, or --task NAME, or --input FILE")
+    if question is not None:
+        if given["limit"] or given["span"]:
+            raise click.UsageError("--limit and --range are for --task and --input")
+        text = sys.stdin.read().strip() if question == "-" else question
+        if not text.strip():
+            raise ConfigError("the question is empty")
+        return "", [tasks.Question("question", text)]
+    if given["task"] and given["task"] not in tasks.names():
+        hint = f"built-in tasks: {', '.join(tasks.names())}; a file of questions goes with --input"
+        raise ConfigError(f"there is no task {given['task']!r}", hint=hint)
+    span = tasks.parse_range(given["span"]) if given["span"] else None
+    source = given["task"] or given["input_file"]
+    return Path(source).name, tasks.load(source, given["limit"], span)
+
+
+def _suffix(given: dict[str, Any]) -> str:
+    from lr_sglang.tasks.prompts import suffix_for
+
+    if given["prompt_suffix"] is not None:
+        return str(given["prompt_suffix"])
+    return suffix_for(given["task"] or (str(given["input_file"]) if given["input_file"] else None))
+
+
+def _check(plan: Plan, modes: list[str]) -> None:
+    """What is clear before a server starts."""
+    if "lookahead" not in modes:
+        return
+    if "draft" not in plan.models:
+        raise ConfigError("lookahead needs a draft model", hint="give --draft MODEL|URL, or --mode autoregressive")
+    if plan.lookahead.verifier == "judge" and "judge" not in plan.models:
+        raise ConfigError(
+            "the judge verifier needs a judge model",
+            hint="give --judge MODEL|URL (--judge target shares the target), or --verifier exact",
+        )
+
+
+def _folder(name: str, output: Path | None, resume: bool) -> Path:
+    from lr_sglang.results.store import new_folder, newest_folder
+
+    if output is not None:
+        return output
+    return newest_folder(RUNS, name) if resume else new_folder(RUNS, name)
+
+
+def _same_questions(store: Store, questions: list[Question]) -> None:
+    asked = {q.id: q.question for q in questions}
+    for record in store.records.values():
+        if asked.get(record["question_id"], record["question"]) != record["question"]:
+            raise RecordError(
+                f"{store.folder}: question {record['question_id']} was another one then",
+                hint="the file of questions has changed; give another --output",
+            )

@@ -1,0 +1,83 @@
+"""The runtimes of one command: started (or attached to), connected to, and taken down again."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lr_sglang.config import Deployment
+from lr_sglang.errors import LookaheadError, RuntimeDown
+from lr_sglang.runtimes import Fleet, ProgressEvent, launch
+
+DYING_SECONDS = 2.0  # between a broken connection and the end of the process that broke it
+
+
+@dataclass
+class Session:
+    """Runtimes that are ready: backends by role, and the fleet behind them."""
+
+    roles: Mapping[str, Any]
+    fleet: Fleet | None = None
+    _told: set[str] = field(default_factory=set)
+
+    def newly_dead(self) -> list[str]:
+        """Roles whose server has ended since this was last asked."""
+        dead = set(self.fleet.dead()) if self.fleet else set()
+        fresh = sorted(dead - self._told)
+        self._told |= dead
+        return fresh
+
+
+@contextmanager
+def session(
+    deployment: Deployment, logs: Path, progress: Callable[[ProgressEvent], None], timeout: float
+) -> Iterator[Session]:
+    """Brings a deployment up, and takes down what it started. SGLang is imported while the servers start.
+
+    Raises:
+        LookaheadError: as ``runtimes.launch``; one that comes of a server that died has the end of its log.
+    """
+    loading = threading.Thread(target=_import, name="lr-import", daemon=True)
+    loading.start()
+    with launch(deployment, logs, progress, timeout) as fleet:
+        loading.join()
+        from lr_sglang.connect import connect
+
+        roles = connect(fleet)
+        try:
+            yield Session(roles, fleet)
+        except RuntimeDown as error:
+            raise _with_log(error, fleet) from None
+        finally:
+            for backend in roles.values():
+                backend.shutdown()
+
+
+def _import() -> None:
+    """What takes seconds to import. If something is wrong with it, the main thread will meet it again."""
+    with suppress(Exception):
+        for name in ("transformers.models.auto.tokenization_auto", "lr_sglang.connect", "lr_sglang.runner"):
+            importlib.import_module(name)
+
+
+def _with_log(error: LookaheadError, fleet: Fleet) -> LookaheadError:
+    server = fleet.server(error.role or "")
+    if server is None:
+        return error
+    deadline = time.monotonic() + DYING_SECONDS
+    while server.alive() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if server.alive():
+        return error
+    return RuntimeDown(
+        f"its server ended with status {server.status}",
+        role=error.role,
+        hint=f"the records so far are kept, and --resume goes on with them; its log: {server.log}",
+        detail=server.tail(),
+    )

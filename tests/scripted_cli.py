@@ -1,0 +1,59 @@
+"""The command line over scripted runtimes: no server, no model. Run as a program it is such an ``lr-sglang``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lr_sglang.cli import session
+from lr_sglang.steps import DELIMITER
+from tests.scripted import END, ScriptedTransport, deployment
+
+LAST = "So the answer is \\boxed{17}."
+
+
+def answers(draft: bool = False) -> Any:
+    """Writes three steps and a boxed 17, the draft a wrong second step; knows where it is from the text so far."""
+    steps = ["First this.", "Then that." if not draft else "Then something else.", "And so on.", LAST + chr(END)]
+
+    def write(text: str, sampling: dict[str, Any]) -> str:
+        return DELIMITER.join(steps[text.count(DELIMITER) :])
+
+    return write
+
+
+def aligned(text: str, sampling: dict[str, Any]) -> str:
+    """A judge that agrees (it is asked for one token, which is one character here)."""
+    return "a"
+
+
+def transports(seconds: float = 0.0) -> dict[str, ScriptedTransport]:
+    """Target, draft and judge; each of the target's requests takes ``seconds``."""
+    return {
+        "target": ScriptedTransport(answers(), lambda text: seconds),
+        "draft": ScriptedTransport(answers(draft=True), lambda text: seconds / 4),
+        "judge": ScriptedTransport(aligned),
+    }
+
+
+class Servers:
+    """Stands in for ``session.session``; counts how often it was asked, and keeps the deployments."""
+
+    def __init__(self, **doubles: ScriptedTransport) -> None:
+        self.transports = doubles or transports()
+        self.started: list[Any] = []
+
+    @contextmanager
+    def __call__(self, wanted: Any, logs: Any, progress: Any, timeout: float) -> Iterator[session.Session]:
+        self.started.append(wanted)
+        backend = deployment(**self.transports)
+        yield session.Session({role: b for role, b in backend.roles.items() if wanted.runtime(role)})
+
+
+if __name__ == "__main__":
+    from lr_sglang.cli import main
+
+    session.session = Servers(**transports(float(os.environ.get("SECONDS", "0"))))  # type: ignore[assignment]
+    main()
