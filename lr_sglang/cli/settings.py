@@ -22,7 +22,10 @@ FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
 POCKET = re.compile(r"(?:^|/)pocket(?::|/weights/|/)(target|draft|judge)/?$")
 REFERENCE_DEPTH = 4
 # Where a runtime is, and how much of a machine it takes: not what it answers.
-PLACEMENT = ("url", "port", "gpus", "device", "timeout", "api_key_env", "memory_fraction", "tokenizer")
+PLACEMENT = (
+    *("url", "port", "gpus", "device", "tensor_parallel", "data_parallel"),
+    *("timeout", "api_key_env", "memory_fraction", "tokenizer"),
+)
 
 
 @dataclass(frozen=True)

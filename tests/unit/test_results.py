@@ -1,0 +1,273 @@
+"""Records, the folder that keeps them, and the figures made of them."""
+
+import json
+import time
+
+import pytest
+
+from lr_sglang.errors import PromptTooLong, RecordError, RuntimeTimeout
+from lr_sglang.job import Job
+from lr_sglang.results import machine, store, summary
+from lr_sglang.results.record import key, make, make_failed
+from lr_sglang.tasks import Question
+from lr_sglang.trace import StepRecord
+from lr_sglang.tree import Branch, Outcome, Verdict
+
+CONFIG = {"mode": "lookahead", "lookahead": {"depth": 6}, "sampling": {"seed": 0}}
+
+
+def job(text="One.\n\n\\boxed{17}", sample=0, seconds=2.0):
+    """A finished answer: a drafted step and a corrected one."""
+    made = Job(question="q", sample=sample)
+    trace = made.record
+    trace.text, trace.ids, trace.finish, trace.seconds = text, (5, 6, 7, 8), "stop", seconds
+    trace.steps = [
+        StepRecord(
+            0, "One.\n\n", 2, "draft", "accepted", "delimiter", 1.0, "One!", ("One.",), (Verdict(True, "judge"),)
+        ),
+        StepRecord(1, "x", 2, "target", "corrected", "end of sequence", 2.0, "x", ("y",), (Verdict(False, "judge"),)),
+    ]
+    for role, outcome, generated, cached, shared in (
+        ("target", Outcome.ACCEPTED, 3, 8, 10),
+        ("target", Outcome.CORRECTED, 2, 9, 10),
+        ("draft", Outcome.ACCEPTED, 2, 0, 0),
+        ("draft", Outcome.REJECTED, 3, 5, 5),
+        ("judge", Outcome.ACCEPTED, 1, 20, 40),
+    ):
+        branch = Branch(
+            role, 0, prompt_tokens=20, cached_tokens=cached, shared_tokens=shared, generated_tokens=generated
+        )
+        branch.close(outcome)
+        trace.branches.append(branch)
+    return made
+
+
+def record(name="q", sample=0, mode="lookahead", gold="17", seconds=2.0, **changes):
+    made = make(Question(name, "how many?", gold), mode, job(sample=sample, seconds=seconds), CONFIG, {"sglang": "1"})
+    return {**made, **changes}
+
+
+def opened(folder, config=CONFIG, **more):
+    return store.Store(folder, config, {"versions": {"sglang": "1"}}, **more)
+
+
+# -- the record
+
+
+def test_a_record_has_what_the_release_promises():
+    made = json.loads(json.dumps(record()))
+    promised = "question_id sample mode question gold text answer correct steps seconds seed config versions"
+    assert set(promised.split()) <= made.keys()
+    assert (made["answer"], made["correct"], made["alpha"]) == ("17", True, 0.5)
+    assert made["tokens"]["generated"] == 10
+    assert made["tokens"]["used"] + made["tokens"]["wasted"] == made["tokens"]["generated"]
+    assert made["tokens"]["target"]["reuse"] == 17 / 20
+    assert made["tokens"]["judge"] | {"reuse": 0.5, "hit_rate": 1.0, "calls": 1} == made["tokens"]["judge"]
+    assert made["steps"][0]["verdicts"][0]["by"] == "judge"
+    assert made["outcomes"]["draft"] == {"accepted": 1, "rejected": 1}
+    assert len(made["branches"]) == 5
+
+
+def test_an_unknown_gold_answer_is_not_graded():
+    assert record(gold=None)["correct"] is None
+
+
+def test_a_failed_sample_says_why():
+    error = PromptTooLong("too long", role="target", hint="shorten it")
+    made = make_failed(Question("q", "?", "1"), "lookahead", Job(question="q"), error, CONFIG, {})
+    assert made["error"] | {"kind": "PromptTooLong", "role": "target", "retryable": False} == made["error"]
+    assert made["correct"] is False
+    assert made.keys() == record().keys()
+
+
+# -- the folder
+
+
+def test_what_is_appended_is_there_when_the_run_is_resumed(tmp_path):
+    with opened(tmp_path) as first:
+        first.append(record("a"))
+        first.append(record("b", sample=1))
+    with opened(tmp_path, resume=True) as again:
+        assert list(again.records) == [("a", 0, "lookahead"), ("b", 1, "lookahead")]
+        assert again.done(("a", 0, "lookahead"))
+        assert not again.done(("a", 1, "lookahead"))
+        assert not again.done(("a", 0, "autoregressive"))
+        assert again.cut == 0
+
+
+@pytest.mark.parametrize("left", [1, 40, -2, -1])
+def test_a_line_that_was_cut_off_goes_and_nothing_else(tmp_path, left):
+    with opened(tmp_path) as first:
+        first.append(record("a"))
+        whole = first.path.read_bytes()
+        first.append(record("b"))
+        both = first.path.read_bytes()
+    end = len(whole) + left if left > 0 else len(both) + left
+    first.path.write_bytes(both[:end])
+    with opened(tmp_path, resume=True) as again:
+        assert list(again.records) == [("a", 0, "lookahead")]
+        assert again.cut == end - len(whole)
+        again.append(record("b"))
+    assert first.path.read_bytes() == both
+
+
+def test_a_run_that_died_before_its_first_record_can_be_resumed(tmp_path):
+    opened(tmp_path).close()
+    (tmp_path / store.RUN).unlink()
+    opened(tmp_path, resume=True).close()
+    assert json.loads((tmp_path / store.RUN).read_text())["config"] == CONFIG
+
+
+def test_records_are_not_mixed_into_an_old_run(tmp_path):
+    with opened(tmp_path) as first:
+        first.append(record())
+    with pytest.raises(RecordError, match="has 1 records already") as caught:
+        opened(tmp_path)
+    assert "--resume" in caught.value.hint
+
+
+def test_another_configuration_is_refused_by_name(tmp_path):
+    with opened(tmp_path) as first:
+        first.append(record())
+    with pytest.raises(RecordError, match=r"lookahead\.depth: 6 then, 4 now"):
+        opened(tmp_path, {**CONFIG, "lookahead": {"depth": 4}}, resume=True)
+    opened(tmp_path, resume=True).close()  # the refusal let go of the folder
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    with opened(tmp_path):
+        with pytest.raises(RecordError, match="another run is writing"):
+            opened(tmp_path, resume=True)
+    opened(tmp_path).close()
+
+
+@pytest.mark.parametrize("line", [b"{}", b"nonsense", b'{"schema":1}', b"[]"])
+def test_a_damaged_line_in_the_middle_is_named(tmp_path, line):
+    with opened(tmp_path) as first:
+        first.append(record())
+    first.path.write_bytes(line + b"\n" + first.path.read_bytes())
+    with pytest.raises(RecordError, match="line 1: this is no record"):
+        opened(tmp_path, resume=True)
+
+
+def test_records_of_a_later_release_are_refused(tmp_path):
+    with opened(tmp_path) as first:
+        first.append(record(schema=store.SCHEMA + 1))
+    with pytest.raises(RecordError, match="later release"):
+        opened(tmp_path, resume=True)
+
+
+def test_a_folder_that_cannot_be_written_is_a_named_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match="cannot be written"):
+        opened(tmp_path / "file" / "run")
+
+
+def test_what_failed_for_a_passing_reason_is_made_again(tmp_path):
+    passing = RuntimeTimeout("late", role="target")
+    lasting = PromptTooLong("long", role="target")
+    with opened(tmp_path) as first:
+        for name, error in (("a", passing), ("b", lasting)):
+            first.append(make_failed(Question(name, "?"), "lookahead", Job(question=name), error, CONFIG, {}))
+        assert not first.done(("a", 0, "lookahead"))
+        assert first.done(("b", 0, "lookahead"))
+        first.append(record("a"))
+        assert first.done(("a", 0, "lookahead"))
+    with opened(tmp_path, resume=True) as again:
+        assert again.records["a", 0, "lookahead"]["error"] is None
+        assert len(again.records) == 2
+
+
+def test_half_a_surrogate_can_be_kept(tmp_path):
+    with opened(tmp_path) as first:
+        first.append(record(text="\ud83d"))
+    assert len(store.read_records(first.path)[0]) == 1
+
+
+def test_the_newest_folder_of_a_name(tmp_path):
+    for name in ("pocket_20260101_000000", "pocket_20260102_000000", "pocket_hard_20270101_000000", "other_1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / store.RUN).write_text("{}")
+    (tmp_path / "pocket_20280101_000000").mkdir()  # with no run in it
+    assert store.newest_folder(tmp_path, "pocket").name == "pocket_20260102_000000"
+    with pytest.raises(RecordError, match="no run called"):
+        store.newest_folder(tmp_path, "poc*")
+    assert store.new_folder(tmp_path, "x").name.startswith("x_" + time.strftime("%Y"))
+
+
+def test_a_record_reaches_the_disk_in_one_write(tmp_path, monkeypatch):
+    events = []
+    with opened(tmp_path) as first:
+        write, sync = store.os.write, store.os.fsync
+        monkeypatch.setattr(store.os, "write", lambda f, data: (events.append("write"), write(f, data))[1])
+        monkeypatch.setattr(store.os, "fsync", lambda f: (events.append("sync"), sync(f))[1])
+        first.append(record())
+    assert events == ["write", "sync"]
+
+
+def test_a_full_disk_leaves_no_half_record(tmp_path, monkeypatch):
+    with opened(tmp_path) as first:
+        first.append(record("a"))
+        before = first.path.read_bytes()
+        write = store.os.write
+        monkeypatch.setattr(store.os, "write", lambda f, data: write(f, data[:50]))
+        with pytest.raises(RecordError, match="the disk is full"):
+            first.append(record("b"))
+        assert first.path.read_bytes() == before
+        assert ("b", 0, "lookahead") not in first.records
+
+
+# -- the figures
+
+
+def test_figures_pool_what_they_sum():
+    figures = summary.summarise([record("a"), record("b", seconds=6.0, gold="3"), record("c", gold=None)])["lookahead"]
+    assert (figures["samples"], figures["graded"], figures["correct"], figures["accuracy"]) == (3, 2, 1, 0.5)
+    assert (figures["alpha"], figures["judged"]) == (0.5, 6)
+    assert figures["tokens_per_s"] == 12 / 10
+    assert figures["wasted"] == 18 / 30
+    assert figures["judge_calls"] == 3
+    assert [figures["roles"][role]["reuse"] for role in ("target", "draft", "judge")] == [17 / 20, 1.0, 0.5]
+
+
+def test_a_failed_sample_counts_as_wrong_and_not_as_fast():
+    failed = make_failed(Question("b", "?", "1"), "lookahead", Job(), PromptTooLong("no"), CONFIG, {})
+    figures = summary.of_mode([record("a"), failed])
+    assert (figures["accuracy"], figures["errors"], figures["seconds_mean"]) == (0.5, 1, 2.0)
+
+
+def test_nothing_measured_is_nothing_and_no_error():
+    failed = make_failed(Question("b", "?"), "autoregressive", Job(), PromptTooLong("no"), CONFIG, {})
+    figures = summary.of_mode([failed])
+    assert figures["accuracy"] is figures["alpha"] is figures["tokens_per_s"] is figures["interval"] is None
+
+
+def test_speed_up_compares_the_same_samples():
+    records = [
+        record("a", mode="autoregressive", seconds=4.0),
+        record("a", mode="lookahead", seconds=2.0),
+        record("b", mode="autoregressive", seconds=100.0),
+    ]
+    assert summary.speed_up(records, "lookahead") == 2.0
+    assert summary.speed_up(records[:1], "lookahead") is None
+
+
+def test_wilson_agrees_with_the_book():
+    low, high = summary.wilson(8, 10)
+    assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
+    assert summary.wilson(0, 5)[0] == 0.0
+    assert summary.wilson(5, 5)[1] == 1.0
+    assert summary.wilson(0, 0) is None
+
+
+def test_modes_are_not_mixed():
+    assert list(summary.summarise([record(mode="b"), record(mode="a"), record(mode="b")])) == ["b", "a"]
+
+
+def test_versions_name_the_engine():
+    assert {"sglang", "torch", "transformers", "lr_sglang", "python"} <= machine.versions().keys()
+    assert machine.machine()["cores"]
+
+
+def test_the_key_tells_samples_apart():
+    assert key(record("a", 2, "lookahead")) == ("a", 2, "lookahead")

@@ -1,0 +1,152 @@
+"""Questions from tasks and files, and the grading of boxed answers."""
+
+import json
+
+import pytest
+
+from lr_sglang import tasks
+from lr_sglang.errors import ConfigError
+from lr_sglang.tasks import boxed, plan, prompts
+
+
+def write(folder, *lines):
+    path = folder / "mine.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), "utf-8")
+    return path
+
+
+def test_the_built_in_task_has_gold_answers_and_ids_of_its_own():
+    questions = tasks.load("pocket")
+    assert len(questions) == len({q.id for q in questions}) == 200
+    assert all(q.gold for q in questions)
+
+
+def test_range_then_limit():
+    everything = tasks.load("pocket")
+    assert tasks.load("pocket", 2, tasks.parse_range("10:20")) == everything[10:12]
+    assert tasks.load("pocket", span=tasks.parse_range("198:")) == everything[198:]
+    assert tasks.load("pocket", span=tasks.parse_range(":3")) == everything[:3]
+
+
+def test_a_file_may_leave_out_answer_and_id(tmp_path):
+    path = write(tmp_path, {"question": "a"}, "", {"question": "b", "gold": 7}, {"question": "c", "id": 3, "level": 5})
+    first, second, third = tasks.load(path)
+    assert (first.id, first.gold) == ("mine-0001", None)
+    assert (second.id, second.gold) == ("mine-0003", "7")
+    assert (third.id, third.extra) == ("3", {"level": 5})
+
+
+def test_a_line_separator_inside_a_question_does_not_end_its_line(tmp_path):
+    (question,) = tasks.load(write(tmp_path, json.dumps({"question": "a\u2028b"}, ensure_ascii=False)))
+    assert question.question == "a\u2028b"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (['{"question": "a"}', "{"], "mine.jsonl, line 2: this is not JSON"),
+        (["[1]"], "mine.jsonl, line 1: expected an object"),
+        (['{"q": "a"}'], "line 1: there is no 'question' text"),
+        (['{"question": "  "}'], "line 1: there is no 'question' text"),
+        (['{"question": "a", "answer": [1]}'], "line 1: the answer must be text or a number"),
+        (['{"question": "a", "id": true}'], "line 1: the id must be"),
+        (['{"question": "a", "id": 1}', '{"question": "b", "id": "1"}'], "line 2: id '1' comes twice"),
+        ([""], "there is no question in it"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line(tmp_path, lines, message):
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        tasks.load(write(tmp_path, *lines))
+
+
+def test_no_such_task_names_those_there_are():
+    with pytest.raises(ConfigError) as caught:
+        tasks.load("nothing.jsonl")
+    assert "pocket" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["5", "a:b", "3:3", "5:2", "-1:4", "1:2:3", ""])
+def test_a_bad_range_is_refused(text):
+    with pytest.raises(ConfigError):
+        tasks.parse_range(text)
+
+
+def test_a_range_past_the_end_is_refused():
+    with pytest.raises(ConfigError, match="no question is left; it has 200"):
+        tasks.load("pocket", span=tasks.parse_range("200:"))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{17}.", "17"),
+        (r"\boxed{1} no, \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed {x}", "x"),
+        (r"\fbox{3} \fboxed{4}", "4"),
+        (r"\boxed{5} and then \boxed{cut o", "5"),
+        (r"\boxed{", None),
+        ("17", None),
+        ("", None),
+    ],
+)
+def test_the_last_whole_box_counts(text, answer):
+    assert boxed.boxed(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("17", "17.0"),
+        ("1,234", "1234"),
+        (r"1{,}234", "1234"),
+        (r"\frac{1}{2}", "0.5"),
+        (r"\dfrac12", "1/2"),
+        (r"\text{Yes}", "yes"),
+        (r"\left( 1, 2 \right)", "(1,2)"),
+        ("$5$", "5"),
+        (r"5\%", "5"),
+        ("-3", "−3"),
+        ("+4", "4"),
+        (".5", "1/2"),
+        (r"10\,000", "10000"),
+        ("17.", "17"),
+    ],
+)
+def test_the_same_answer(one, other):
+    assert boxed.same(one, other)
+    assert boxed.same(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("17", "71"), ("1 2", "12"), ("1/0", "0"), ("", ""), ("x", "y"), ("1/3", "0.33"), ("(1,2)", "(1,3)"), ("5", "-5")],
+)
+def test_another_answer(one, other):
+    assert not boxed.same(one, other)
+
+
+def test_what_is_not_known_is_not_wrong():
+    assert boxed.correct("1", None) is None
+    assert boxed.correct(None, "1") is False
+    assert boxed.correct("4", r"2 + 2 makes \boxed{4}") is True
+
+
+def test_the_pocket_models_get_the_bare_question():
+    assert prompts.suffix_for("pocket") == prompts.suffix_for(None) == ""
+    assert "boxed" in prompts.suffix_for("math.jsonl")
+    assert prompts.messages("q", "s") == [{"role": "user", "content": "q\ns"}]
+    assert prompts.messages("q") == [{"role": "user", "content": "q"}]
+
+
+def test_modes_go_side_by_side():
+    questions = tasks.load("pocket", 2)
+    order = [item.key for item in plan.plan(questions, ("a", "b"), 2)]
+    assert order[:4] == [
+        ("pocket-0001", 0, "a"),
+        ("pocket-0001", 0, "b"),
+        ("pocket-0001", 1, "a"),
+        ("pocket-0001", 1, "b"),
+    ]
+    assert len(set(order)) == 8
