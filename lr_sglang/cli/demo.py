@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from lr_sglang.cli import options
 
+if TYPE_CHECKING:
+    from lr_sglang.cli.display import Display
+
 MODES = ("autoregressive", "lookahead")
+CLOSING = """\
+The pocket models are a demonstration: they are made to fit any machine, and
+show how the method works, not what it gains with large models on GPUs."""
 
 
 @click.command()
@@ -33,12 +40,11 @@ def demo(
     """
     from lr_sglang import tasks
     from lr_sglang.cli import work
-    from lr_sglang.cli.display import Display
     from lr_sglang.cli.settings import settle
     from lr_sglang.results.store import new_folder
     from lr_sglang.tasks.plan import plan
 
-    display = Display(as_json=as_json, quiet=quiet)
+    display = _display(as_json, quiet)
     held_out = tasks.load("pocket")
     chosen, spare = held_out[:questions], held_out[-1:]
     order = work.Order(
@@ -51,4 +57,36 @@ def demo(
     display.note(f"{len(chosen)} problems, each answered in both modes by three SGLang servers on this machine")
     with work.open_store(output or new_folder(Path("runs"), "demo"), order) as store:
         work.carry_out(order, store, display)
-    display.note("The pocket models are a demonstration: they show that and how it works, not what large models gain.")
+    display.note(CLOSING)
+
+
+def _display(as_json: bool, quiet: bool) -> Display:
+    """Shows a line a question, with a cell for each mode."""
+    from rich.text import Text
+
+    from lr_sglang.cli import figures
+    from lr_sglang.cli.display import Display, clean
+    from lr_sglang.results.record import Record
+
+    class Lines(Display):
+        cells: tuple[str, ...] = ()
+
+        def line(self, head: str, cells: tuple[str, ...]) -> None:
+            room = min(self.err.width, 100) - 1 - sum(17 for _ in cells)
+            text = Text(head)
+            text.truncate(room - 1, overflow="ellipsis", pad=True)
+            self.err.print(text + Text("".join(cell.rjust(17) for cell in cells)), soft_wrap=True)
+
+        def begin(self, total: int, done: int) -> None:
+            if self.chatty:
+                self.line("", MODES)
+
+        def sample(self, record: Record, done: int, total: int, so_far: list[Record]) -> None:
+            if not self.chatty:
+                return
+            self.cells += (f"{figures.grade(record)} {record['seconds']:.1f} s",)
+            if record["mode"] == MODES[-1]:
+                self.line(f"{done // len(MODES):2} {clean(record['question'])}", self.cells)
+                self.cells = ()
+
+    return Lines(as_json=as_json, quiet=quiet)

@@ -32,6 +32,7 @@ from lr_sglang.trace import StepRecord
 # Mark and colour of a step, by its outcome.
 MARKS = {"accepted": ("+", "green"), "corrected": ("~", "yellow")}
 OWN = ("|", "cyan")
+READY = ("ready", "attached")
 LEGEND = (("+", "green", "drafted"), ("~", "yellow", "corrected"), ("|", "cyan", "the target's own"))
 # A model's text may hold terminal commands; they are not for the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -177,9 +178,11 @@ class Starting:
         table = Table.grid(padding=(0, 2))
         now = time.monotonic() - self._began
         for role, (stage, at) in self._stages.items():
-            ready = stage in ("ready", "attached")
+            ready = stage in READY
             sign: RenderableType = Text("+", style="bold green") if ready else self._spinner
             table.add_row(sign, role, Text(stage, style="green" if ready else ""), f"{at if ready else now:.0f} s")
+        if self._stages and all(stage in READY for stage, _ in self._stages.values()):
+            table.add_row(self._spinner, "SGLang", "importing", f"{now:.0f} s")
         return table
 
 
