@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import time
@@ -12,7 +13,7 @@ import pytest
 from lr_sglang import pocket
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, LaunchError
-from lr_sglang.runtimes import launch
+from lr_sglang.runtimes import launch, options
 
 pytestmark = pytest.mark.e2e
 
@@ -57,6 +58,14 @@ def test_an_unknown_flag_is_said_at_once(tmp_path, nothing_left):
         launch(alone(model="pocket:target", extra={"schedule-polcy": "lpm"}), tmp_path / "logs")
     assert time.monotonic() - began < 5
     assert "'schedule-policy'" in caught.value.hint
+
+
+def test_the_flags_read_from_sglangs_source_are_those_of_its_parser():
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser(add_help=False)
+    ServerArgs.add_cli_args(parser)
+    options.check([text[2:] for action in parser._actions for text in action.option_strings if text[:2] == "--"], "")
 
 
 def test_a_directory_that_is_no_model_ends_while_starting(tmp_path, nothing_left):
