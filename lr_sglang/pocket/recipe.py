@@ -47,5 +47,5 @@ class Recipe:
 RECIPES = {
     "target": Recipe((Stage(8, 6_000_000), Stage(16, 5_000_000)), row=256, rows=16, easy_tokens=700_000),
     "draft": Recipe((Stage(2, 1_500_000),), row=256, rows=16, easy_tokens=150_000),
-    "judge": Recipe((Stage(4, 12_000_000), Stage(4, 3_000_000, real=True)), row=192, rows=21),
+    "judge": Recipe((Stage(4, 12_000_000), Stage(4, 5_000_000, real=True)), row=192, rows=21),
 }
