@@ -13,7 +13,6 @@ from lr_sglang.cli import options
 from lr_sglang.errors import ConfigError, RecordError
 
 if TYPE_CHECKING:
-    from lr_sglang.cli.settings import Plan
     from lr_sglang.results.store import Store
     from lr_sglang.tasks import Question
 
@@ -57,13 +56,13 @@ def run(question: str | None, **given: Any) -> None:
     """
     from lr_sglang.cli import work
     from lr_sglang.cli.display import Display
-    from lr_sglang.cli.settings import settle
+    from lr_sglang.cli.settings import check, settle
 
     display = Display(as_json=given["as_json"], quiet=given["quiet"])
     source, questions = _questions(question, given)
     plan = settle(given)
     modes = [given["mode"]]
-    _check(plan, modes)
+    check(plan, given["mode"])
     suffix = _suffix(given)
     name = given["name"] or (re.sub(r"[^\w.-]+", "-", Path(source).stem) if source else "question")
     folder = _folder(name, given["output"], given["resume"])
@@ -104,19 +103,6 @@ def _suffix(given: dict[str, Any]) -> str:
     if given["prompt_suffix"] is not None:
         return str(given["prompt_suffix"])
     return suffix_for(given["task"] or (str(given["input_file"]) if given["input_file"] else None))
-
-
-def _check(plan: Plan, modes: list[str]) -> None:
-    """What is clear before a server starts."""
-    if "lookahead" not in modes:
-        return
-    if "draft" not in plan.models:
-        raise ConfigError("lookahead needs a draft model", hint="give --draft MODEL|URL, or --mode autoregressive")
-    if plan.lookahead.verifier == "judge" and "judge" not in plan.models:
-        raise ConfigError(
-            "the judge verifier needs a judge model",
-            hint="give --judge MODEL|URL (--judge target shares the target), or --verifier exact",
-        )
 
 
 def _folder(name: str, output: Path | None, resume: bool) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Runtime, Sampling
+from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import built_in, deployments, load_deployment, override, probe
 from lr_sglang.runtimes.attach import api_key
 
@@ -21,6 +22,9 @@ FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 POCKET = re.compile(r"(?:^|/)pocket(?::|/weights/|/)(target|draft|judge)/?$")
 REFERENCE_DEPTH = 4
+# Said again here, because the packages that have them import SGLang; a test compares.
+VERIFIERS = ("judge", "exact", "random")
+JUDGE_PROMPTS = ("paper", "pocket")
 # Where a runtime is, and how much of a machine it takes: not what it answers.
 PLACEMENT = (
     *("url", "port", "gpus", "device", "tensor_parallel", "data_parallel"),
@@ -92,6 +96,37 @@ def settle(options: Mapping[str, Any]) -> Plan:
     look = look.replace(**_given(options, names))
     limits = deployment.limits.replace(**_given(options, ("max_tokens", "max_total_tokens")))
     return Plan(deployment, models, look, sampling, limits, _judge_prompt(options, deployment, models))
+
+
+def check(plan: Plan, mode: str) -> None:
+    """What is clear before a server starts.
+
+    Raises:
+        ConfigError: the mode lacks a role, or there is no such verifier or judge's prompt.
+    """
+    if mode != "lookahead":
+        return
+    if "draft" not in plan.models:
+        raise ConfigError("lookahead needs a draft model", hint="give --draft MODEL|URL, or --mode autoregressive")
+    kind, _, share = plan.lookahead.verifier.partition(":")
+    if kind not in VERIFIERS:
+        raise ConfigError(f"no verifier is called {kind!r}", hint=f"one of {', '.join(VERIFIERS)}")
+    if kind == "random" and not _is_share(share or "0.5"):
+        raise ConfigError(f"random: {share!r} is no acceptance rate", hint="for example random:0.6")
+    if kind == "judge" and "judge" not in plan.models:
+        raise ConfigError(
+            "the judge verifier needs a judge model",
+            hint="give --judge MODEL|URL (--judge target shares the target), or --verifier exact",
+        )
+    if kind == "judge" and plan.judge_prompt not in JUDGE_PROMPTS:
+        raise ConfigError(f"no judge prompt is called {plan.judge_prompt!r}", hint=f"one of {', '.join(JUDGE_PROMPTS)}")
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
 
 
 def _deployment(options: Mapping[str, Any]) -> Deployment:

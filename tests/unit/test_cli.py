@@ -1,0 +1,481 @@
+"""The command line: what it accepts, which setting wins, what it prints, and how it fails. No server is started."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang import verifiers
+from lr_sglang.cli import COMMANDS, cli, session, settings
+from lr_sglang.errors import LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
+from lr_sglang.programs.judge import PROMPTS
+from lr_sglang.runtimes import probe
+from tests.scripted import ScriptedTransport
+from tests.scripted_cli import Servers, transports
+
+ROOT = Path(__file__).parents[2]
+FAST = ["run", "how many?"]
+
+
+@pytest.fixture
+def servers(monkeypatch):
+    double = Servers()
+    monkeypatch.setattr(session, "session", double)
+    return double
+
+
+@pytest.fixture
+def call(tmp_path, servers, monkeypatch):
+    """Calls the command line in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def invoke(*arguments, **more):
+        return CliRunner().invoke(cli, [str(a) for a in arguments], **more)
+
+    return invoke
+
+
+def records(folder):
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text("utf-8").splitlines()]
+
+
+def the_records(tmp_path):
+    (file,) = tmp_path.glob("runs/*/records.jsonl")
+    return records(file.parent)
+
+
+# -- help
+
+
+def commands():
+    with click.Context(cli) as ctx:
+        return {name: cli.get_command(ctx, name) for name in cli.list_commands(ctx)}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_has_an_example(call, name):
+    result = call(name, "--help")
+    assert result.exit_code == 0
+    assert "Examples:" in result.output
+    assert max(map(len, result.output.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"]], ids=" ".join)
+def test_help_answers_at_once(arguments):
+    """Half a second, on a machine that may be busy: the best of a few tries counts."""
+    best = float("inf")
+    for _ in range(8):
+        began = time.monotonic()
+        subprocess.run([sys.executable, ROOT / "cli.py", *arguments], check=True, capture_output=True)
+        best = min(best, time.monotonic() - began)
+        if best < 0.5:
+            return
+    pytest.fail(f"{best:.2f} s")
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from click.testing import CliRunner; from lr_sglang.cli import cli\n"
+        "assert not CliRunner().invoke(cli, ['run', '--help']).exit_code\n"
+        "assert not {'torch', 'sglang', 'transformers', 'rich', 'urllib3'} & sys.modules.keys(), sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_version_is_the_packages(call):
+    assert call("--version").output.startswith("lr-sglang, version ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_a_variable_that_works(monkeypatch, name):
+    """Each is given a value by its variable, and the parser sees it."""
+    command = commands()[name]
+    for option in (p for p in command.params if isinstance(p, click.Option)):
+        value = {"choice": lambda o: o.type.choices[-1], "float": lambda o: "2.5", "float range": lambda o: "2.5"}.get(
+            option.type.name, lambda o: "3"
+        )(option)
+        if option.is_flag:
+            value = "1"
+        variable = f"LR_SGLANG_{name}_{option.name}".upper()
+        with monkeypatch.context() as changed:
+            changed.setenv(variable, value)
+            with click.Context(cli, info_name="lr-sglang", auto_envvar_prefix="LR_SGLANG") as parent:
+                context = command.make_context(name, [], parent=parent)
+            source = context.get_parameter_source(option.name)
+            assert source is click.core.ParameterSource.ENVIRONMENT, variable
+
+
+# -- one question
+
+
+def test_one_question_prints_its_steps_and_leaves_a_record(call, tmp_path):
+    result = call(*FAST, "--verifier", "exact")
+    assert result.exit_code == 0, result.output
+    marks = [line[0] for line in result.stdout.splitlines()]
+    assert marks == ["+", "~", "+", "+"]
+    assert "answer: 17" in result.stderr
+    assert "1 of" not in result.stdout
+    (record,) = the_records(tmp_path)
+    assert record["text"].startswith("First this.\n\nThen that.")
+    assert (record["answer"], record["correct"], record["mode"]) == ("17", None, "lookahead")
+    assert record["config"]["lookahead"]["verifier"] == "exact"
+
+
+def test_autoregressive_steps_are_the_targets_own(call):
+    assert [line[0] for line in call(*FAST, "--mode", "autoregressive").stdout.splitlines()] == ["|"] * 4
+
+
+def test_quiet_prints_the_answer_alone(call):
+    result = call(*FAST, "--quiet", "--mode", "autoregressive")
+    assert result.stdout == "First this.\n\nThen that.\n\nAnd so on.\n\nSo the answer is \\boxed{17}.\n"
+    assert result.stderr == ""
+
+
+def test_json_prints_the_record_alone(call, tmp_path):
+    result = call(*FAST, "--json")
+    assert json.loads(result.stdout) == the_records(tmp_path)[0]
+    assert result.stderr == ""
+
+
+def test_a_question_from_standard_input(call, tmp_path):
+    assert call("run", "-", "--quiet", input="what?\n").exit_code == 0
+    assert the_records(tmp_path)[0]["question"] == "what?"
+
+
+def test_a_models_text_does_not_command_the_terminal(call, servers):
+    servers.transports["target"] = ScriptedTransport(lambda text, sampling: "a\x1b[2Jb [bold]c[/bold] \x9b1m\x07d\x03")
+    stdout = call(*FAST, "--mode", "autoregressive").stdout
+    assert stdout == "| a[2Jb [bold]c[/bold] 1md\n"
+
+
+# -- many questions
+
+
+def test_many_questions_end_in_a_table(call, tmp_path):
+    result = call("run", "--task", "pocket", "--limit", 3, "--samples", 2, "--concurrency", 2)
+    assert result.exit_code == 0, result.output
+    for name in ("accuracy", "alpha", "tokens/s", "wasted tokens", "prefix reuse, target", "judge calls"):
+        assert name in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    made = the_records(tmp_path)
+    assert sorted((r["question_id"], r["sample"]) for r in made) == [
+        (f"pocket-000{n}", s) for n in (1, 2, 3) for s in (0, 1)
+    ]
+    assert {r["correct"] for r in made} == {True, False}
+    assert len({r["branches"][0]["seed"] for r in made}) == 6
+
+
+def test_many_questions_as_json(call):
+    result = call("run", "--task", "pocket", "--range", "5:7", "--json")
+    table = json.loads(result.stdout)
+    assert table["samples"] == table["summary"]["lookahead"]["samples"] == 2
+    assert result.stderr == ""
+
+
+def test_a_file_of_questions_gets_the_instruction(call, tmp_path, servers):
+    (tmp_path / "some.jsonl").write_text('{"question": "how many?", "answer": 17}\n')
+    assert call("run", "--input", "some.jsonl").exit_code == 0
+    sent = "".join(map(chr, servers.transports["target"].requests[0]["input_ids"]))
+    assert "how many?\nPlease reason step by step" in sent
+    assert call("run", "--input", "some.jsonl", "--prompt-suffix", "", "--name", "bare").exit_code == 0
+    sent = "".join(map(chr, servers.transports["target"].requests[-1]["input_ids"]))
+    assert "Please" not in sent
+
+
+def test_demo_compares_both_modes_and_says_where_the_records_are(call, tmp_path, servers):
+    result = call("demo", "--questions", 2)
+    assert result.exit_code == 0, result.output
+    assert "speed-up (total seconds)" in result.stdout
+    assert "records: runs/demo_" in result.stderr.replace("\n", "")
+    assert "demonstration" in result.stderr
+    assert max(map(len, result.output.splitlines())) <= 80 + len(str(tmp_path))
+    assert [(r["question_id"], r["mode"]) for r in the_records(tmp_path)] == [
+        (f"pocket-000{n}", mode) for n in (1, 2) for mode in ("autoregressive", "lookahead")
+    ]
+    assert len(servers.started) == 1
+    assert call("demo", "--questions", 1, "--json", "--output", "x").stderr == ""
+
+
+# -- which setting wins
+
+
+def settled(**given):
+    return settings.settle(given)
+
+
+FILE = """
+judge_prompt = "pocket"
+[runtimes.target]
+model = "Qwen/Qwen3-8B"
+[runtimes.draft]
+model = "Qwen/Qwen3-0.6B"
+[sampling]
+temperature = 0.3
+[lookahead]
+depth = 9
+schedule = "sync"
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_command_line_over_file_over_family_over_defaults(file):
+    plan = settled(deployment=file, depth=3, top_p=0.5)
+    assert (plan.lookahead.depth, plan.lookahead.schedule, plan.lookahead.max_step_tokens) == (3, "sync", 100)
+    assert plan.sampling.to_dict() == {"temperature": 0.3, "top_p": 0.5, "top_k": 20, "min_p": 0.0, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [
+        ("Qwen/Qwen3-32B", (0.6, 0.95, 20)),
+        ("/models/DeepSeek-R1-Distill-Qwen-7B", (0.6, 0.95, -1)),
+        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", (0.6, 0.95, -1)),
+        ("some/other", (0.6, 0.95, -1)),
+    ],
+)
+def test_the_model_family_has_a_say(model, wanted):
+    sampling = settled(target=model).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == wanted
+
+
+def test_the_papers_numbers_hold_if_nobody_says_otherwise():
+    look = settled().lookahead
+    assert (look.width, look.max_step_tokens, look.half_sentence_guard, look.verifier) == (1, 100, True, "judge")
+    assert settled(target="a/b").lookahead.depth == 6
+
+
+def test_reference_defaults_yield_to_what_is_given(file):
+    assert settled(reference_defaults=True).lookahead.depth == 4
+    assert settled(reference_defaults=True, deployment=file).lookahead.depth == 4
+    assert settled(reference_defaults=True, depth=2).lookahead.depth == 2
+
+
+def test_zero_and_no_are_values(file):
+    plan = settled(deployment=file, temperature=0.0, half_sentence_guard=False)
+    assert plan.sampling.temperature == 0
+    assert plan.lookahead.half_sentence_guard is False
+
+
+def test_a_target_of_ones_own_does_not_get_pocket_helpers():
+    assert settled(target="a/b").models == {"target": "a/b"}
+    assert settled(target="a/b", judge="target").models == {"target": "a/b", "judge": "a/b"}
+    assert set(settled(draft="a/b").models) == {"target", "draft", "judge"}
+
+
+def test_a_runtime_at_a_url_is_asked_for_its_model(monkeypatch):
+    info = probe.ModelInfo("/somewhere/pocket/weights/judge", "", True)
+    monkeypatch.setattr(probe, "model_info", lambda url, **more: info)
+    plan = settled(judge="http://user:secret@host:1")
+    assert plan.models["judge"] == "pocket:judge"
+    assert plan.judge_prompt == "pocket"
+    assert "secret" not in json.dumps([plan.placement(), plan.config("lookahead")])
+
+
+def test_the_judges_prompt_follows_the_judge(file):
+    assert settled().judge_prompt == "pocket"
+    assert settled(judge="Qwen/Qwen2.5-7B-Instruct").judge_prompt == "paper"
+    assert settled(deployment=file).judge_prompt == "pocket"
+    assert settled(deployment=file, judge_prompt="paper").judge_prompt == "paper"
+
+
+def test_gpus_are_placed(file):
+    plan = settled(deployment=file, target_gpus=(1, 2))
+    assert plan.placement()["target"]["gpus"] == (1, 2)
+    assert "gpus" not in json.dumps(plan.config("lookahead"))
+
+
+# -- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "give one QUESTION, or --task NAME, or --input FILE"),
+        (["run", "a", "--task", "pocket"], "give one QUESTION"),
+        (["run", "a", "--limit", "3"], "--limit and --range are for"),
+        (["run", "  "], "the question is empty"),
+        (["run", "--task", "gsm9k"], "no task 'gsm9k'"),
+        (["run", "--input", "none.jsonl"], "cannot read the questions"),
+        (["run", "--task", "pocket", "--range", "9"], "'9' is no range"),
+        (["run", "a", "--depth", "0"], "depth: must be in 1..64"),
+        (["run", "a", "--width", "9"], "branches at once"),
+        (["run", "a", "--depth", "x"], "'x' is not a valid integer"),
+        (["run", "a", "--temperature", "-1"], "temperature: must be 0 or more"),
+        (["run", "a", "--temperature", "nan"], "temperature: must be"),
+        (["run", "a", "--top-p", "0"], "top_p: must be in"),
+        (["run", "a", "--max-tokens", "0"], "max_tokens: must be at least 1"),
+        (["run", "a", "--deployment", "none.toml"], "cannot read the deployment"),
+        (["run", "a", "--verifier", "guess"], "no verifier is called 'guess'"),
+        (["run", "a", "--verifier", "random:2"], "is no acceptance rate"),
+        (["run", "a", "--verifier", "random:x"], "is no acceptance rate"),
+        (["run", "a", "--judge-prompt", "x"], "no judge prompt is called"),
+        (["run", "a", "--target", "x/y"], "lookahead needs a draft model"),
+        (["run", "a", "--target", "x/y", "--draft", "x/z"], "the judge verifier needs a judge model"),
+        (["run", "a", "--target-gpus", "a"], "give numbers, such as 0 or 0,1"),
+        (["run", "a", "--mode", "fast"], "'fast' is not one of"),
+        (["run", "a", "--resume"], "no run called 'question'"),
+        (["run", "a", "--output", "/dev/null/x"], "cannot be written"),
+        (["walk"], "No such command 'walk'"),
+        (["demo", "--questions", "0"], "0 is not in the range"),
+    ],
+)
+def test_bad_input_is_a_named_error(call, servers, arguments, message):
+    result = call(*arguments)
+    assert message in result.stderr, result.output
+    assert result.exit_code in (1, 2)
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    assert not servers.started
+
+
+def test_a_hint_comes_with_the_error(call):
+    assert "Hint: give --draft MODEL|URL" in call("run", "a", "--target", "x/y").stderr
+
+
+def test_a_server_that_does_not_come_up_shows_the_end_of_its_log(call, monkeypatch):
+    def fail(*_):
+        raise LaunchError("the server ended with status 1", role="draft", hint="do this", detail="last words")
+
+    monkeypatch.setattr(session, "session", fail)
+    result = call(*FAST)
+    assert result.exit_code == 1
+    assert "last words" in result.stderr
+    assert "Error: draft: the server ended" in result.stderr
+    assert "Hint: do this" in result.stderr
+
+
+def test_a_bug_is_one_line_and_says_how_to_see_more(call, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError("oh\nno")
+
+    monkeypatch.setattr(session, "session", fail)
+    result = call(*FAST)
+    assert result.exit_code == 70
+    assert (
+        result.stderr.splitlines()[-1]
+        == "Internal error: ZeroDivisionError: oh no (a bug; LR_SGLANG_DEBUG=1 shows where)"
+    )
+    monkeypatch.setenv("LR_SGLANG_DEBUG", "1")
+    assert isinstance(call(*FAST, "--output", "again").exception, ZeroDivisionError)
+
+
+def failing(role, error, after=""):
+    """Scripted transports of which one fails, from the prompt on that ends with ``after``."""
+    made = transports()
+    made[role].fail = lambda text: error if text.endswith(after) else None
+    return made
+
+
+def test_a_target_that_is_gone_stops_the_run_and_keeps_the_records(call, servers, tmp_path):
+    servers.transports = transports()
+    broken = RuntimeDown("it does not answer", role="target", hint="is it running?")
+    requests = servers.transports["target"].requests
+    servers.transports["target"].fail = lambda text: broken if len(requests) > 8 else None
+    result = call("run", "--task", "pocket", "--limit", 9, "--output", "out")
+    assert result.exit_code == 1
+    assert "Error: target: it does not answer" in result.stderr
+    assert "--resume --output out" in result.stderr
+    kept = len(records(tmp_path / "out"))
+    assert 0 < kept < 9
+    servers.transports = transports()
+    assert call("run", "--task", "pocket", "--limit", 9, "--output", "out", "--resume").exit_code == 0
+    made = records(tmp_path / "out")
+    assert len(made) == 9 == len({r["question_id"] for r in made})
+
+
+@pytest.mark.parametrize("role", ["draft", "judge"])
+def test_a_draft_or_judge_that_fails_slows_and_is_said(call, servers, role):
+    servers.transports = failing(role, RuntimeDown("gone", role=role))
+    result = call(*FAST, "--output", "out")
+    assert result.exit_code == 0
+    assert f"Warning: {role}: it failed" in result.stderr
+    assert "And so on." in result.stdout
+    assert "+" not in [line[0] for line in result.stdout.splitlines()] or role == "judge"
+
+
+def test_a_dead_server_is_named_once(call, servers, monkeypatch):
+    class Dying(session.Session):
+        def newly_dead(self):
+            fresh, self._told = {"draft"} - self._told, {"draft"}
+            return sorted(fresh)
+
+    monkeypatch.setattr(session, "Session", Dying)
+    result = call("run", "--task", "pocket", "--limit", 3)
+    assert result.stderr.count("draft: its server has ended") == 1
+
+
+def test_one_sample_that_fails_does_not_end_the_run(call, servers, tmp_path):
+    requests = servers.transports["target"].requests
+    long = PromptTooLong("too long", role="target", hint="shorten it")
+    servers.transports["target"].fail = lambda text: long if len(requests) == 1 else None
+    result = call("run", "--task", "pocket", "--limit", 3, "--mode", "autoregressive")
+    assert result.exit_code == 0
+    assert [bool(r["error"]) for r in the_records(tmp_path)] == [True, False, False]
+    assert "failed" in result.stdout
+
+
+def test_when_every_sample_fails_the_run_has_failed(call, servers, tmp_path):
+    servers.transports = failing("target", RuntimeTimeout("too slow", role="target", hint="wait longer"))
+    result = call(*FAST, "--output", "out")
+    assert result.exit_code == 1
+    assert "Error: target: too slow" in result.stderr
+    assert "Hint: wait longer" in result.stderr
+    assert len(records(tmp_path / "out")) == 1
+
+
+# -- going on
+
+
+def test_a_finished_run_is_resumed_without_starting_anything(call, servers, tmp_path):
+    many = ["run", "--task", "pocket", "--limit", 2, "--output", "out"]
+    assert call(*many).exit_code == 0
+    assert call(*many).exit_code == 1  # not without --resume
+    result = call(*many, "--resume")
+    assert result.exit_code == 0
+    assert "2 of 2 samples are done already" in result.stderr
+    assert len(servers.started) == 1
+    assert call("run", "--task", "pocket", "--limit", 3, "--output", "out", "--resume").exit_code == 0
+    assert len(records(tmp_path / "out")) == 3
+
+
+def test_resume_finds_the_newest_run_of_the_name(call, servers):
+    assert call("run", "--task", "pocket", "--limit", 1).exit_code == 0
+    assert call("run", "--task", "pocket", "--limit", 1, "--resume").exit_code == 0
+    assert len(servers.started) == 1
+
+
+def test_another_configuration_is_not_resumed(call):
+    call(*FAST, "--output", "out")
+    result = call(*FAST, "--output", "out", "--resume", "--depth", 3)
+    assert result.exit_code == 1
+    assert "lookahead.depth: " in result.stderr
+    assert call("run", "another?", "--output", "out", "--resume").exit_code == 1
+
+
+def test_a_changed_file_of_questions_is_not_resumed(call, tmp_path):
+    file = tmp_path / "q.jsonl"
+    file.write_text('{"question": "a"}\n')
+    assert call("run", "--input", file, "--output", "out").exit_code == 0
+    file.write_text('{"question": "b"}\n')
+    assert "was another one then" in call("run", "--input", file, "--output", "out", "--resume").stderr
+
+
+def test_colour_is_for_terminals(call):
+    assert "\x1b" not in call(*FAST).output
+
+
+def test_what_is_checked_before_a_server_starts_is_what_there_is():
+    assert settings.VERIFIERS == verifiers.NAMES
+    assert tuple(PROMPTS) == settings.JUDGE_PROMPTS
