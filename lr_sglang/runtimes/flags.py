@@ -24,18 +24,20 @@ REPEATABLE_BACKENDS = ("triton", "fa3", "fa4")
 OWNED = {
     "host": "servers are for this machine only",
     "config": "write the flags into 'extra' one by one",
-    **dict.fromkeys(("model", "model-path"), "use 'model'"),
-    **dict.fromkeys(("port",), "use 'port'"),
-    **dict.fromkeys(("device",), "use 'device'"),
+    "api-key": "start the server yourself and give its 'url' and 'api_key_env'",
+    "admin-api-key": "start the server yourself and give its 'url'",
+    "model-path": "use 'model'",
+    "model": "use 'model'",
+    "tokenizer-path": "use 'tokenizer'",
+    "port": "use 'port'",
+    "device": "use 'device'",
+    "dtype": "use 'dtype'",
+    "quantization": "use 'quantization'",
+    "context-length": "use 'context_length'",
+    "mem-fraction-static": "use 'memory_fraction'",
+    "enable-deterministic-inference": "use 'repeatable'",
     **dict.fromkeys(("tp", "tp-size", "tensor-parallel-size"), "use 'tensor_parallel'"),
     **dict.fromkeys(("dp", "dp-size", "data-parallel-size"), "use 'data_parallel'"),
-    **dict.fromkeys(("mem-fraction-static",), "use 'memory_fraction'"),
-    **dict.fromkeys(("dtype",), "use 'dtype'"),
-    **dict.fromkeys(("quantization",), "use 'quantization'"),
-    **dict.fromkeys(("context-length",), "use 'context_length'"),
-    **dict.fromkeys(("tokenizer-path",), "use 'tokenizer'"),
-    **dict.fromkeys(("enable-deterministic-inference",), "use 'repeatable'"),
-    **dict.fromkeys(("api-key", "admin-api-key"), "start the server yourself and give its 'url' and 'api_key_env'"),
 }
 
 
@@ -152,9 +154,8 @@ def _devices(runtime: Runtime, visible: str | None, where: str) -> str:
     needed = runtime.tensor_parallel * runtime.data_parallel
     if len(runtime.gpus) < needed:
         raise ConfigError(
-            f"{where}: tensor_parallel x data_parallel = {needed}, but {len(runtime.gpus)} GPU is given"
-            if len(runtime.gpus) == 1
-            else f"{where}: tensor_parallel x data_parallel = {needed}, but {len(runtime.gpus)} GPUs are given"
+            f"{where}: gpus = {list(runtime.gpus)}, but tensor_parallel x data_parallel = {needed}",
+            hint="name as many GPUs as that",
         )
     if visible is None:
         return ",".join(map(str, runtime.gpus))

@@ -4,8 +4,8 @@ A script of its own, started with ``python -I -S guardian.py FD COMMAND...``; it
 FD is the reading end of a pipe whose writing end only the launching process holds. When that end closes, because the
 launcher closed it or because it died in whatever way (SIGKILL too), the command and all its descendants are ended.
 The guardian leads the session and the process group of the command, ends with the command's exit status, and as a
-"child subreaper" adopts whatever its descendants leave behind, in other process groups too. The command has a temporary
-directory of its own, because SGLang leaves the sockets between its processes behind; it goes with the command.
+"child subreaper" adopts whatever its descendants leave behind, in other process groups too. A variable TMPDIR that is
+empty asks for a temporary directory that goes with the command: SGLang leaves the sockets between its processes behind.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 GRACE = 1.0  # seconds between asking and killing; SGLang alone would drain its requests for much longer
 POLL = 0.1
@@ -37,12 +38,10 @@ def main(pipe: int, command: list[str]) -> int:
     os.set_inheritable(pipe, False)
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    with tempfile.TemporaryDirectory(prefix="lr-sglang-", ignore_cleanup_errors=True) as scratch:
-        # What PyTorch compiles is worth keeping: it stays where it would be.
-        cache = os.path.join(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")
+    with _scratch() as variables:
         child = subprocess.Popen(
             command,
-            env={"TORCHINDUCTOR_CACHE_DIR": cache, **os.environ, "TMPDIR": scratch},
+            env={**os.environ, **variables},
             preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
         )
         while child.poll() is None:
@@ -56,6 +55,15 @@ def main(pipe: int, command: list[str]) -> int:
     if status is None:
         status = -signal.SIGKILL
     return status if status >= 0 else 128 - status
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[dict[str, str]]:
+    if os.environ.get("TMPDIR") != "":
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="lr-sglang-", ignore_cleanup_errors=True) as folder:
+        yield {"TMPDIR": folder}
 
 
 def _ask_to_end(child: "subprocess.Popen[bytes]") -> None:

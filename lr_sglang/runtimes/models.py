@@ -30,7 +30,7 @@ def locate(model: str, role: str | None = None) -> str:
         return str(_pocket(model.removeprefix(POCKET), role))
     path = Path(model).expanduser()
     if is_path(model):
-        if not path.is_dir():
+        if not path.is_dir() and not (path.suffix == ".gguf" and path.is_file()):
             what = "is a file, not a model's directory" if path.exists() else "does not exist"
             raise ConfigError(
                 f"model {model!r} {what}", role=role, hint="give a directory, a hub name (owner/name) or pocket:target"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from lr_sglang.config import Runtime
 from lr_sglang.cpu import settings
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import models
 from lr_sglang.runtimes.flags import Device, Platform
 
@@ -28,13 +29,23 @@ def device(runtime: Runtime, role: str | None = None) -> Device:
 
 
 def platform(kind: Device, model: str) -> Platform:
-    """Flags and variables for a server of this model (a path or a hub name) on this kind of device."""
+    """Flags and variables for a server of this model (a path or a hub name) on this kind of device.
+
+    Raises:
+        SetupError: SGLang would not find what it needs of us on a CPU.
+    """
     if kind == "cuda":
         return Platform("cuda")
+    if not entry_points(group="sglang.srt.platforms", name="lr_sglang_cpu"):
+        raise SetupError(
+            "lr-sglang is not installed, only on the path: SGLang then does not find its operators for the CPU",
+            hint="install it: pip install -e . in its checkout",
+        )
     return Platform(
         "cpu",
         flags=settings.flags(),
-        env=settings.environment(all_models=_family(model) not in settings.MODEL_FILES),
+        # TMPDIR: see guardian.py. On a GPU it stays: libraries keep there what they compiled.
+        env={**settings.environment(all_models=_family(model) not in settings.MODEL_FILES), "TMPDIR": ""},
         module="lr_sglang.runtimes.launcher",
     )
 

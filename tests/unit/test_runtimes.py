@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.errors import ConfigError, LaunchError, RuntimeDown, RuntimeRefused, RuntimeTimeout
+from lr_sglang.errors import ConfigError, LaunchError, RuntimeDown, RuntimeRefused, RuntimeTimeout, SetupError
 from lr_sglang.runtimes import ProgressEvent, Server, diagnosis, flags, fleet, launch, models, options, platforms
 from lr_sglang.runtimes.attach import attach
 from lr_sglang.runtimes.flags import Platform
@@ -38,7 +38,7 @@ if "--die" in options:
 nap = [sys.executable, "-S", "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"]
 child = subprocess.Popen(nap)
 stray = subprocess.Popen(nap, start_new_session=True)
-print("pids", os.getpid(), child.pid, stray.pid, "TMPDIR", os.environ["TMPDIR"], flush=True)
+print("pids", os.getpid(), child.pid, stray.pid, "TMPDIR", os.environ.get("TMPDIR"), flush=True)
 if "--late" in options:
     time.sleep(600)
 class Handler(BaseHTTPRequestHandler):
@@ -82,7 +82,7 @@ def start(fake: Path, tmp_path: Path) -> Iterator[object]:
         words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
         argv = [sys.executable, "-S", str(fake), "--port", str(reservation.port), "--model-path", str(tmp_path), *words]
         url = f"http://127.0.0.1:{reservation.port}"
-        server = Server("draft", argv, url, tmp_path / "logs" / f"{len(started)}.log", {"COLOUR": "blue"})
+        server = Server("draft", argv, url, tmp_path / "logs" / f"{len(started)}.log", {"TMPDIR": ""})
         started.append(server)
         server.start()
         server.reservation = reservation
@@ -230,6 +230,36 @@ def test_our_own_flags_are_sglangs():
     options.check([flag for flag in flags.OWNED if flag not in ("tp", "dp")], "OWNED")
 
 
+def test_a_checkout_that_is_not_installed_is_said_so(monkeypatch):
+    """SGLang finds us by our entry points."""
+    monkeypatch.setattr(platforms, "entry_points", lambda **_: ())
+    with pytest.raises(SetupError):
+        platforms.platform("cpu", "m")
+    assert platforms.platform("cuda", "m").module == "sglang.launch_server"
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "expected"),
+    [
+        (Runtime(model="m"), 1, "cuda"),
+        (Runtime(model="m"), 0, "cpu"),
+        (Runtime(model="m", device="cpu"), 1, "cpu"),
+        (Runtime(model="pocket:draft"), 1, "cpu"),
+        (Runtime(model="pocket:draft", device="cuda"), 1, "cuda"),
+        (Runtime(model="pocket:draft", gpus=(0,)), 1, "cuda"),
+        (Runtime(model="m", device="cuda"), 0, ConfigError),
+        (Runtime(model="m", gpus=(0,)), 0, ConfigError),
+    ],
+)
+def test_where_a_runtime_runs(monkeypatch, asked, there, expected):
+    monkeypatch.setattr(platforms, "_gpus", lambda: there)
+    if isinstance(expected, str):
+        assert platforms.device(asked) == expected
+    else:
+        with pytest.raises(expected):
+            platforms.device(asked)
+
+
 # --- models ----------------------------------------------------------------------------------------------------------
 
 
@@ -238,7 +268,10 @@ def test_where_models_are(tmp_path, monkeypatch):
     (tmp_path / "owner" / "here").mkdir(parents=True)
     assert models.locate("owner/name") == "owner/name"
     assert models.locate("owner/here") == models.locate("./owner/here") == str(tmp_path / "owner" / "here")
-    for wrong in ("./nothing", "/nothing", "~/nothing/at/all", "pocket:drafter"):
+    (tmp_path / "file").touch()
+    (tmp_path / "m.gguf").touch()
+    assert models.locate("./m.gguf") == str(tmp_path / "m.gguf")
+    for wrong in ("./nothing", "./file", "/nothing", "~/nothing/at/all", "pocket:drafter"):
         with pytest.raises(ConfigError) as caught:
             models.locate(wrong, "draft")
         assert caught.value.role == "draft" and caught.value.hint
