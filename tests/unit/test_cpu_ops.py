@@ -10,9 +10,9 @@ import torch
 
 from lr_sglang.cpu import operators, seeds, settings
 from lr_sglang.cpu.attention import BatchedAttention
-from lr_sglang.cpu.plan import DecodePlan, PooledPlan, plan_decode
+from lr_sglang.cpu.decode import Together, plan_decode
 
-ROWS = 400
+ROWS = 3000
 
 
 class Cache:
@@ -110,8 +110,8 @@ def test_decode_reads_rows_in_the_cheapest_way(where):
             step, tail = (1, 100 + 40 * i) if where == "shared prefix" else (7, 11 + i)
             own = torch.cat([torch.arange(50) * step + 10, torch.arange(length - 50) * step + tail])
         cache.table[request, :length] = own.int()
-    plan = plan_decode(cache.table, cache.requests, cache.seq_lens, 2, 0)
-    kind = type(getattr(plan, "rows", None)) if isinstance(plan, PooledPlan) else DecodePlan
+    plan = plan_decode(cache.table, cache.requests, cache.seq_lens, 2)
+    kind = type(plan.rows) if isinstance(plan, Together) else type(plan)
     assert kind is {"side by side": slice, "shared prefix": slice, "apart": kind}.get(where, torch.Tensor)
     query, key, value = torch.randn(4, 4, 16), torch.randn(4, 2, 16), torch.randn(4, 2, 16)
     if where == "apart":  # sequences that overlap by chance cannot all write their newest row

@@ -1,0 +1,63 @@
+"""Attention itself, over keys and values that lie ready, and what its plans share."""
+
+import torch
+import torch.nn.functional as F
+
+LANES = 16
+
+
+def attend(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float,
+    logit_cap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """One batch of attention; query heads that share a KV head are rows of it.
+
+    Args:
+        query: [batch, kv_heads, rows, dim].
+        keys, values: [batch, kv_heads, width, dim], in any layout.
+        mask: float32, added to the scores; broadcast to [batch, 1, rows, width].
+        logit_cap: where above 0, scores become cap * tanh(score / cap).
+        sinks: [heads]; each takes weight as one more column would, and gives no value.
+
+    Returns:
+        [batch, kv_heads, rows, dim].
+    """
+    if logit_cap <= 0 and sinks is None:
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask.to(query.dtype), scale=scale)
+    scores = query.float() @ keys.float().transpose(2, 3) * scale
+    if logit_cap > 0:
+        scores = logit_cap * torch.tanh(scores / logit_cap)
+    scores = scores + mask
+    if sinks is not None:
+        batch, kv_heads, rows = scores.shape[:3]
+        by_row = sinks.float().view(kv_heads, -1).repeat(1, rows * kv_heads // sinks.numel())
+        scores = torch.cat([scores, by_row.view(1, kv_heads, rows, 1).expand(batch, -1, -1, -1)], -1)
+    weights = torch.softmax(scores, -1)[..., : values.shape[2]]
+    return (weights @ values.float()).to(query.dtype)
+
+
+def additive(visible: torch.Tensor) -> torch.Tensor:
+    """A bool mask as float32: 0 where visible, -inf elsewhere."""
+    return torch.zeros(visible.shape).masked_fill_(~visible, float("-inf"))
+
+
+def padded_rows(req_to_token: torch.Tensor, requests: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
+    """The KV-cache rows of a batch, [batch, width] int64; 0, which is never written, where not `used`."""
+    table = req_to_token[:, : used.shape[1]].index_select(0, requests)
+    if table.shape[1] < used.shape[1]:  # the rounding went past the table's end
+        table = F.pad(table, (0, used.shape[1] - table.shape[1]))
+    return (table * used).to(torch.int64)
+
+
+def round_up(length: int) -> int:
+    """The width of a padded batch: a multiple of one vector of float32.
+
+    A sequence's own numbers then fall in the same vector lanes whatever the rest of the batch is, and the zeros
+    that the padding adds change no sum.
+    """
+    return -(-length // LANES) * LANES

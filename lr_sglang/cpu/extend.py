@@ -1,0 +1,115 @@
+"""An extend step, several new tokens per sequence: plan and attention, padded to one rectangle for the batch."""
+
+from dataclasses import dataclass
+
+import torch
+
+from lr_sglang.cpu.attend import additive, attend, padded_rows, round_up
+
+
+@dataclass(frozen=True)
+class ExtendPlan:
+    """Several new tokens per sequence, after a prefix that is in the KV cache.
+
+    rows: [batch * width] int64 KV-cache row of every column (0, never written, where padded).
+    mask: [batch, 1, longest * group, width] float32; `group` query heads share a KV head and lie side by side.
+    queries: [tokens] int64, row of each token among batch * longest padded ones; None where nothing is padded.
+    columns: [tokens] int64, column of each token's own key among batch * width.
+    """
+
+    rows: torch.Tensor
+    mask: torch.Tensor
+    queries: torch.Tensor | None
+    columns: torch.Tensor
+    batch: int
+    longest: int
+    width: int
+
+
+def plan_extend(
+    req_to_token: torch.Tensor,
+    requests: torch.Tensor,
+    seq_lens: torch.Tensor,
+    extend_lens: torch.Tensor,
+    group: int,
+    window: int,
+    tree_mask: torch.Tensor | None,
+) -> ExtendPlan:
+    """Plan an extend step.
+
+    `seq_lens` [batch] counts prefix and new tokens, `extend_lens` [batch] the new ones. `tree_mask`, where
+    given, is every sequence's [new, new] visibility among its new tokens, flattened one after the other.
+
+    Raises ValueError where a sequence is shorter than its new part, NotImplementedError for a tree in a
+    sliding window.
+    """
+    extend_lens = extend_lens.to(torch.int64)
+    prefix = seq_lens.to(torch.int64) - extend_lens
+    if bool((prefix < 0).any()):
+        raise ValueError(f"seq_lens {seq_lens.tolist()} shorter than extend_seq_lens {extend_lens.tolist()}")
+    batch, longest = seq_lens.shape[0], int(extend_lens.max())
+    width = round_up(int(seq_lens.max()))
+    column = torch.arange(width)
+    rows = padded_rows(req_to_token, requests, column < seq_lens.view(-1, 1)).view(-1)
+
+    sequence = torch.repeat_interleave(torch.arange(batch), extend_lens)
+    starts = extend_lens.cumsum(0) - extend_lens
+    offset = torch.arange(sequence.shape[0]) - starts[sequence]
+    queries = sequence * longest + offset
+    columns = sequence * width + prefix[sequence] + offset
+
+    # A padded query row is a later position of its sequence: it sees something, so no row is all -inf.
+    last = prefix.view(-1, 1, 1) + torch.arange(longest).view(1, -1, 1)
+    if tree_mask is None:
+        visible = column <= last
+        if window > 0:
+            visible &= column > last - window
+    elif window > 0:
+        raise NotImplementedError("extend_attention_cpu: a token tree in a sliding window")
+    else:
+        visible = (column < prefix.view(-1, 1, 1)).expand(batch, longest, width).contiguous()
+        visible[..., 0] |= torch.arange(longest) >= extend_lens.view(-1, 1)
+        per_token = extend_lens[sequence]
+        token = torch.repeat_interleave(torch.arange(sequence.shape[0]), per_token)
+        other = torch.arange(token.shape[0]) - (per_token.cumsum(0) - per_token)[token]
+        target = queries[token] * width + prefix[sequence[token]] + other
+        visible.view(-1)[target] = tree_mask[: token.shape[0]].to(torch.bool)
+    mask = additive(visible).repeat_interleave(group, dim=1).view(batch, 1, longest * group, width)
+    packed = batch * longest == sequence.shape[0]
+    return ExtendPlan(rows, mask, None if packed else queries, columns, batch, longest, width)
+
+
+def attend_extend(
+    plan: ExtendPlan,
+    query: torch.Tensor,
+    new_keys: torch.Tensor | None,
+    new_values: torch.Tensor | None,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    scale: float,
+    logit_cap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """query [tokens, heads, dim], new keys and values [tokens, kv_heads, dim] -> [tokens, heads, dim].
+
+    Without new keys and values, the caches must hold them already.
+    """
+    batch, longest, kv_heads = plan.batch, plan.longest, k_cache.shape[1]
+    _, heads, dim = query.shape
+    keys, values = _read(k_cache, new_keys, plan, query.dtype), _read(v_cache, new_values, plan, query.dtype)
+    if plan.queries is not None:
+        padded = query.new_zeros((batch * longest, heads, dim))
+        query = padded.index_copy_(0, plan.queries, query)
+    query = query.view(batch, longest, kv_heads, -1, dim).transpose(1, 2).reshape(batch, kv_heads, -1, dim)
+    result = attend(query, keys, values, plan.mask, scale, logit_cap, sinks)
+    result = result.view(batch, kv_heads, longest, heads // kv_heads, -1).transpose(1, 2)
+    result = result.reshape(batch * longest, heads, -1)
+    return result if plan.queries is None else result.index_select(0, plan.queries)
+
+
+def _read(cache: torch.Tensor, new: torch.Tensor | None, plan: ExtendPlan, dtype: torch.dtype) -> torch.Tensor:
+    """The cache's rows with the new tokens' own in their place, [batch, kv_heads, width, dim]."""
+    gathered = cache.index_select(0, plan.rows).to(dtype)
+    if new is not None:
+        gathered.index_copy_(0, plan.columns, new.view(-1, *cache.shape[1:]).to(dtype))
+    return gathered.view(plan.batch, plan.width, *cache.shape[1:]).transpose(1, 2)
