@@ -7,12 +7,12 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
@@ -120,11 +120,14 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path) -> Reservati
         options.check(list(flags.extras(runtime, where)), where)
     model = models.locate(runtime.model, role)
     platform = platforms.platform(platforms.device(runtime, role), model)
-    tokenizer = models.locate(runtime.tokenizer, role) if runtime.tokenizer else ""
+    found = runtime.replace(
+        tokenizer=models.locate(runtime.tokenizer, role) if runtime.tokenizer else None,
+        extra={key: _located(key, value, role) for key, value in runtime.extra.items()},
+    )
     reservation = Reservation(runtime.port, role)
     try:
         command = flags.command(
-            runtime.replace(tokenizer=tokenizer),
+            found,
             reservation.port,
             platform,
             model=model,
@@ -137,6 +140,16 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path) -> Reservati
     url = f"http://{HOST}:{reservation.port}"
     fleet.servers[role] = Server(role, command.argv, url, logs / f"{role}.log", command.env)
     return reservation
+
+
+def _located(flag: str, value: Any, role: str) -> Any:
+    """The token layer's own draft model may be a pocket model or a path too."""
+    is_draft = flag.lstrip("-").replace("_", "-") in ("speculative-draft-model", "speculative-draft-model-path")
+    return models.locate(value, role) if is_draft and isinstance(value, str) else value
+
+
+def _gpus(runtime: Runtime) -> Sequence[int]:
+    return runtime.gpus or range(runtime.tensor_parallel * runtime.data_parallel)
 
 
 class _Launch:
@@ -181,7 +194,7 @@ class _Launch:
         first, second = (self.fleet.deployment.runtimes[role] for role in (one, other))
         if any(platforms.device(runtime) == "cpu" for runtime in (first, second)):
             return False
-        return bool(set(first.gpus or (0,)) & set(second.gpus or (0,)))
+        return bool(set(_gpus(first)) & set(_gpus(second)))
 
     def _bring_up(self, role: str, after: list[Future[Attached]]) -> Attached:
         while not self.cancelled.is_set() and wait(after, 0.2).not_done:

@@ -545,6 +545,7 @@ def test_an_attached_role_has_no_server(faked, start, tmp_path):
         ({"tokenizer": "./nothing"}, ConfigError),
         ({"api_key_env": "KEY"}, ConfigError),
         ({"extra": {"port": 1}}, ConfigError),
+        ({"extra": {"speculative_draft_model_path": "./nothing"}}, ConfigError),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(faked, tmp_path, draft, error):
