@@ -29,10 +29,15 @@ def aligned(text: str, sampling: dict[str, Any]) -> str:
     return "a"
 
 
-def transports(seconds: float = 0.0) -> dict[str, ScriptedTransport]:
-    """Target, draft and judge; each of the target's requests takes ``seconds``."""
+def transports(seconds: float = 0.0, quick: int = 0, later: float = 0.0) -> dict[str, ScriptedTransport]:
+    """Target, draft and judge; a request to the target takes ``seconds``, or ``later`` after ``quick`` of them."""
+
+    def takes(text: str) -> float:
+        return later if quick and len(target.requests) > quick else seconds
+
+    target = ScriptedTransport(answers(), takes)
     return {
-        "target": ScriptedTransport(answers(), lambda text: seconds),
+        "target": target,
         "draft": ScriptedTransport(answers(draft=True), lambda text: seconds / 4),
         "judge": ScriptedTransport(aligned),
     }
@@ -55,5 +60,6 @@ class Servers:
 if __name__ == "__main__":
     from lr_sglang.cli import main
 
-    session.session = Servers(**transports(float(os.environ.get("SECONDS", "0"))))  # type: ignore[assignment]
+    times = [float(part) for part in os.environ.get("SECONDS", "0").split(",")]
+    session.session = Servers(**transports(*times))  # type: ignore[assignment, arg-type]
     main()

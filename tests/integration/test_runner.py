@@ -1,0 +1,231 @@
+"""Many samples: at a time, in order, stopped, killed and gone on with. The real runner over scripted runtimes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from lr_sglang.config import Lookahead, Sampling
+from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
+from lr_sglang.results.store import Store
+from lr_sglang.runner import Runner, Settings
+from lr_sglang.tasks import Question
+from lr_sglang.tasks.plan import plan
+from tests.scripted import deployment
+from tests.scripted_cli import transports
+
+ROOT = Path(__file__).parents[2]
+full = os.environ.get("LR_SGLANG_FULL") == "1"
+QUESTIONS = [Question(f"q{n}", f"question {n}?", "17") for n in range(8)]
+SETTINGS = Settings(lookahead=Lookahead(verifier="exact"))
+
+
+def runner(doubles, concurrency=1, settings=SETTINGS):
+    return Runner(deployment(**doubles).roles, settings, concurrency)
+
+
+def answered(records):
+    return [(r["question_id"], r["sample"], r["mode"]) for r in records]
+
+
+# -- in one process
+
+
+def test_every_sample_has_one_record():
+    work = plan(QUESTIONS, ("autoregressive", "lookahead"), 2)
+    with runner(transports(), 4) as running:
+        records = list(running.run(work))
+    assert sorted(answered(records)) == sorted(item.key for item in work)
+    assert all(r["answer"] == "17" and r["error"] is None for r in records)
+    texts = {r["text"] for r in records}
+    assert len(texts) == 1  # the exact verifier changes nothing
+
+
+def test_one_at_a_time_keeps_the_order():
+    work = plan(QUESTIONS[:2], ("autoregressive", "lookahead"))
+    with runner(transports()) as running:
+        assert answered(running.run(work)) == [item.key for item in work]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_as_many_at_a_time_as_asked_for(concurrency):
+    doubles = transports(0.05)
+    most, over = [], threading.Event()
+
+    def watch():
+        while not over.wait(0.002):
+            most.append(len(doubles["target"].running))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    with runner(doubles, concurrency) as running:
+        assert len(list(running.run(plan(QUESTIONS, ("autoregressive",))))) == len(QUESTIONS)
+    over.set()
+    watching.join()
+    assert max(most) == concurrency
+
+
+def test_the_seed_makes_a_run_another_and_the_sample_too():
+    def seeds(seed):
+        settings = Settings(lookahead=Lookahead(verifier="exact"), sampling=Sampling(seed=seed))
+        with runner(transports(), settings=settings) as running:
+            records = list(running.run(plan(QUESTIONS[:2], ("autoregressive",), 2)))
+        return [r["branches"][0]["seed"] for r in records]
+
+    assert seeds(1) == seeds(1)
+    assert not set(seeds(1)) & set(seeds(2))
+    assert len(set(seeds(1))) == 4
+
+
+def test_the_target_gone_ends_the_run_at_once():
+    doubles = transports(0.01)
+    doubles["target"].fail = lambda text: RuntimeDown("gone", role="target") if text else None
+    with runner(doubles, 2) as running:
+        with pytest.raises(RuntimeDown, match="gone"):
+            list(running.run(plan(QUESTIONS, ("lookahead",))))
+    assert not any(double.running for double in doubles.values())
+
+
+def test_what_the_deployment_cannot_do_is_said_before_anything_runs():
+    with runner({"target": transports()["target"]}) as running:
+        with pytest.raises(ConfigError, match="needs a draft"):
+            list(running.run(plan(QUESTIONS, ("lookahead",))))
+    no_judge = {role: double for role, double in transports().items() if role != "judge"}
+    with runner(no_judge, settings=Settings()) as running:
+        with pytest.raises(ConfigError, match="needs a judge"):
+            list(running.run(plan(QUESTIONS, ("lookahead",))))
+
+
+@pytest.mark.parametrize("mode", ["autoregressive", "lookahead"])
+def test_stopping_frees_the_runtimes_at_once(mode):
+    doubles = transports(60.0)
+    running = runner(doubles, 3)
+    failures = []
+
+    def go():
+        try:
+            list(running.run(plan(QUESTIONS, (mode,))))
+        except Cancelled as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    while len(doubles["target"].running) < 3:
+        time.sleep(0.01)
+    began = time.monotonic()
+    running.stop()
+    thread.join()
+    assert time.monotonic() - began < 3.0
+    assert failures
+    assert not any(double.running for double in doubles.values())
+    assert doubles["target"].aborted >= 3
+
+
+def test_a_bug_in_a_sample_reaches_the_caller():
+    def fail(item, step):
+        raise ZeroDivisionError
+
+    settings = Settings(lookahead=Lookahead(verifier="exact"), on_step=fail)
+    with runner(transports(), settings=settings) as running:
+        with pytest.raises(ZeroDivisionError):
+            list(running.run(plan(QUESTIONS, ("lookahead",))))
+
+
+def test_no_thread_is_left():
+    before = threading.active_count()
+    with runner(transports(), 4) as running:
+        list(running.run(plan(QUESTIONS, ("lookahead",))))
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() <= before
+
+
+# -- in a process of its own, which is killed
+
+
+def start(folder, *more, seconds="0.1", limit=40):
+    """``seconds`` as ``tests.scripted_cli`` takes it. Most of a start is importing SGLang."""
+    command = [sys.executable, "-m", "tests.scripted_cli", "run", "--task", "pocket", "--limit", str(limit)]
+    return subprocess.Popen(
+        [*command, "--output", str(folder), *more],
+        cwd=ROOT,
+        env={**os.environ, "SECONDS": seconds},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def lines(folder):
+    path = folder / "records.jsonl"
+    return path.read_bytes().split(b"\n") if path.exists() else [b""]
+
+
+def wait_for(folder, records, process):
+    deadline = time.monotonic() + 120
+    while len(lines(folder)) - 1 < records:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def finish(folder, limit=40):
+    """Goes on with a run to its end; returns the ids it answered."""
+    process = start(folder, "--resume", seconds="0", limit=limit)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, out + err
+    return [json.loads(line)["question_id"] for line in lines(folder)[:-1]]
+
+
+def test_kill_9_loses_at_most_the_sample_in_hand(tmp_path):
+    """Killed at different moments, again and again; no record is lost, none is made twice."""
+    kept = 0
+    for round_ in range(6 if full else 1):
+        process = start(tmp_path, *(["--resume"] if round_ else []))
+        wait_for(tmp_path, kept + 2 + round_, process)
+        process.kill()
+        process.communicate()
+        whole = lines(tmp_path)[:-1]
+        assert all(json.loads(line)["answer"] for line in whole)
+        assert len(whole) >= kept + 2 + round_
+        kept = len(whole)
+    before = lines(tmp_path)[:kept]
+    with (tmp_path / "records.jsonl").open("ab") as file:
+        file.write(b'{"schema":1,"question_id":"pocket-00')  # as if it had died while writing
+    ids = finish(tmp_path)
+    assert sorted(ids) == [f"pocket-{n:04d}" for n in range(1, 41)]
+    assert lines(tmp_path)[:kept] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if full else [signal.SIGINT])
+def test_ctrl_c_leaves_an_output_that_can_be_gone_on_with(tmp_path, number):
+    process = start(tmp_path, "--concurrency", "2", seconds="0.02,20,60")
+    wait_for(tmp_path, 2, process)
+    time.sleep(1.0)  # two samples are in hand, which would take minutes
+    began = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - began < 8.0
+    assert process.returncode == 128 + number, out + err
+    assert "Traceback" not in err
+    kept = len(lines(tmp_path)) - 1
+    assert f"{kept} of 40 samples are kept" in err
+    assert "--resume --output" in err
+    ids = finish(tmp_path)
+    assert len(ids) == len(set(ids)) == 40
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    with Store(tmp_path, {}, {}):
+        command = [sys.executable, "cli.py", "run", "--task", "pocket", "--output", str(tmp_path), "--resume"]
+        second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    assert "another run is writing to" in second.stderr
+    assert "Traceback" not in second.stderr
