@@ -17,6 +17,7 @@ from lr_sglang.backend import Generation
 from lr_sglang.dsl import Inbox, Inquiry, backend_of, end, fork, step, watch
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.job import Job
+from lr_sglang.reuse import Unsettled
 from lr_sglang.steps import Step, make_step, split_ids
 from lr_sglang.trace import StepRecord
 from lr_sglang.transport import Call
@@ -56,6 +57,7 @@ class Answer:
         self._began = time.monotonic()
         self._inbox = Inbox()
         self._open: dict[Branch | Inquiry | None, Call | None] = {}
+        self._unsettled = Unsettled()
         self._resting: dict[str, float] = {}
         s.sync()
         target = backend_of(s, "target")
@@ -99,6 +101,7 @@ class Answer:
         tokens = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
         watch(state, call)
         state += gen or step(max_tokens=tokens, **self.job.sampling.drawn())
+        end(state)  # once it has written: whatever happens here, no thread outlives its request
         return branch
 
     def ask(self, child: Node, pair: Pair) -> None:
@@ -132,6 +135,7 @@ class Answer:
         seed = self.job.seed(role, node.position, node.corrections, alternative)
         branch = Branch(role, node.position, alternative, seed, self._now())
         self.trace.branches.append(branch)
+        self._unsettled.add(branch)
         return branch
 
     def first_done(self) -> Node:
@@ -191,8 +195,7 @@ class Answer:
         if branch is None:
             return
         branch.ended = self._now()
-        result = branch.call.result
-        branch.call = None
+        result, branch.call = branch.call.result, None
         if isinstance(result, Cancelled):
             result = result.generation
         elif isinstance(result, LookaheadError):
@@ -200,8 +203,7 @@ class Answer:
         if isinstance(result, Generation):
             branch.prompt_tokens, branch.cached_tokens = result.prompt_tokens, result.cached_tokens
             branch.generated_tokens, branch.entry = len(result.ids), result.entry
-        if arrival.state is not None:
-            end(arrival.state)
+        self._unsettled.settle()
 
     def cancel_all_but_chosen(self, node: Node) -> None:
         """The step after ``node`` is decided: what hangs on another version of it is stopped, on the server too."""
@@ -291,10 +293,7 @@ class Answer:
                 self._measure(self._inbox.first_done(timeout=max(0.0, deadline - time.monotonic())))
             except queue.Empty:
                 break
-        for branch in self.trace.branches:
-            if branch.entry is not None:
-                branch.shared_tokens = self.roles[branch.role].ledger.shareable(branch.entry)
-                branch.entry = None
+        self._unsettled.settle(whatever=True)
         self.trace.drained = self._now()
 
     def _now(self) -> float:

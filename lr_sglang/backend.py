@@ -7,6 +7,7 @@ reaches whoever reads the state, as a named error and at once (SGLang's interpre
 
 from __future__ import annotations
 
+import threading
 import time
 from array import array
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 
 from sglang.lang.backend.base_backend import BaseBackend
 from sglang.lang.chat_template import ChatTemplate
+from sglang.lang.choices import ChoicesDecision
 from sglang.lang.interpreter import StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
@@ -112,33 +114,32 @@ class RuntimeBackend(BaseBackend):
 
     def generate(self, s: StreamExecutor, sampling_params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
         """Called by the interpreter in the state's thread. Never raises: see ``poison``."""
-        if isinstance(s.variables, _Poisoned):
-            return "", {}
-        call = getattr(s, "call", None) or Call()
+        call, s.call = getattr(s, "call", None) or Call(), None
         try:
             generation = self.ask(self.prompt_ids(s), sampling_params, call)
+            text = self._text(generation, isinstance(sampling_params.stop, StepStop))
         except Exception as error:  # noqa: BLE001 - it must reach the one who waits, whatever it is
             named = error if isinstance(error, LookaheadError) else BadReply(repr(error), role=self.role)
             named.role = named.role or self.role
             poison(s, named)
             call.end(named)
             return "", {}
-        ids = generation.ids[:-1] if generation.eos is not None else generation.ids
-        if isinstance(sampling_params.stop, StepStop):
-            text: str = TokenText.of(self.tokenizer.decode(ids), ids, self.tokenizer.vocabulary)
-        else:
-            text = generation.meta["text"]
-            if text == self.tokenizer.decode(ids):  # nothing was trimmed, so the ids are the text's
-                text = TokenText.of(text, ids, self.tokenizer.vocabulary)
         call.end(generation)
         return text, generation.meta
+
+    def _text(self, generation: Generation, is_step: bool) -> str:
+        ids = generation.ids[:-1] if generation.eos is not None else generation.ids
+        text, decoded = generation.meta["text"], self.tokenizer.decode(ids)
+        if is_step or text == decoded:  # nothing was trimmed, so the ids are the text's
+            return TokenText.of(decoded, ids, self.tokenizer.vocabulary)
+        return text
 
     def generate_stream(
         self, s: StreamExecutor, sampling_params: SglSamplingParams
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """One chunk: steps are short, and a program that streams sees each of them as it ends."""
         chunk = self.generate(s, sampling_params)
-        if not isinstance(s.variables, _Poisoned):
+        if not isinstance(s, _Failed):
             yield chunk
 
     def ask(self, ids: Sequence[int], params: SglSamplingParams, call: Call) -> Generation:
@@ -190,8 +191,12 @@ class RuntimeBackend(BaseBackend):
             raise BadReply("the end of sequence is not the last token", role=self.role)
         return generation
 
-    def select(self, s: StreamExecutor, choices: list[str], temperature: float, choices_method: Any = None) -> NoReturn:
-        raise ConfigError("select() needs SGLang's own RuntimeEndpoint", hint="use gen() with a regex instead")
+    def select(
+        self, s: StreamExecutor, choices: list[str], temperature: float, choices_method: Any = None
+    ) -> ChoicesDecision:
+        hint = "use gen() with a regex instead"
+        poison(s, ConfigError("select() needs SGLang's own RuntimeEndpoint", role=self.role, hint=hint))
+        return ChoicesDecision("", {})
 
     def shutdown(self) -> None:
         self.transport.close()
@@ -201,8 +206,8 @@ class RuntimeBackend(BaseBackend):
         self.transport.get("/flush_cache")
 
 
-class _Poisoned(dict[str, Any]):
-    """The variables of a state after a failure: what was there stays, anything later raises the failure."""
+class _Known(dict[str, Any]):
+    """The variables of a failed state: what was there stays, anything later raises the failure."""
 
     def __init__(self, known: dict[str, Any], error: LookaheadError) -> None:
         super().__init__(known)
@@ -215,21 +220,46 @@ class _Poisoned(dict[str, Any]):
         self.pop(key, None)
 
 
+def _guarded(name: str) -> property:
+    """An attribute that only the state's own thread can still read: a reader may have waited while it failed."""
+
+    def read(self: _Failed) -> Any:
+        if self.use_thread and threading.current_thread() is not self.worker:
+            raise self.error_
+        return self.__dict__[name]
+
+    def write(self: _Failed, value: Any) -> None:
+        self.__dict__[name] = value
+
+    return property(read, write)
+
+
+class _Failed(StreamExecutor):
+    """A state after a failure: what is added to it does nothing, and who reads or forks it gets the named error."""
+
+    text_, messages_, arguments = map(_guarded, ("text_", "messages_", "arguments"))
+
+    def _fail(self, *_: Any) -> NoReturn:
+        raise self.error_
+
+    text = messages = fork = _fail
+
+    def _execute(self, expression: Any) -> None:
+        for event in [*self.variable_event.values(), *(self.stream_var_event or {}).values()]:
+            event.set()
+        call, self.call = getattr(self, "call", None), None
+        if call is not None:
+            call.end(self.error_)
+
+    submit = _execute
+
+
 def poison(s: StreamExecutor, error: LookaheadError) -> None:
     """Makes a failed state raise ``error`` wherever it is read.
 
     SGLang's worker thread dies of an exception, and reads after that can wait for ever. So it is not told: the thread
     lives on, later expressions do nothing, and the reader gets the named error.
     """
-
-    def fail() -> NoReturn:
-        raise error
-
-    s.variables = _Poisoned({k: v for k, v in s.variables.items() if not _pending(s, k)}, error)
-    s.error_ = error
-    s.text = s.messages = fail
-
-
-def _pending(s: StreamExecutor, name: str) -> bool:
-    event = s.variable_event.get(name)
-    return event is not None and not event.is_set()
+    known = {k: v for k, v in s.variables.items() if k not in s.variable_event or s.variable_event[k].is_set()}
+    s.variables, s.error_ = _Known(known, error), error
+    s.__class__ = _Failed

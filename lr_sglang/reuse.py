@@ -10,13 +10,16 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from lr_sglang.tree import Branch
 
 
 @dataclass(eq=False)
 class Entry:
     """One request. Times are the runtime's own where it reports them, else those of sending and of the answer."""
 
+    ledger: Ledger = field(repr=False)
     prompt: array[int]
     entered: float
     prefilled: float = float("inf")
@@ -30,17 +33,22 @@ class Ledger:
 
     Args:
         size: how many requests to remember.
+        tokens: how many tokens their prompts may have in all (four bytes each).
     """
 
-    def __init__(self, size: int = 1024) -> None:
-        self._entries: deque[Entry] = deque(maxlen=size)
+    def __init__(self, size: int = 1024, tokens: int = 2**24) -> None:
+        self._entries: deque[Entry] = deque()
+        self._size, self._most, self._tokens = size, tokens, 0
         self._lock = threading.Lock()
 
     def add(self, ids: tuple[int, ...], now: float) -> Entry:
         """Notes a request that is about to be sent."""
-        entry = Entry(array("i", ids), now)
+        entry = Entry(self, array("i", ids), now)
         with self._lock:
             self._entries.append(entry)
+            self._tokens += len(ids)
+            while len(self._entries) > self._size or (self._tokens > self._most and len(self._entries) > 1):
+                self._tokens -= len(self._entries.popleft().prompt)
         return entry
 
     def shareable(self, entry: Entry) -> int:
@@ -65,6 +73,25 @@ class Ledger:
                 length += common_prefix(written, prompt[length : length + len(written)])
             best = max(best, min(length, most))
         return best
+
+
+class Unsettled:
+    """Branches of an answer, of which it is not known yet what they could have shared."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Branch] = deque()
+
+    def add(self, branch: Branch) -> None:
+        """Notes a branch, in the order in which they begin."""
+        self._waiting.append(branch)
+
+    def settle(self, whatever: bool = False) -> None:
+        """Looks up those with no unfinished branch before them (``whatever``: all), and lets go of their tokens."""
+        while self._waiting and (whatever or self._waiting[0].ended is not None):
+            branch = self._waiting.popleft()
+            if branch.entry is not None:
+                branch.shared_tokens = branch.entry.ledger.shareable(branch.entry)
+                branch.entry = None
 
 
 def common_prefix(a: array[int], b: array[int]) -> int:

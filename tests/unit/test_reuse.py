@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lr_sglang.reuse import Entry, Ledger, common_prefix
+from lr_sglang.reuse import Entry, Ledger, Unsettled, common_prefix
+from lr_sglang.tree import Branch
 
 
 def noted(ledger: Ledger, ids: str, entered: float, prefilled: float = 0.0, finished: float = 0.0, output: str = ""):
@@ -49,7 +50,7 @@ def test_an_output_can_be_shared_once_it_is_finished_but_for_its_last_token():
     ledger = Ledger()
     noted(ledger, HEAD, 1, prefilled=1, finished=5, output="abcd")
     for text, now, shared in (("abcdef", 3, 0), ("abcdef", 6, 3), ("abxdef", 6, 2)):
-        entry = Entry(array("i", map(ord, HEAD + text)), now)
+        entry = Entry(ledger, array("i", map(ord, HEAD + text)), now)
         assert ledger.shareable(entry) == len(HEAD) + shared
 
 
@@ -78,7 +79,40 @@ def test_only_the_last_requests_are_remembered():
     noted(ledger, HEAD, 1)
     for n in range(2):
         noted(ledger, f"{n}" + HEAD, 2)
-    assert ledger.shareable(Entry(array("i", map(ord, HEAD + "x")), 9)) == 0
+    assert ledger.shareable(Entry(ledger, array("i", map(ord, HEAD + "x")), 9)) == 0
+
+
+def test_long_prompts_are_forgotten_sooner():
+    ledger = Ledger(tokens=3 * len(HEAD))
+    for n in range(4):
+        noted(ledger, f"{n}{HEAD}"[: len(HEAD)], 1)
+    for n, shared in ((0, 0), (1, len(HEAD))):
+        assert ledger.shareable(Entry(ledger, array("i", map(ord, f"{n}{HEAD}")), 9)) == shared
+
+
+def test_a_branch_is_settled_once_all_before_it_have_ended():
+    ledger, unsettled = Ledger(), Unsettled()
+    first, second = Branch("target", 0), Branch("target", 1)
+    for branch in (first, second):
+        unsettled.add(branch)
+    first.entry, second.entry = ledger.add((1, 2), 1), ledger.add((1, 2, 3), 3)
+    second.ended = 4.0
+    unsettled.settle()
+    assert second.shared_tokens is None, "the first may have been prefilled in time"
+    first.entry.prefilled, first.ended = 2, 5.0
+    unsettled.settle()
+    assert (first.shared_tokens, second.shared_tokens) == (0, 2)
+    assert first.entry is second.entry is None
+
+
+def test_what_never_ended_is_settled_at_the_close():
+    ledger, unsettled = Ledger(), Unsettled()
+    stuck, second = Branch("target", 0), Branch("target", 1, ended=1.0)
+    unsettled.add(stuck)
+    unsettled.add(second)
+    second.entry = ledger.add((1, 2), 1)
+    unsettled.settle(whatever=True)
+    assert second.shared_tokens == 0
 
 
 ids = st.text("ab", min_size=1, max_size=6)

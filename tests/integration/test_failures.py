@@ -1,0 +1,303 @@
+"""A runtime that fails in an ordinary SGLang program: the reader gets the named error, at once, and nothing hangs."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sglang as sgl
+
+from lr_sglang.dsl import end, fork, on, step, watch
+from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown
+from lr_sglang.transport import Call
+from tests.scripted import END, ScriptedTransport, deployment
+
+DOWN = RuntimeDown("it died", role="target")
+BOUND = 5.0
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    """An error keeps the frames it came through, and with them a program's forks and their threads."""
+    yield
+    DOWN.__traceback__ = None
+
+
+def within_bounds(read: Callable[[], Any]) -> Any:
+    """What ``read`` returns or raises, but never a hang."""
+    ended: list[Any] = []
+
+    def run() -> None:
+        try:
+            ended.append(read())
+        except BaseException as error:  # noqa: BLE001
+            ended.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(BOUND)
+    assert ended, "it hangs"
+    return ended[0]
+
+
+def runtime(seconds: float = 0.0):
+    """Answers "ok", unless the prompt's text ends in "bad"."""
+    transport = ScriptedTransport(
+        lambda text, sampling: "ok" + chr(END),
+        seconds=lambda text: seconds,
+        fail=lambda text: DOWN if text.endswith("bad") else None,
+    )
+    return deployment(target=transport, draft=ScriptedTransport(lambda text, sampling: "draft" + chr(END)))
+
+
+@sgl.function
+def broken(s, then=None):
+    """One good variable, one that fails, and whatever comes after."""
+    s += sgl.user("hello")
+    s += sgl.assistant_begin()
+    s += sgl.gen("good", max_tokens=9)
+    s += "bad"
+    s += sgl.gen("failed", max_tokens=9)
+    if then is not None:
+        then(s)
+
+
+READS = {
+    "variable": lambda s: s["failed"],
+    "text": lambda s: s.text(),
+    "messages": lambda s: s.messages(),
+    "later variable": lambda s: (s.__iadd__(sgl.gen("later", max_tokens=3)), s["later"]),
+    "later text": lambda s: (s.__iadd__("more"), s.text()),
+}
+
+
+@pytest.fixture(params=[True, False], ids=["thread", "no thread"])
+def use_thread(request):
+    return request.param
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_reading_after_the_end_raises_the_named_error(read, use_thread):
+    s = within_bounds(lambda: broken.run(backend=runtime(), use_thread=use_thread))
+    error = within_bounds(lambda: read(s))
+    assert error is DOWN
+    assert error.role == "target"
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("seconds", [0.0, 0.05])
+def test_reading_inside_the_program_raises_the_named_error(read, use_thread, seconds):
+    error = within_bounds(lambda: broken.run(read, backend=runtime(seconds), use_thread=use_thread))
+    assert error is DOWN
+
+
+def test_what_was_there_before_stays(use_thread):
+    s = within_bounds(lambda: broken.run(backend=runtime(), use_thread=use_thread))
+    assert within_bounds(lambda: s["good"]) == "ok"
+    assert within_bounds(lambda: s.get_meta_info("good"))["finish_reason"]["type"] == "stop"
+    assert "failed" not in s
+    assert within_bounds(lambda: s.error()) is DOWN
+    assert within_bounds(lambda: s.sync()) is None
+
+
+def use_all_the_language(s):
+    """Expressions that would kill the interpreter's thread after a failure, and a variable after them."""
+    with s.var_scope("scope"):
+        s += "x"
+    s += sgl.assistant_end()
+    s += sgl.user("again")
+    s += sgl.assistant(sgl.gen("inside", max_tokens=3))
+    s += sgl.separate_reasoning(sgl.gen("thought", max_tokens=3), model_type="qwen3")
+    s += sgl.gen("failed", max_tokens=3)
+
+
+@pytest.mark.parametrize("name", ["scope", "inside", "thought", "failed", "afterwards"])
+def test_nothing_that_follows_a_failure_hangs(use_thread, name):
+    def then(s):
+        use_all_the_language(s)
+        s += sgl.gen("afterwards", max_tokens=3)
+        return s[name]
+
+    assert within_bounds(lambda: broken.run(then, backend=runtime(), use_thread=use_thread)) is DOWN
+
+
+def test_a_failed_state_asks_its_runtime_nothing_more(use_thread):
+    backend = runtime()
+    within_bounds(lambda: broken.run(use_all_the_language, backend=backend, use_thread=use_thread).sync())
+    assert len(backend.transport.requests) == 2
+
+
+@pytest.mark.parametrize("wait", [False, True], ids=["at once", "once it has failed"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_forking_a_failed_state_raises_its_error(use_thread, wait, size):
+    def then(s):
+        if wait:
+            s.sync()
+        s.fork(size)
+
+    backend = runtime(0.02)
+    assert within_bounds(lambda: broken.run(then, backend=backend, use_thread=use_thread)) is DOWN
+    assert len(backend.transport.requests) == 2, "no branch goes on without what its parent lacks"
+
+
+def test_a_fork_that_fails_leaves_its_siblings_alone():
+    @sgl.function
+    def program(s):
+        s += "start "
+        forks = s.fork(3)
+        for n, text in enumerate(("fine", "bad", "fine")):
+            forks[n] += text
+            forks[n] += sgl.gen("branch", max_tokens=3)
+        s["found"] = [within_bounds(lambda f=f: f["branch"]) for f in forks.states]
+        forks.join()
+
+    assert within_bounds(lambda: program.run(backend=runtime())["found"]) == ["ok", DOWN, "ok"]
+
+
+def test_a_state_moved_to_another_role_names_that_role():
+    @sgl.function
+    def program(s):
+        s += "bad"
+        draft = fork(s, "draft")
+        draft += step("guess")
+        s["guess"] = draft["guess"]
+        on(draft, "target")
+        draft += "bad"
+        draft += step("own")
+        try:
+            draft["own"]
+        finally:
+            end(draft)
+
+    with pytest.raises(LookaheadError) as caught:
+        program.run(backend=runtime())
+    assert caught.value.role == "target"
+
+
+# The thread that runs a streamed program dies of what the program raises; SGLang tells nobody.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_streamed_program_raises_the_named_error_too(read):
+    s = broken.run(read, backend=runtime(0.02), stream=True)
+    assert within_bounds(lambda: s["failed"]) is DOWN
+    assert within_bounds(lambda: read(s)) is DOWN
+    assert within_bounds(lambda: s["good"]) == "ok"
+
+
+def test_streaming_ends_when_the_runtime_fails():
+    def later(s):
+        s += sgl.gen("later", max_tokens=3)
+
+    s = broken.run(later, backend=runtime(0.02), stream=True)
+    assert within_bounds(lambda: list(s.text_iter())) is DOWN
+    s = broken.run(later, backend=runtime(0.02), stream=True)
+    assert within_bounds(lambda: list(s.text_iter("failed"))) in (DOWN, [])
+    assert within_bounds(lambda: s["later"]) is DOWN
+
+
+def test_a_batch_raises_for_the_sample_that_failed_only():
+    @sgl.function
+    def program(s, text):
+        s += text
+        s += sgl.gen("x", max_tokens=3)
+
+    done = within_bounds(
+        lambda: program.run_batch([{"text": t} for t in ("a", "bad", "c")], backend=runtime(), num_threads=2)
+    )
+    assert [within_bounds(lambda s=s: s["x"]) for s in done] == ["ok", DOWN, "ok"]
+
+
+def test_select_is_refused_with_a_name_and_hangs_nothing(use_thread):
+    @sgl.function
+    def program(s):
+        s += "a or b: "
+        s += sgl.select("choice", choices=["a", "b"])
+        s += sgl.gen("later", max_tokens=3)
+        s["later"]
+
+    error = within_bounds(lambda: program.run(backend=runtime(), use_thread=use_thread))
+    assert isinstance(error, ConfigError)
+    assert "regex" in error.hint
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {},
+        [],
+        {"text": "x", "output_ids": [1], "meta_info": {}},
+        {"text": "x", "output_ids": ["x"], "meta_info": {"finish_reason": {"type": "stop"}}},
+        {"text": "x", "output_ids": [-5], "meta_info": {"finish_reason": {"type": "stop"}}},
+        {"text": "x", "output_ids": [10**9], "meta_info": {"finish_reason": {"type": "stop"}}},
+        {"text": "x", "output_ids": [97], "meta_info": {"finish_reason": {"type": "stop", "matched": END}}},
+        {"text": "", "output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": "by someone"}}},
+        {"text": "", "output_ids": [], "meta_info": {"finish_reason": None}},
+    ],
+)
+def test_a_reply_that_is_no_generation_is_a_bad_reply(reply, monkeypatch, use_thread):
+    backend = runtime()
+    monkeypatch.setattr(backend.transport, "generate", lambda payload, call, timeout: reply)
+
+    @sgl.function
+    def program(s):
+        s += "q"
+        s += sgl.gen("x", max_tokens=3)
+        s["x"]
+
+    error = within_bounds(lambda: program.run(backend=backend, use_thread=use_thread))
+    if isinstance(error, BadReply):
+        assert error.role == "target"
+    else:
+        assert reply["output_ids"] == [-5], "which this tokenizer leaves out"
+
+
+def test_whatever_goes_wrong_in_the_transport_is_named(monkeypatch):
+    def explode(*args):
+        raise ZeroDivisionError("oh")
+
+    backend = runtime()
+    monkeypatch.setattr(backend.transport, "generate", explode)
+    error = within_bounds(lambda: broken.run(lambda s: s["good"], backend=backend))
+    assert isinstance(error, BadReply)
+    assert "oh" in str(error)
+
+
+def test_every_watched_call_ends_once():
+    """Also one on a state that has failed before, and one of two on the same state."""
+    heard: list[tuple[str, Any]] = []
+
+    @sgl.function
+    def program(s):
+        for name, text in (("first", "fine"), ("second", "bad"), ("third", "fine"), ("fourth", "")):
+            s += text
+            watch(s, Call(done=lambda result, name=name: heard.append((name, result))))
+            s += sgl.gen(name, max_tokens=3)
+            s.sync()
+        s += sgl.gen("unwatched", max_tokens=3)
+
+    within_bounds(lambda: program.run(backend=runtime()).sync())
+    assert [name for name, _ in heard] == ["first", "second", "third", "fourth"]
+    assert [result for _, result in heard][1:] == [DOWN] * 3
+
+
+def test_a_watched_call_is_used_for_one_generation():
+    heard = []
+
+    @sgl.function
+    def program(s):
+        watch(s, Call(done=heard.append))
+        s += "a" + sgl.gen("x", max_tokens=3) + sgl.gen("y", max_tokens=3)
+
+    within_bounds(lambda: program.run(backend=runtime()).sync())
+    assert len(heard) == 1
+
+
+def test_no_thread_is_left_behind_by_failures():
+    before = threading.active_count()
+    for _ in range(3):
+        within_bounds(lambda: broken.run(use_all_the_language, backend=runtime()).sync())
+    deadline = time.monotonic() + BOUND
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
