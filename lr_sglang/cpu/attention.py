@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
-from lr_sglang.cpu.decode import DecodePlan, attend_decode, plan_decode
+from lr_sglang.cpu.decode import DecodePlan, Padded, attend_decode, attend_padded, plan_decode
 from lr_sglang.cpu.extend import ExtendPlan, attend_extend, plan_extend
+from lr_sglang.cpu.kept import KeptRows
 
 
 class BatchedAttention:
@@ -20,6 +21,7 @@ class BatchedAttention:
         self._tensors: tuple[torch.Tensor | None, ...] = ()
         self._numbers: tuple[int, ...] = ()
         self._plan: DecodePlan | ExtendPlan | None = None
+        self._kept = KeptRows()
 
     def new_forward(self) -> None:
         """Forget the plan: another forward pass begins."""
@@ -74,22 +76,35 @@ class BatchedAttention:
         and returns [batch, heads, dim].
         """
         pool, loc = backend.token_to_kv_pool, forward_batch.out_cache_loc
-        table = backend.req_to_token_pool.req_to_token
-        plan = self._decode_plan(table, forward_batch.req_pool_indices, forward_batch.seq_lens, group, 0)
+        table, seq_lens = backend.req_to_token_pool.req_to_token, forward_batch.seq_lens
+        # Under speculation others write to the rows of a batch between its decode steps.
+        keep = forward_batch.spec_info is None
+        plan = self._decode_plan(table, forward_batch.req_pool_indices, seq_lens, group, 0, keep)
+        kept = self._kept if keep and isinstance(plan, Padded) else None
+        if kept is not None and isinstance(plan, Padded):
+            kept.begin(plan, seq_lens)
 
         def step(layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
             k_cache, v_cache = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
             k_cache.index_copy_(0, loc, key)
             v_cache.index_copy_(0, loc, value)
+            if kept is not None and isinstance(plan, Padded):
+                return attend_padded(plan, query, *kept.read(layer, plan, k_cache, v_cache, loc), scale)
             return attend_decode(plan, query, k_cache, v_cache, scale)
 
         return step
 
     def _decode_plan(
-        self, table: torch.Tensor, requests: torch.Tensor, seq_lens: torch.Tensor, group: int, window: int
+        self,
+        table: torch.Tensor,
+        requests: torch.Tensor,
+        seq_lens: torch.Tensor,
+        group: int,
+        window: int,
+        kept: bool = False,
     ) -> DecodePlan:
-        if not self._is_known((table, requests, seq_lens), (group, window)):
-            self._plan = plan_decode(table, requests, seq_lens, group, window)
+        if not self._is_known((table, requests, seq_lens), (group, window, kept)):
+            self._plan = plan_decode(table, requests, seq_lens, group, window, kept)
         assert isinstance(self._plan, DecodePlan)
         return self._plan
 
@@ -124,6 +139,7 @@ class BatchedAttention:
         Raises NotImplementedError for cross attention, ValueError as plan_extend does.
         """
         _refuse_encoder(is_cross_attn, encoder_lens)
+        self._kept.clear()
         group = q_extend.shape[1] // k_buffer.shape[1]
         tensors = (req_to_token, req_pool_indices, seq_lens, extend_seq_lens, tree_mask)
         if not self._is_known(tensors, (group, sliding_window_size)):

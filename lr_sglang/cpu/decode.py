@@ -32,13 +32,18 @@ DecodePlan = Padded | Together
 
 
 def plan_decode(
-    req_to_token: torch.Tensor, requests: torch.Tensor, seq_lens: torch.Tensor, group: int, window: int = 0
+    req_to_token: torch.Tensor,
+    requests: torch.Tensor,
+    seq_lens: torch.Tensor,
+    group: int,
+    window: int = 0,
+    kept: bool = False,
 ) -> DecodePlan:
     """Plan a decode step.
 
     `seq_lens` [batch] counts the new token; `group` query heads share a KV head; `window` > 0 hides what is
     further back. By measurement a row costs about 10 + batch * group units where it lies, 30 more if it is
-    gathered, and 28 for each sequence in a padded rectangle.
+    gathered, and 28 for each sequence in a padded rectangle, or 18 if that is kept from step to step.
     """
     column = torch.arange(round_up(int(seq_lens.max())))
     visible = column < seq_lens.view(-1, 1)
@@ -47,7 +52,7 @@ def plan_decode(
         visible &= column >= (seq_lens - window).view(-1, 1)
     batch, width = rows.shape
     queries = batch * group
-    padded = 28 * batch * width
+    padded = (18 if kept else 28) * batch * width
     own = torch.where(visible, rows, rows.gather(1, seq_lens.view(-1, 1) - 1))  # not padding, but a row seen anyway
     start, end = int(own.min()), int(own.max()) + 1
     column, spanned = own - start, (end - start) * (10 + queries)
@@ -74,17 +79,15 @@ def attend_decode(
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """query [batch, heads, dim] over caches [rows, kv_heads, dim] -> [batch, heads, dim]."""
-    batch, heads, dim = query.shape
-    kv_heads = k_cache.shape[1]
-    query = query.view(batch, kv_heads, -1, dim)
+    batch, kv_heads = query.shape[0], k_cache.shape[1]
     caches = (k_cache, v_cache)
     if isinstance(plan, Padded):
         keys, values = (
-            cache.index_select(0, plan.rows).view(batch, -1, *cache.shape[1:]).transpose(1, 2).to(query.dtype)
-            for cache in caches
+            cache.index_select(0, plan.rows).view(batch, -1, *cache.shape[1:]).to(query.dtype) for cache in caches
         )
-        return attend(query, keys, values, plan.mask, scale, logit_cap, sinks).reshape(batch, heads, -1)
-    query = query.transpose(0, 1).reshape(1, kv_heads, -1, dim)
+        return attend_padded(plan, query, keys, values, scale, logit_cap, sinks)
+    heads, dim = query.shape[1:]
+    grouped = query.view(batch, kv_heads, -1, dim).transpose(0, 1).reshape(1, kv_heads, -1, dim)
     keys, values = (
         (cache[plan.rows] if isinstance(plan.rows, slice) else cache.index_select(0, plan.rows))
         .transpose(0, 1)
@@ -92,8 +95,24 @@ def attend_decode(
         .to(query.dtype)
         for cache in caches
     )
-    result = attend(query, keys, values, plan.mask, scale, logit_cap, sinks)
+    result = attend(grouped, keys, values, plan.mask, scale, logit_cap, sinks)
     return result.view(kv_heads, batch, heads // kv_heads, -1).transpose(0, 1).reshape(batch, heads, -1)
+
+
+def attend_padded(
+    plan: Padded,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    logit_cap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """query [batch, heads, dim] over keys and values [batch, width, kv_heads, dim] -> [batch, heads, dim]."""
+    batch, heads, dim = query.shape
+    grouped = query.view(batch, keys.shape[2], -1, dim)
+    result = attend(grouped, keys.transpose(1, 2), values.transpose(1, 2), plan.mask, scale, logit_cap, sinks)
+    return result.reshape(batch, heads, -1)
 
 
 def _together_mask(column: torch.Tensor, count: int, group: int) -> torch.Tensor:

@@ -181,6 +181,65 @@ def test_a_plan_lives_for_one_forward_pass():
     assert not torch.allclose(first, second)
 
 
+class Server:
+    """What decode_step sees of SGLang: two layers, and a batch that grows by a token a step."""
+
+    def __init__(self, lens: list[int]) -> None:
+        self.cache = Cache(lens, 2, 16)
+        self.cache.table = torch.nn.functional.pad(self.cache.table, (0, 200))
+        self.layers = [(self.cache.k, self.cache.v), (self.cache.k + 1, self.cache.v + 1)]
+        self.batched = BatchedAttention()
+        self.backend = SimpleNamespace(
+            token_to_kv_pool=SimpleNamespace(
+                get_key_buffer=lambda layer: self.layers[layer][0], get_value_buffer=lambda layer: self.layers[layer][1]
+            ),
+            req_to_token_pool=SimpleNamespace(req_to_token=self.cache.table),
+        )
+        taken = set(self.cache.table.unique().tolist())
+        self.free = [row for row in torch.randperm(ROWS).tolist() if row not in taken]
+
+    def step(self) -> None:
+        """One step, checked against the operator, which remembers nothing."""
+        cache = self.cache
+        cache.seq_lens += 1
+        loc = torch.tensor([self.free.pop() for _ in cache.seq_lens])
+        cache.table[cache.requests, cache.seq_lens - 1] = loc.int()
+        forward = SimpleNamespace(
+            out_cache_loc=loc, seq_lens=cache.seq_lens, req_pool_indices=cache.requests, spec_info=None
+        )
+        self.batched.new_forward()
+        step = self.batched.decode_step(self.backend, forward, 2)
+        for layer, (k, v) in enumerate(self.layers):
+            count = len(cache.seq_lens)
+            query, key, value = torch.randn(count, 4, 16), torch.randn(count, 2, 16), torch.randn(count, 2, 16)
+            output = step(layer, 0.3, query, key, value)
+            cache.k, cache.v = k, v
+            torch.testing.assert_close(output, decode(cache, query, key, value))
+
+
+def test_rows_are_kept_between_steps_and_never_stale():
+    server = Server([150, 130, 140])
+    for _ in range(150):  # past the room that the first step made
+        server.step()
+    assert len(server.batched._kept._layers) == 2
+    # A new prompt takes rows that are in use again, with the batch looking as if nothing had happened.
+    for k, v in server.layers:
+        k.normal_(), v.normal_()
+    extend(Cache([2], 2, 16), torch.randn(2, 4, 16), None, None, [2], function=server.batched.extend)
+    server.step()
+    # A sequence leaves; the others stay.
+    server.cache.requests, server.cache.seq_lens = server.cache.requests[[0, 2]], server.cache.seq_lens[[0, 2]]
+    server.step()
+    server.step()
+    # A sequence moves to other rows.
+    moved = torch.tensor([server.free.pop() for _ in range(50)])
+    before = server.cache.table[server.cache.requests[0], :50].long()
+    for k, v in server.layers:
+        k[moved], v[moved] = torch.randn_like(k[before]), torch.randn_like(v[before])
+    server.cache.table[server.cache.requests[0], :50] = moved.int()
+    server.step()
+
+
 def test_what_cannot_be_served_says_so():
     cache = Cache([3], 1, 8)
     query = torch.randn(1, 2, 8)
