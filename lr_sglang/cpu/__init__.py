@@ -7,6 +7,7 @@ sglang is imported until then.
 """
 
 import os
+import sys
 
 SWITCH = "SGLANG_USE_CPU_ENGINE"
 
@@ -23,6 +24,10 @@ def platform() -> None:
     not a platform of its own: SGLang goes on with its CPU platform.
     """
     if enabled():
+        # Kernels for GPUs: importing them takes seconds and gigabytes, and none can run here. None makes
+        # `import flashinfer` an ImportError, which SGLang expects.
+        sys.modules.setdefault("flashinfer", None)  # type: ignore[arg-type]
+
         from lr_sglang.cpu import operators
 
         operators.register()
