@@ -43,10 +43,14 @@ def session(
     Raises:
         LookaheadError: as ``runtimes.launch``; one that comes of a server that died has the end of its log.
     """
-    loading = threading.Thread(target=_import, name="lr-import", daemon=True)
-    loading.start()
-    with launch(deployment, logs, progress, timeout) as fleet:
-        loading.join()
+    front = _FrontEnd(sum(not runtime.url for runtime in deployment.runtimes.values()))
+
+    def tell(event: ProgressEvent) -> None:
+        progress(event)
+        front.hear(event)
+
+    with launch(deployment, logs, tell, timeout) as fleet:
+        front.wait()
         from lr_sglang.connect import connect
 
         roles = connect(fleet)
@@ -59,11 +63,35 @@ def session(
                 backend.shutdown()
 
 
-def _import() -> None:
-    """What takes seconds to import. If something is wrong with it, the main thread will meet it again."""
-    with suppress(Exception):
-        for name in ("transformers.models.auto.tokenization_auto", "lr_sglang.connect", "lr_sglang.runner"):
-            importlib.import_module(name)
+class _FrontEnd:
+    """Imports SGLang's front end in a thread, which takes seconds, once the servers are on their way.
+
+    Not before: an import holds the interpreter's lock, and the servers, which take longer, would start later.
+
+    Args:
+        servers: how many are to be started.
+    """
+
+    def __init__(self, servers: int) -> None:
+        self._to_start = servers
+        self._thread = threading.Thread(target=self._work, name="lr-import", daemon=True)
+
+    def hear(self, event: ProgressEvent) -> None:
+        """Begins when every server has started, or when the first is further (they can be started in turn)."""
+        self._to_start -= event.stage == "starting"
+        if self._thread.ident is None and (self._to_start <= 0 or event.stage != "starting"):
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Returns when everything is imported."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @staticmethod
+    def _work() -> None:
+        with suppress(Exception):  # whatever it is, the main thread meets it when it imports the same
+            for name in ("transformers.models.auto.tokenization_auto", "lr_sglang.connect", "lr_sglang.runner"):
+                importlib.import_module(name)
 
 
 def _with_log(error: LookaheadError, fleet: Fleet) -> LookaheadError:

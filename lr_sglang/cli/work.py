@@ -78,11 +78,11 @@ def carry_out(order: Order, store: Store, display: Display) -> list[Record]:
         if todo:
             _make(order, todo, store, display)
     except (KeyboardInterrupt, LookaheadError):
-        kept = sum(store.done(item.key) for item in order.work)
-        display.warn(
-            f"{kept} of {len(order.work)} samples are kept; the same options with"
-            f" --resume --output {store.folder} go on from there"
-        )
+        if kept := sum(store.done(item.key) for item in order.work):
+            display.warn(
+                f"{kept} of {len(order.work)} samples are kept; the same options with"
+                f" --resume --output {store.folder} go on from there"
+            )
         raise
     records = [store.records[item.key] for item in order.work]
     if len(records) == 1:

@@ -6,6 +6,7 @@ in hand. A line that was cut off is recognised when the run is resumed.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -81,6 +82,7 @@ class Store:
         self.path = folder / RECORDS
         self.records: dict[Key, Record] = {}
         self.cut = 0
+        self._new = not folder.exists()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = self._held(folder / LOCK)
@@ -120,9 +122,14 @@ class Store:
         self.records[key(record)] = record
 
     def close(self) -> None:
-        """Lets others work here."""
+        """Lets others work here. A folder that we made, and nothing came into, goes."""
         if self._file >= 0:
             os.close(self._file)
+        if self._new and not self.records and {path.name for path in self.folder.iterdir()} <= {RECORDS, RUN, LOCK}:
+            with contextlib.suppress(OSError):
+                for name in (RECORDS, RUN, LOCK):
+                    (self.folder / name).unlink(missing_ok=True)
+                self.folder.rmdir()
         os.close(self._lock)
 
     def __enter__(self) -> Self:

@@ -111,6 +111,15 @@ def test_a_line_that_was_cut_off_goes_and_nothing_else(tmp_path, left):
     assert first.path.read_bytes() == both
 
 
+def test_a_run_to_which_nothing_happened_leaves_no_folder(tmp_path):
+    opened(tmp_path / "runs" / "a").close()
+    assert not list((tmp_path / "runs").iterdir())
+    with opened(tmp_path / "b"):
+        (tmp_path / "b" / "logs").mkdir()
+    opened(tmp_path).close()  # it was there before
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [".lock", "logs", "records.jsonl", "run.json"]
+
+
 def test_a_run_that_died_before_its_first_record_can_be_resumed(tmp_path):
     opened(tmp_path).close()
     (tmp_path / store.RUN).unlink()
