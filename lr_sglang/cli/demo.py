@@ -26,7 +26,7 @@ show how the method works, not what it gains with large models on GPUs."""
 @click.option("--seed", type=int, help="Of the run.  [default: 0]")
 @options.output
 def demo(
-    questions: int, temperature: float | None, seed: int | None, output: Path | None, as_json: bool, quiet: bool
+    questions: int, temperature: float | None, seed: int | None, output: Path | None, json: bool, quiet: bool
 ) -> None:
     """Answers a few problems in both modes and compares them.
 
@@ -44,7 +44,7 @@ def demo(
     from lr_sglang.results.store import new_folder
     from lr_sglang.tasks.plan import plan
 
-    display = _display(as_json, quiet)
+    display = _display(json, quiet)
     held_out = tasks.load("pocket")
     chosen, spare = held_out[:questions], held_out[-1:]
     order = work.Order(

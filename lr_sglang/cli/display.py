@@ -74,10 +74,13 @@ class Display:
         if not self.chatty or not step.text.strip():
             return
         mark, colour = MARKS.get(step.outcome, OWN)
-        text = Text(clean(step.text).strip())
-        line = Table.grid(padding=(0, 1))
-        line.add_row(Text(mark, style=f"bold {colour}"), text)
-        self.out.print(line)
+        text = clean(step.text).strip()
+        if self.out.is_terminal:
+            line = Table.grid(padding=(0, 1))
+            line.add_row(Text(mark, style=f"bold {colour}"), Text(text))
+            self.out.print(line)
+        else:  # as long as the model wrote it
+            self.out.print(Text(f"{mark} " + text.replace("\n", "\n  ")), soft_wrap=True)
         self._steps += 1
 
     def single(self, record: Record, where: Path) -> None:

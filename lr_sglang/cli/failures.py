@@ -28,11 +28,10 @@ class Failure(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         if self.error.detail:
-            click.secho("the end of its log:", err=True, dim=True)
-            click.secho(self.error.detail, err=True, dim=True)
-        click.echo(click.style("Error: ", fg="red", bold=True) + self.message, err=True)
+            click.echo(styled(f"the end of its log:\n{self.error.detail}", dim=True), err=True)
+        click.echo(styled("Error: ", fg="red", bold=True) + self.message, err=True)
         if self.error.hint:
-            click.echo(click.style("Hint: ", fg="yellow") + self.error.hint, err=True)
+            click.echo(styled("Hint: ", fg="yellow") + self.error.hint, err=True)
 
 
 class Stopped(KeyboardInterrupt):
@@ -54,6 +53,7 @@ def guarded() -> Iterator[None]:
             raise
         raise Failure(error) from error
     except KeyboardInterrupt as error:
+        click.echo("Stopped.", err=True)
         raise click.exceptions.Exit(getattr(error, "exit_code", 130)) from None
     except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
@@ -73,7 +73,12 @@ class Bug(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         text = " ".join(self.message.split())
-        click.secho(f"Internal error: {text} (a bug; {DEBUG}=1 shows where)", err=True, fg="red")
+        click.echo(styled(f"Internal error: {text} (a bug; {DEBUG}=1 shows where)", fg="red"), err=True)
+
+
+def styled(text: str, **style: Any) -> str:
+    """Coloured, where colour is wanted (click itself takes it out where there is no terminal)."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, **style)
 
 
 @contextmanager
@@ -86,7 +91,8 @@ def _signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    ends = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]  # as under nohup
+    before = {number: signal.signal(number, end) for number in ends}
     try:
         yield
     finally:

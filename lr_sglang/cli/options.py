@@ -84,6 +84,6 @@ sampling = together(
 
 output = together(
     click.option("--output", type=FOLDER, metavar="DIR", help="Where records go.  [default: runs/NAME_DATE_TIME]"),
-    click.option("--json", "as_json", is_flag=True, help="JSON on standard output, and nothing else there."),
+    click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there."),
     click.option("--quiet", is_flag=True, help="Only results: no progress, no notes."),
 )

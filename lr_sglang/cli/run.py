@@ -24,14 +24,13 @@ RUNS = Path("runs")
 @click.option("--task", metavar="NAME", help="A built-in task: pocket.")
 @click.option(
     "--input",
-    "input_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="JSONL with 'question' and, if known, 'answer' and 'id'.",
 )
 @click.option("--mode", type=click.Choice(["lookahead", "autoregressive"]), default="lookahead", show_default=True)
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many questions.")
-@click.option("--range", "span", metavar="A:B", help="Questions A to B-1, counted from 0.")
+@click.option("--range", metavar="A:B", help="Questions A to B-1, counted from 0.")
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers per question.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at a time.")
 @click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]")
@@ -58,7 +57,7 @@ def run(question: str | None, **given: Any) -> None:
     from lr_sglang.cli.display import Display
     from lr_sglang.cli.settings import check, settle
 
-    display = Display(as_json=given["as_json"], quiet=given["quiet"])
+    display = Display(as_json=given["json"], quiet=given["quiet"])
     source, questions = _questions(question, given)
     plan = settle(given)
     modes = [given["mode"]]
@@ -79,11 +78,11 @@ def _questions(question: str | None, given: dict[str, Any]) -> tuple[str, list[Q
     """The name of the source (none for a single question) and what it asks."""
     from lr_sglang import tasks
 
-    sources = [given["task"], given["input_file"], question]
+    sources = [given["task"], given["input"], question]
     if sum(source is not None for source in sources) != 1:
         raise click.UsageError("give one QUESTION, or --task NAME, or --input FILE")
     if question is not None:
-        if given["limit"] or given["span"]:
+        if given["limit"] or given["range"]:
             raise click.UsageError("--limit and --range are for --task and --input")
         text = sys.stdin.read().strip() if question == "-" else question
         if not text.strip():
@@ -92,8 +91,8 @@ def _questions(question: str | None, given: dict[str, Any]) -> tuple[str, list[Q
     if given["task"] and given["task"] not in tasks.names():
         hint = f"built-in tasks: {', '.join(tasks.names())}; a file of questions goes with --input"
         raise ConfigError(f"there is no task {given['task']!r}", hint=hint)
-    span = tasks.parse_range(given["span"]) if given["span"] else None
-    source = given["task"] or given["input_file"]
+    span = tasks.parse_range(given["range"]) if given["range"] else None
+    source = given["task"] or given["input"]
     return Path(source).name, tasks.load(source, given["limit"], span)
 
 
@@ -102,7 +101,7 @@ def _suffix(given: dict[str, Any]) -> str:
 
     if given["prompt_suffix"] is not None:
         return str(given["prompt_suffix"])
-    return suffix_for(given["task"] or (str(given["input_file"]) if given["input_file"] else None))
+    return suffix_for(given["task"] or (str(given["input"]) if given["input"] else None))
 
 
 def _folder(name: str, output: Path | None, resume: bool) -> Path:

@@ -131,10 +131,10 @@ def _is_share(text: str) -> bool:
 
 def _deployment(options: Mapping[str, Any]) -> Deployment:
     """The file's, or the pocket deployment; with a target of one's own and no file, only what is given."""
-    target = options.get("target")
-    if options.get("deployment") or not target:
+    if not _only_given(options):
         deployment = load_deployment(options.get("deployment") or deployments.DEFAULT)
     else:
+        target = options["target"]
         runtime = Runtime(url=target) if target.startswith(("http://", "https://")) else Runtime(model=target)
         deployment = Deployment("custom", {"target": runtime})
     for role in ROLES:
@@ -142,11 +142,16 @@ def _deployment(options: Mapping[str, Any]) -> Deployment:
     return deployment
 
 
+def _only_given(options: Mapping[str, Any]) -> bool:
+    """A target and no file: draft and judge are then those that are given, not the pocket models."""
+    return bool(options.get("target")) and not options.get("deployment")
+
+
 def _from_file(options: Mapping[str, Any]) -> dict[str, Any]:
     """The [sampling] that the file itself gives (a ``Deployment`` has defaults in it already)."""
-    name = options.get("deployment") or ("" if options.get("target") else deployments.DEFAULT)
-    if not name:
+    if _only_given(options):
         return {}
+    name = options.get("deployment") or deployments.DEFAULT
     path = deployments.BUILT_IN / f"{name}.toml" if name in built_in() else Path(name).expanduser()
     return tomllib.loads(path.read_text(encoding="utf-8")).get("sampling", {})
 
@@ -167,7 +172,7 @@ def _judge_prompt(options: Mapping[str, Any], deployment: Deployment, models: Ma
     """A judge from the command line is not the one that the file's prompt was written for."""
     if options.get("judge_prompt"):
         return str(options["judge_prompt"])
-    if options.get("judge") or deployment.name == "custom":
+    if options.get("judge") or _only_given(options):
         return "pocket" if models.get("judge", "").startswith("pocket:") else "paper"
     return deployment.judge_prompt
 

@@ -1,6 +1,8 @@
 """The command line: what it accepts, which setting wins, what it prints, and how it fails. No server is started."""
 
+import io
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -9,12 +11,14 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from lr_sglang import verifiers
-from lr_sglang.cli import COMMANDS, cli, session, settings
+from lr_sglang.cli import COMMANDS, cli, display, failures, session, settings
 from lr_sglang.errors import LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
-from lr_sglang.runtimes import probe
+from lr_sglang.runtimes import ProgressEvent, probe
+from lr_sglang.trace import StepRecord
 from tests.scripted import ScriptedTransport
 from tests.scripted_cli import Servers, transports
 
@@ -102,7 +106,8 @@ def test_every_option_has_a_variable_that_works(monkeypatch, name):
         )(option)
         if option.is_flag:
             value = "1"
-        variable = f"LR_SGLANG_{name}_{option.name}".upper()
+        longest = max(option.opts, key=len).removeprefix("--").replace("-", "_")
+        variable = f"LR_SGLANG_{name}_{longest}".upper()
         with monkeypatch.context() as changed:
             changed.setenv(variable, value)
             with click.Context(cli, info_name="lr-sglang", auto_envvar_prefix="LR_SGLANG") as parent:
@@ -472,8 +477,71 @@ def test_a_changed_file_of_questions_is_not_resumed(call, tmp_path):
     assert "was another one then" in call("run", "--input", file, "--output", "out", "--resume").stderr
 
 
-def test_colour_is_for_terminals(call):
+def test_colour_is_for_terminals(call, monkeypatch):
     assert "\x1b" not in call(*FAST).output
+    bad = ["run", "a", "--depth", "0"]
+    assert "\x1b[31m" in call(*bad, color=True).output
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in call(*bad, color=True).output
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with failures.guarded():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def on_a_terminal(monkeypatch, **more):
+    """A display that believes in its terminal, and what it writes there."""
+    written = io.StringIO()
+    shown = display.Display(**more)
+    shown.out = shown.err = Console(
+        file=written, force_terminal=True, width=80, color_system="standard", highlight=False
+    )
+    return shown, written
+
+
+def test_a_terminal_sees_the_servers_come_up(monkeypatch):
+    shown, written = on_a_terminal(monkeypatch)
+    with shown.starting() as starting:
+        starting(ProgressEvent("target", "starting", 0.0))
+        starting(ProgressEvent("target", "ready", 9.0))
+        assert "importing" in plain(starting)
+        starting.finish()
+    assert "runtimes: target ready 9 s" in written.getvalue()
+
+
+def plain(thing):
+    console = Console(file=io.StringIO(), width=80)
+    console.print(thing)
+    return console.file.getvalue()
+
+
+def test_a_terminal_sees_a_bar_and_coloured_steps(monkeypatch):
+    shown, written = on_a_terminal(monkeypatch)
+    for source, outcome in (("draft", "accepted"), ("target", "corrected"), ("target", "bonus")):
+        shown.step(StepRecord(0, "word " * 30 + "\n\n", 9, source, outcome, "delimiter", 1.0))
+    assert [f"\x1b[1;{colour}m{mark}" in written.getvalue() for mark, colour in (("+", 32), ("~", 33), ("|", 36))] == [
+        True
+    ] * 3
+    shown.begin(2, 0)
+    shown.end()
+    assert "0/2" in written.getvalue()
+    assert max(len(line) for line in click.unstyle(written.getvalue()).splitlines()) <= 80
+
+
+def test_quiet_is_quiet_on_a_terminal_too(monkeypatch):
+    shown, written = on_a_terminal(monkeypatch, quiet=True)
+    with shown.starting() as starting:
+        starting(ProgressEvent("target", "ready", 9.0))
+    shown.begin(2, 0)
+    shown.note("x")
+    assert written.getvalue() == ""
 
 
 def test_what_is_checked_before_a_server_starts_is_what_there_is():
