@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,16 @@ class Plan:
             "lookahead": self.lookahead.to_dict() if ahead else None,
             "judge_prompt": self.judge_prompt if judged else None,
         }
+
+    def needed(self, modes: Collection[str]) -> Deployment:
+        """The deployment without the runtimes that these modes do not use."""
+        roles = {"target"}
+        if "lookahead" in modes:
+            roles |= {"draft", "judge"} if self.lookahead.verifier == "judge" else {"draft"}
+        shared = {role: owner for role, owner in self.deployment.shared.items() if role in roles}
+        owners = {shared.get(role, role) for role in roles}
+        runtimes = {role: runtime for role, runtime in self.deployment.runtimes.items() if role in owners}
+        return self.deployment.replace(runtimes=runtimes, shared=shared)
 
     def placement(self) -> dict[str, Any]:
         """Where each role runs."""

@@ -99,7 +99,7 @@ def _make(order: Order, todo: list[Work], store: Store, display: Display) -> Non
     logs = store.folder / "logs"
     with (
         display.starting() as progress,
-        sessions.session(order.plan.deployment, logs, progress, order.launch_timeout) as live,
+        sessions.session(order.plan.needed(order.modes), logs, progress, order.launch_timeout) as live,
     ):
         progress.finish()
         from lr_sglang.runner import Runner, Settings

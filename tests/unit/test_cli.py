@@ -301,6 +301,21 @@ def test_gpus_are_placed(file):
     assert "gpus" not in json.dumps(plan.config("lookahead"))
 
 
+@pytest.mark.parametrize(
+    ("options", "roles"),
+    [
+        (["--mode", "autoregressive"], {"target"}),
+        (["--verifier", "exact"], {"target", "draft"}),
+        ([], {"target", "draft", "judge"}),
+        (["--judge", "target"], {"target", "draft"}),
+        (["--draft", "judge", "--verifier", "exact"], {"target", "judge"}),
+    ],
+)
+def test_only_what_is_needed_is_started(call, servers, options, roles):
+    assert call(*FAST, *options).exit_code == 0
+    assert set(servers.started[0].runtimes) == roles
+
+
 # -- what cannot be
 
 
