@@ -198,12 +198,24 @@ class RuntimeBackend(BaseBackend):
         poison(s, ConfigError("select() needs SGLang's own RuntimeEndpoint", role=self.role, hint=hint))
         return ChoicesDecision("", {})
 
+    def end_program(self, s: StreamExecutor) -> None:
+        """Called by ``s.end()``, which SGLang calls again when ``s`` is deleted: once is enough.
+
+        The second time it would ask the ended thread whether it lives, for which Python takes a global lock. The
+        garbage collector may delete ``s`` while this very thread holds it, and then every thread of the process stops.
+        """
+        s.end = _nothing
+
     def shutdown(self) -> None:
         self.transport.close()
 
     def flush_cache(self) -> None:
         """Empties the runtime's radix cache."""
         self.transport.get("/flush_cache")
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Known(dict[str, Any]):

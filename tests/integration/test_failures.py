@@ -80,6 +80,7 @@ def use_thread(request):
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_reading_after_the_end_raises_the_named_error(read, use_thread):
     s = within_bounds(lambda: broken.run(backend=runtime(), use_thread=use_thread))
+    within_bounds(s.sync)  # SGLang waits for ever for what is added to a state that has ended, had it not failed
     error = within_bounds(lambda: read(s))
     assert error is DOWN
     assert error.role == "target"
@@ -291,6 +292,16 @@ def test_a_watched_call_is_used_for_one_generation():
 
     within_bounds(lambda: program.run(backend=runtime()).sync())
     assert len(heard) == 1
+
+
+def test_a_state_is_ended_once():
+    """The garbage collector deletes states at any time, and then nothing may take a lock."""
+    s = broken.run(backend=runtime())
+    assert within_bounds(s.sync) is None
+    s.stream_executor.worker = s.stream_executor.queue = None
+    s.stream_executor.end()
+    s.__del__()
+    s.stream_executor.__del__()
 
 
 def test_no_thread_is_left_behind_by_failures():
