@@ -1,0 +1,32 @@
+"""Lookahead reasoning from Python: bring a deployment up, ask, and see how the answer came about.
+
+    python examples/ask.py "Ava has 4 boxes of 6 eggs and eats 5 eggs. How many are left?"
+    python examples/ask.py --deployment my.toml "..."
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import lr_sglang as lr
+
+
+@click.command()
+@click.argument("question")
+@click.option("--deployment", default="pocket", help="Built-in name or TOML file.")
+@click.option("--logs", type=click.Path(path_type=Path), default=Path("runs/logs"), help="Where servers log.")
+def main(question: str, deployment: str, logs: Path) -> None:
+    plan = lr.load_deployment(deployment)
+    with lr.deployed(plan, logs) as roles:
+        job = lr.Job(plan.lookahead, plan.sampling, lr.Limits(max_tokens=400))
+        job.verifier = lr.make_verifier("judge", roles, plan.judge_prompt)
+        state = lr.lookahead.run([{"role": "user", "content": question}], job, backend=roles["target"])
+        click.echo(state.text().removeprefix(question))
+        for step in job.record.steps:
+            click.echo(f"{step.seconds:6.2f} s  {step.outcome:9}  {step.source:6}  {step.tokens:3} tokens")
+
+
+if __name__ == "__main__":
+    main()
