@@ -16,7 +16,7 @@ def test_asking_from_python(pocket: Pocket, tmp_path: Path) -> None:
     deployment = tmp_path / "running.toml"
     runtimes = "".join(f'[runtimes.{role}]\nurl = "{pocket.fleet.urls[role]}"\n' for role in ROLES)
     deployment.write_text(f'name = "running"\njudge_prompt = "pocket"\n{runtimes}')
-    question = "Jack starts with 5 stickers. Emma brings 2 boxes with 6 stickers each. How many does Jack have at the end?"
+    question = "Jack starts with 5 stickers. Emma brings 2 boxes with 6 stickers each. How many has Jack?"
     command = [sys.executable, EXAMPLES / "ask.py", question, "--deployment", deployment, "--logs", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
