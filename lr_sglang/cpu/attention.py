@@ -20,7 +20,7 @@ class BatchedAttention:
     def __init__(self) -> None:
         self._tensors: tuple[torch.Tensor | None, ...] = ()
         self._numbers: tuple[int, ...] = ()
-        self._plan: DecodePlan | ExtendPlan | None = None
+        self._plan: DecodePlan | tuple[ExtendPlan, ...] | None = None
         self._kept = KeptRows()
 
     def new_forward(self) -> None:
@@ -146,10 +146,9 @@ class BatchedAttention:
             self._plan = plan_extend(
                 req_to_token, req_pool_indices, seq_lens, extend_seq_lens, group, sliding_window_size, tree_mask
             )
-        assert isinstance(self._plan, ExtendPlan)
-        o_extend.copy_(
-            attend_extend(self._plan, q_extend, k_extend, v_extend, k_buffer, v_buffer, sm_scale, logit_cap, sinks)
-        )
+        assert isinstance(self._plan, tuple)
+        for plan in self._plan:
+            attend_extend(plan, q_extend, k_extend, v_extend, k_buffer, v_buffer, o_extend, sm_scale, logit_cap, sinks)
 
 
 def decode_attention_cpu(*arguments: object) -> None:

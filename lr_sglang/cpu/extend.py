@@ -1,4 +1,7 @@
-"""An extend step, several new tokens per sequence: plan and attention, padded to one rectangle for the batch."""
+"""An extend step, several new tokens per sequence: plan and attention, padded to one rectangle for the batch.
+
+Where a long prompt would make the rectangle mostly padding, neighbours of unlike size go into several.
+"""
 
 from dataclasses import dataclass
 
@@ -6,17 +9,21 @@ import torch
 
 from lr_sglang.cpu.attend import additive, attend, padded_rows, round_up
 
+FREE_CELLS = 1 << 18  # queries x keys: padding up to here costs less than another call
+
 
 @dataclass(frozen=True)
 class ExtendPlan:
-    """Several new tokens per sequence, after a prefix that is in the KV cache.
+    """One rectangle: several new tokens per sequence, after a prefix that is in the KV cache.
 
-    rows: [batch * width] int64 KV-cache row of every column (0, never written, where padded).
+    tokens: which of the step's tokens are its sequences'.
+    rows: [batch * width] int64, KV-cache row of every column (0, never written, where padded).
     mask: [batch, 1, longest * group, width] float32; `group` query heads share a KV head and lie side by side.
     queries: [tokens] int64, row of each token among batch * longest padded ones; None where nothing is padded.
     columns: [tokens] int64, column of each token's own key among batch * width.
     """
 
+    tokens: slice
     rows: torch.Tensor
     mask: torch.Tensor
     queries: torch.Tensor | None
@@ -34,8 +41,8 @@ def plan_extend(
     group: int,
     window: int,
     tree_mask: torch.Tensor | None,
-) -> ExtendPlan:
-    """Plan an extend step.
+) -> tuple[ExtendPlan, ...]:
+    """Plan an extend step, in order of the sequences.
 
     `seq_lens` [batch] counts prefix and new tokens, `extend_lens` [batch] the new ones. `tree_mask`, where
     given, is every sequence's [new, new] visibility among its new tokens, flattened one after the other.
@@ -43,6 +50,37 @@ def plan_extend(
     Raises ValueError where a sequence is shorter than its new part, NotImplementedError for a tree in a
     sliding window.
     """
+    plans, first_token, first_cell = [], 0, 0
+    for part in _parts(extend_lens.tolist(), seq_lens.tolist()):
+        lens = extend_lens[part]
+        tree = None if tree_mask is None else tree_mask[first_cell:]
+        plans.append(_plan(req_to_token, requests[part], seq_lens[part], lens, group, window, tree, first_token))
+        first_token += int(lens.sum())
+        first_cell += int((lens.long() ** 2).sum())
+    return tuple(plans)
+
+
+def _parts(extend_lens: list[int], seq_lens: list[int]) -> list[slice]:
+    """Neighbours that share a rectangle: as long as no more than half of it is padding, or it is small."""
+    parts, start, longest, width, own = [], 0, 0, 0, 0
+    for i, (new, total) in enumerate(zip(extend_lens, seq_lens, strict=True)):
+        longest, width, own = max(longest, new), max(width, total), own + new * total
+        if i > start and (i + 1 - start) * longest * width > max(FREE_CELLS, 2 * own):
+            parts.append(slice(start, i))
+            start, longest, width, own = i, new, total, new * total
+    return [*parts, slice(start, len(seq_lens))]
+
+
+def _plan(
+    req_to_token: torch.Tensor,
+    requests: torch.Tensor,
+    seq_lens: torch.Tensor,
+    extend_lens: torch.Tensor,
+    group: int,
+    window: int,
+    tree_mask: torch.Tensor | None,
+    first_token: int,
+) -> ExtendPlan:
     extend_lens = extend_lens.to(torch.int64)
     prefix = seq_lens.to(torch.int64) - extend_lens
     if bool((prefix < 0).any()):
@@ -76,7 +114,8 @@ def plan_extend(
         visible.view(-1)[target] = tree_mask[: token.shape[0]].to(torch.bool)
     mask = additive(visible).repeat_interleave(group, dim=1).view(batch, 1, longest * group, width)
     packed = batch * longest == sequence.shape[0]
-    return ExtendPlan(rows, mask, None if packed else queries, columns, batch, longest, width)
+    tokens = slice(first_token, first_token + sequence.shape[0])
+    return ExtendPlan(tokens, rows, mask, None if packed else queries, columns, batch, longest, width)
 
 
 def attend_extend(
@@ -86,15 +125,17 @@ def attend_extend(
     new_values: torch.Tensor | None,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
+    output: torch.Tensor,
     scale: float,
     logit_cap: float = 0.0,
     sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """query [tokens, heads, dim], new keys and values [tokens, kv_heads, dim] -> [tokens, heads, dim].
+) -> None:
+    """The plan's tokens of query [tokens, heads, dim], new keys and values [tokens, kv_heads, dim], into output.
 
     Without new keys and values, the caches must hold them already.
     """
     batch, longest, kv_heads = plan.batch, plan.longest, k_cache.shape[1]
+    query = query[plan.tokens]
     _, heads, dim = query.shape
     keys, values = _read(k_cache, new_keys, plan, query.dtype), _read(v_cache, new_values, plan, query.dtype)
     if plan.queries is not None:
@@ -104,12 +145,12 @@ def attend_extend(
     result = attend(query, keys, values, plan.mask, scale, logit_cap, sinks)
     result = result.view(batch, kv_heads, longest, heads // kv_heads, -1).transpose(1, 2)
     result = result.reshape(batch * longest, heads, -1)
-    return result if plan.queries is None else result.index_select(0, plan.queries)
+    output[plan.tokens] = result if plan.queries is None else result.index_select(0, plan.queries)
 
 
 def _read(cache: torch.Tensor, new: torch.Tensor | None, plan: ExtendPlan, dtype: torch.dtype) -> torch.Tensor:
     """The cache's rows with the new tokens' own in their place, [batch, kv_heads, width, dim]."""
     gathered = cache.index_select(0, plan.rows).to(dtype)
     if new is not None:
-        gathered.index_copy_(0, plan.columns, new.view(-1, *cache.shape[1:]).to(dtype))
+        gathered.index_copy_(0, plan.columns, new[plan.tokens].view(-1, *cache.shape[1:]).to(dtype))
     return gathered.view(plan.batch, plan.width, *cache.shape[1:]).transpose(1, 2)

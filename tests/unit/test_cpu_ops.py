@@ -11,6 +11,7 @@ import torch
 from lr_sglang.cpu import operators, seeds, settings
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.decode import Together, plan_decode
+from lr_sglang.cpu.extend import plan_extend
 
 ROWS = 3000
 
@@ -126,8 +127,9 @@ def test_decode_reads_rows_in_the_cheapest_way(where):
 
 @pytest.mark.parametrize("lens,prefixes", [([4], [0]), ([3, 3], [9, 0]), ([1, 20, 5], [30, 0, 17]), ([2, 1], [0, 15])])
 @pytest.mark.parametrize("option", ["plain", "window", "sinks", "tree"])
-@pytest.mark.parametrize("heads,kv_heads", [(4, 2), (3, 3)])
-def test_extend_is_attention(lens, prefixes, option, heads, kv_heads):
+@pytest.mark.parametrize("heads,kv_heads,free", [(4, 2, 1 << 18), (3, 3, 1 << 18), (4, 2, 0)])
+def test_extend_is_attention(lens, prefixes, option, heads, kv_heads, free, monkeypatch):
+    monkeypatch.setattr("lr_sglang.cpu.extend.FREE_CELLS", free)  # 0: unlike sequences apart, however small
     dim, totals = 16, [a + b for a, b in zip(lens, prefixes, strict=True)]
     cache = Cache(totals, kv_heads, dim, seed=len(lens))
     tokens = sum(lens)
@@ -179,6 +181,16 @@ def test_a_plan_lives_for_one_forward_pass():
     second = decode(cache, query, key, value, function=batched.decode)
     torch.testing.assert_close(second, decode(cache, query, key, value))
     assert not torch.allclose(first, second)
+
+
+def test_a_long_prompt_does_not_pad_the_short_ones():
+    def sizes(new, total):
+        plans = plan_extend(torch.zeros(9, 3000, dtype=torch.int32), torch.arange(len(new)), torch.tensor(total),
+                            torch.tensor(new), 2, 0, None)  # fmt: skip
+        return [(plan.batch, plan.longest) for plan in plans]
+
+    assert sizes([5, 9, 7], [400, 300, 350]) == [(3, 9)]
+    assert sizes([5, 6, 1800, 7, 9], [400, 20, 1900, 350, 10]) == [(2, 6), (2, 1800), (1, 9)]
 
 
 class Server:
