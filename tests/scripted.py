@@ -5,6 +5,7 @@ They stand behind the real backend, interpreter and programs; only the HTTP and 
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -47,6 +48,7 @@ class ScriptedTransport:
     Args:
         seconds: how long a request takes, by its prompt text.
         fail: the error to raise, by its prompt text, or None.
+        deaf: so many aborts are ignored; the next one is heard.
     """
 
     def __init__(
@@ -54,8 +56,10 @@ class ScriptedTransport:
         write: Writer,
         seconds: Callable[[str], float] = lambda text: 0.0,
         fail: Callable[[str], LookaheadError | None] = lambda text: None,
+        deaf: int = 0,
     ) -> None:
-        self.write, self.seconds, self.fail = write, seconds, fail
+        self.write, self.seconds, self.fail, self.deaf = write, seconds, fail, deaf
+        self.most = 0  # generations at once that nobody had cancelled
         self.running: set[Call] = set()
         self.requests: list[dict[str, Any]] = []
         self.aborted = 0
@@ -68,7 +72,8 @@ class ScriptedTransport:
         error = self.fail(text)
         with self._changed:
             self.running.add(call)
-            aborted = self._changed.wait_for(lambda: call.cancelled, self.seconds(text))
+            self.most = max(self.most, sum(not c.cancelled for c in self.running))
+            aborted = self._changed.wait_for(lambda: call.cancelled and self.aborted > self.deaf, self.seconds(text))
             self.running.discard(call)
         if error is not None:
             raise error
@@ -106,6 +111,22 @@ def deployment(**transports: ScriptedTransport) -> RuntimeBackend:
     for backend in roles.values():
         backend.roles = roles
     return roles["target"]
+
+
+def reasoner(seed: int, alpha: float = 1.0, whole: str = "") -> Writer:
+    """A model whose next step depends on what stands before it; drafts with ``alpha`` < 1 often say something else.
+
+    ``whole`` is an answer (with its END) to go on with as long as the prompt is a prefix of it.
+    """
+
+    def write(text: str, sampling: dict[str, Any]) -> str:
+        rng = random.Random(repr((seed, text)))
+        if rng.random() > alpha:
+            rng = random.Random(repr((seed, alpha, text)))
+            return rng.choice(("other", "o", "", "\n")) + rng.choice((DELIMITER, DELIMITER, "\n\n\n", chr(END)))
+        return whole[len(text) :] if whole.startswith(text) and text != whole else "lost" + chr(END)
+
+    return write
 
 
 def chapters(steps: Sequence[str]) -> Writer:

@@ -1,0 +1,429 @@
+"""What lookahead reasoning keeps, refuses, counts and leaves alone, over scripted runtimes."""
+
+import threading
+import time
+
+import pytest
+
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.errors import Cancelled, PromptTooLong, RuntimeDown
+from lr_sglang.job import Job
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.judge import PROMPTS, agrees
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.tree import Verdict
+from lr_sglang.verifiers import Exact, Judge, Random
+from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
+
+QUESTION = [{"role": "user", "content": "How?"}]
+STEPS = ["First this.", "Then that.", "So far good.", "Almost there.", "Done: 42."]
+WHOLE = "\n\n".join(STEPS)
+SCHEDULES = ("async", "sync")
+E = chr(END)
+
+
+class Yes:
+    """A verifier that agrees with everything it is asked."""
+
+    name = "yes"
+
+    def __init__(self):
+        self.asked = []
+
+    def verify(self, inquiry):
+        self.asked.append(inquiry.pair)
+        return Verdict(True, self.name)
+
+
+def fixed(answer: str, **kwargs) -> ScriptedTransport:
+    """A model that knows one answer, and goes on with it at the length of what is there."""
+    return ScriptedTransport(lambda text, sampling: answer[len(text) :] or E, **kwargs)
+
+
+def solve(target, draft=None, verifier=None, schedule="async", job=None, program=lookahead, **options):
+    runtimes = {"target": target} | ({"draft": draft} if draft else {})
+    backend = deployment(**runtimes)
+    job = job or Job(Lookahead(schedule=schedule, **options), verifier=verifier or Exact())
+    s = program.run(QUESTION, job, backend=backend)
+    assert s.text().endswith(job.record.text)
+    return job.record
+
+
+@pytest.fixture(params=SCHEDULES)
+def schedule(request):
+    return request.param
+
+
+def slow(seconds):
+    return lambda text: seconds
+
+
+def test_an_accepted_step_keeps_the_drafts_text(schedule):
+    target, draft = fixed("One a.\n\nTwo b.\n\nEnd." + E, seconds=slow(0.01)), fixed("ONE A.\n\nTWO B.\n\nEND." + E)
+    record = solve(target, draft, Yes(), schedule)
+    assert record.text == "ONE A.\n\nTWO B.\n\nEND."
+    assert [s.source for s in record.steps] == ["draft"] * 3
+    assert record.steps[0].target_text == "One a.\n\n"
+
+
+def test_a_rejected_step_is_the_targets_and_what_follows_goes_on_from_it(schedule):
+    answer = WHOLE + E
+    draft = ScriptedTransport(lambda text, _: "no" + E if text.count("\n\n") == 2 else answer[len(text) :])
+    record = solve(ScriptedTransport(chapters(STEPS), slow(0.01)), draft, Exact(), schedule)
+    assert record.text == WHOLE
+    assert [s.outcome for s in record.steps] == ["accepted", "accepted", "corrected", "accepted", "accepted"]
+    assert record.cycles == 1
+
+
+def test_the_half_sentence_guard_accepts_nothing_after_a_cut(schedule):
+    answer = "abcdefgh\n\nij\n\nkl" + E
+    guarded = solve(fixed(answer, seconds=slow(0.01)), fixed(answer), Yes(), schedule, max_step_tokens=5)
+    assert guarded.text == "abcdefgh\n\nij\n\nkl"
+    assert [s.text for s in guarded.steps if s.source == "target"] == ["fgh\n\n"]
+    free = solve(
+        fixed(answer, seconds=slow(0.01)), fixed(answer), Yes(), schedule, max_step_tokens=5, half_sentence_guard=False
+    )
+    assert free.text == guarded.text
+    assert all(s.source == "draft" for s in free.steps)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [
+        ("Same." + E, "Same.\n\nMore." + E),
+        ("Same.\n\nMore." + E, "Same." + E),
+        ("Same.\n\nB." + E, "Same.more"),
+        ("Same.more", "Same.\n\nB." + E),
+        ("S</think>\n\nB" + E, "S\n\nB" + E),
+        ("S\n\nB" + E, "S</think>\n\nB" + E),
+    ],
+    ids=["END/DEL", "DEL/END", "DEL/CAP", "CAP/DEL", "think/", "/think"],
+)
+def test_versions_that_end_differently_are_never_accepted(schedule, target, draft):
+    """Not even by a judge that says yes to all it is asked."""
+    verifier = Yes()
+    record = solve(
+        fixed(target, seconds=slow(0.01)),
+        fixed(draft),
+        verifier,
+        schedule,
+        max_step_tokens=len("Same.\n\n") if "Same.more" in (target, draft) else 20,
+    )
+    assert record.steps[0].source == "target"
+    assert record.steps[0].verdicts[0].by == "ending"
+    assert all(pair.target.ending is pair.draft.ending for pair in verifier.asked)
+
+
+def test_a_draft_that_is_late_is_rejected_as_late():
+    record = solve(ScriptedTransport(chapters(STEPS)), fixed(WHOLE + E, seconds=slow(0.3)), Yes(), "async")
+    assert record.text == WHOLE
+    assert {v.by for s in record.steps for v in s.verdicts} == {"late"}
+    assert record.outcomes()["draft"] == {"rejected": len(STEPS)}
+
+
+def test_the_end_inside_an_accepted_draft_ends_the_answer_and_all_work(schedule):
+    target, draft = fixed("a.\n\nb" + E, seconds=slow(0.01)), fixed("A.\n\nB" + E)
+    record = solve(target, draft, Yes(), schedule)
+    assert (record.text, record.finish, record.ids[-1]) == ("A.\n\nB", "stop", END)
+    asked = len(target.requests), len(draft.requests)
+    time.sleep(0.05)
+    assert (len(target.requests), len(draft.requests)) == asked
+    assert not [r for r in target.requests + draft.requests if r["text"] == "A.\n\nB"], "nothing after the end"
+
+
+@pytest.mark.parametrize("limits", [Limits(max_tokens=17), Limits(max_total_tokens=17 + 7), Limits(max_tokens=1)])
+@pytest.mark.parametrize("mode", ["autoregressive", *SCHEDULES])
+@pytest.mark.parametrize("cap", [5, 100])
+def test_the_token_budget_is_exact(limits, mode, cap):
+    """The prompt of QUESTION has 7 tokens: four of text, and three marks."""
+    job = Job(
+        Lookahead("async" if mode == "autoregressive" else mode, max_step_tokens=cap), limits=limits, verifier=Exact()
+    )
+    program = autoregressive if mode == "autoregressive" else lookahead
+    target = ScriptedTransport(chapters(STEPS), slow(0.003))
+    record = solve(target, ScriptedTransport(chapters(STEPS)), job=job, program=program)
+    assert record.prompt_tokens == 7
+    assert len(record.ids) == (limits.max_tokens or 17)
+    assert record.text == WHOLE[: len(record.ids)]
+    assert record.finish == "length"
+
+
+@pytest.mark.parametrize("program", [lookahead, autoregressive])
+def test_a_prompt_that_leaves_no_room_is_too_long(program):
+    target = ScriptedTransport(chapters(STEPS))
+    with pytest.raises(PromptTooLong, match="7 tokens") as caught:
+        solve(target, job=Job(limits=Limits(max_total_tokens=7)), program=program)
+    assert caught.value.role == "target"
+    assert target.requests == []
+
+
+def broken(when):
+    return lambda text: RuntimeDown("gone") if when(text) else None
+
+
+@pytest.mark.parametrize(
+    "when",
+    [lambda text: True, lambda text: len(text) % 2 == 0, lambda text: text.count("\n\n") >= 2],
+    ids=["always", "sometimes", "from step 2"],
+)
+def test_a_failing_draft_makes_it_slower_and_never_wrong(schedule, when, monkeypatch):
+    monkeypatch.setattr("lr_sglang.answer.REST_SECONDS", 0.0)
+    draft = ScriptedTransport(chapters(STEPS), fail=broken(when))
+    record = solve(ScriptedTransport(chapters(STEPS), slow(0.01)), draft, Exact(), schedule)
+    assert record.text == WHOLE
+    assert record.failures["draft"] >= 1
+
+
+def test_a_draft_that_failed_is_left_alone_for_a_while(schedule):
+    draft = ScriptedTransport(chapters(STEPS), fail=broken(lambda text: True))
+    record = solve(ScriptedTransport(chapters(STEPS), slow(0.01)), draft, Exact(), schedule)
+    assert record.text == WHOLE
+    assert len(draft.requests) == 1
+
+
+def test_no_draft_at_all_is_plain_decoding(schedule):
+    record = solve(ScriptedTransport(chapters(STEPS)), None, Exact(), schedule)
+    assert [s.outcome for s in record.steps] == ["bonus"] * len(STEPS)
+    assert record.text == WHOLE
+
+
+@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("program", [lookahead, autoregressive])
+def test_a_failing_target_is_a_named_error_in_bounded_time(schedule, program, after):
+    target = ScriptedTransport(
+        chapters(STEPS),
+        lambda text: 0.01 if text.count("\n\n") >= after else 0.001,
+        fail=broken(lambda text: text.count("\n\n") >= after or program is autoregressive),
+    )
+    draft = ScriptedTransport(chapters(STEPS), slow(0.002))
+    job = Job(Lookahead(schedule), verifier=Exact())
+    threads, started = threading.active_count(), time.monotonic()
+    with pytest.raises(RuntimeDown) as caught:
+        solve(target, draft, job=job, program=program)
+    assert caught.value.role == "target"
+    assert time.monotonic() - started < 3
+    assert not target.running | draft.running
+    assert all(b.outcome for b in job.record.branches)
+    caught.value.__traceback__ = None
+    settle(threads)
+
+
+def settle(threads: int) -> None:
+    """Threads that have been told to end have a moment for it."""
+    deadline = time.monotonic() + 3
+    while threading.active_count() > threads and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert threading.active_count() <= threads
+
+
+def seeds(schedule, width=1, seed=0, question="q", sample=0):
+    job = Job(
+        Lookahead(schedule, width=width, depth=3),
+        Sampling(seed=seed),
+        verifier=Exact(),
+        question=question,
+        sample=sample,
+    )
+    target = ScriptedTransport(chapters(STEPS), slow(0.02))
+    solve(target, ScriptedTransport(chapters(STEPS)), job=job)
+    return {(b.role, b.position, b.alternative): b.seed for b in job.record.branches}, target
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_no_two_branches_of_other_places_share_a_seed(schedule, width):
+    by_place, target = seeds(schedule, width)
+    assert len(set(by_place.values())) == len(by_place)
+    assert {r["sampling_params"]["sampling_seed"] for r in target.requests} <= set(by_place.values())
+
+
+def test_the_same_run_has_the_same_seeds_and_another_has_others(schedule):
+    first = seeds(schedule)[0]
+    again = seeds(schedule)[0]
+    common = first.keys() & again.keys()
+    assert len(common) >= 2 * len(STEPS) - 1
+    assert {k: first[k] for k in common} == {k: again[k] for k in common}
+    for other in ({"seed": 1}, {"question": "r"}, {"sample": 1}):
+        assert not set(first.values()) & set(seeds(schedule, **other)[0].values())
+
+
+def test_a_runtime_that_honours_no_seed_is_sent_none_and_the_record_says_so():
+    target = ScriptedTransport(chapters(STEPS))
+    backend = deployment(target=target)
+    backend.seeded = False
+    job = Job(verifier=Exact())
+    lookahead.run(QUESTION, job, backend=backend)
+    assert job.record.seeded is False
+    assert not any("sampling_seed" in r["sampling_params"] for r in target.requests)
+
+
+# -- the judge
+
+
+def judged(label, target="Ist A.\n\nEnd" + E, draft="Is A.\n\nEnd" + E, schedule="async", **kwargs):
+    judge = ScriptedTransport(lambda text, sampling: label, **kwargs)
+    backend = deployment(target=fixed(target, seconds=slow(0.01)), draft=fixed(draft), judge=judge)
+    backend.roles["judge"].tokenizer = Whole()
+    job = Job(Lookahead(schedule), verifier=Judge(backend.roles["judge"], PROMPTS["paper"]))
+    lookahead.run(QUESTION, job, backend=backend)
+    return job.record, judge
+
+
+class Whole(CharTokenizer):
+    """The judge of these tests writes a label of one character: decode gives it its meaning."""
+
+    LABELS = {ord("A"): "aligned", ord("U"): "unaligned"}  # noqa: RUF012
+
+    def decode(self, ids):
+        return self.LABELS.get(ids[0], "") if tuple(ids) in {(65,), (85,)} else super().decode(ids)
+
+
+@pytest.mark.parametrize(
+    ("label", "yes"),
+    [("aligned", True), ("unaligned", False), ("ali", True), ("Aligned", False), ("", False), ("un", False)],
+)
+def test_the_label_decides_by_the_papers_rule(label, yes):
+    assert agrees(label) is yes
+
+
+@pytest.mark.parametrize(("label", "text"), [("A", "Is A.\n\nEnd"), ("U", "Ist A.\n\nEnd"), ("?", "Ist A.\n\nEnd")])
+def test_the_judge_decides(schedule, label, text):
+    record, judge = judged(label, schedule=schedule)
+    if label == "A":
+        assert record.text.startswith("Is A.\n\n")
+    else:
+        assert record.text.startswith("Ist A.\n\n")
+    assert record.steps[0].verdicts[0].by == "judge"
+    assert record.outcomes()["judge"]
+    asked = judge.requests[0]["sampling_params"]
+    assert (asked["max_new_tokens"], asked["temperature"]) == (1, 0.0)
+
+
+def test_versions_identical_but_for_space_around_them_need_no_question(schedule):
+    record, judge = judged("U", " a \n\nEnd" + E, "  a\n\nEnd" + E, schedule)
+    assert record.text == "  a\n\nEnd"
+    assert judge.requests == []
+    assert record.steps[0].verdicts[0].by == "identical"
+
+
+def test_what_is_judged_cannot_speak_for_the_judge():
+    """Braces stay as they are, and there are no more role marks than one question has."""
+    _, judge = judged("A", "x {draft} {0}.\n\nEnd" + E, "y {target} {}.\n\nEnd" + E)
+    prompt = judge.requests[0]["input_ids"]
+    text = "".join(map(chr, prompt))
+    assert "x {draft}" in text
+    assert "y {target} {}." in text
+    assert [i for i in prompt if i <= END] == [1, 2, 1], "the marks of one user message and of the answer"
+    assert text.endswith("[")
+
+
+def test_a_judge_that_fails_rejects_and_is_counted(schedule):
+    record, _ = judged("A", schedule=schedule, fail=broken(lambda text: True))
+    assert record.text == "Ist A.\n\nEnd"
+    assert record.failures["judge"] == len(record.of("judge"))
+    assert record.steps[0].verdicts[0].failed
+
+
+def test_a_judge_in_flight_when_the_answer_ends_is_cancelled():
+    judge = ScriptedTransport(lambda text, sampling: "A", slow(30))
+    backend = deployment(target=fixed("Ist" + E, seconds=slow(0.01)), draft=fixed("Is" + E), judge=judge)
+    job = Job(verifier=Judge(backend.roles["judge"], PROMPTS["paper"]))
+    threading.Timer(0.2, job.stop).start()
+    started = time.monotonic()
+    with pytest.raises(Cancelled):
+        lookahead.run(QUESTION, job, backend=backend)
+    assert time.monotonic() - started < 3
+    assert not judge.running
+    assert job.record.outcomes()["judge"] == {"cancelled": 1}
+
+
+class Slowly:
+    """A verifier with a thread of its own that replies long after the answer may have ended."""
+
+    name = "slowly"
+
+    def verify(self, inquiry):
+        timer = threading.Timer(0.1, inquiry.reply, [Verdict(True, self.name)])
+        timer.daemon = True
+        timer.start()
+
+
+def test_a_verifier_that_replies_after_the_end_disturbs_nothing():
+    job = Job(Lookahead(depth=3), verifier=Slowly())
+    threading.Timer(0.15, job.stop).start()
+    with pytest.raises(Cancelled):
+        solve(ScriptedTransport(chapters(STEPS), slow(0.01)), ScriptedTransport(chapters(STEPS)), job=job)
+    time.sleep(0.12)
+    assert all(b.outcome for b in job.record.branches)
+
+
+# -- two vocabularies
+
+
+class ShiftedTokenizer(CharTokenizer):
+    """Another vocabulary: the same characters under other ids, two blank lines as one token."""
+
+    vocabulary = "shifted"
+    BLANK = 5
+
+    def encode(self, text):
+        parts = text.split("\n\n")
+        ids = [self._letters(parts[0])]
+        ids += [(self.BLANK, *self._letters(part)) for part in parts[1:]]
+        return tuple(i for part in ids for i in part)
+
+    def _letters(self, text):
+        return tuple(ord(c) + 1000 for c in text if ord(c) > END)
+
+    def decode(self, ids):
+        return "".join("\n\n" if i == self.BLANK else chr(i - 1000) for i in ids if i > END)
+
+
+class ShiftedTransport(ScriptedTransport):
+    """A scripted runtime that reads and writes the ids of ShiftedTokenizer."""
+
+    def generate(self, payload, call, timeout):
+        known = ShiftedTokenizer()
+        plain = [i for one in payload["input_ids"] for i in ([one] if one <= END else map(ord, known.decode([one])))]
+        reply = super().generate(payload | {"input_ids": plain}, call, timeout)
+        ids = reply["output_ids"]
+        ended = ids[-1:] == [END]
+        written = "".join(map(chr, ids[:-1] if ended else ids))
+        reply["output_ids"] = [*known.encode(written), *([END] if ended else [])]
+        return reply
+
+
+def test_other_vocabularies_meet_at_step_boundaries(schedule):
+    """The draft's steps are text to the target, tokenised anew, one by one."""
+    target, draft = fixed("a.\n\nb.\n\nc." + E, seconds=slow(0.01)), ShiftedTransport(chapters(["A.", "B.", "C."]))
+    backend = deployment(target=target, draft=draft)
+    backend.roles["draft"].tokenizer = ShiftedTokenizer()
+    job = Job(Lookahead(schedule), verifier=Yes())
+    lookahead.run(QUESTION, job, backend=backend)
+    assert job.record.text == "A.\n\nB.\n\nC."
+    assert {r["text"] for r in target.requests} >= {"", "A.\n\n", "A.\n\nB.\n\n"}
+    assert all(s.source == "draft" for s in job.record.steps)
+
+
+def test_other_vocabularies_are_never_exactly_the_same(schedule):
+    target, draft = ScriptedTransport(chapters(STEPS), slow(0.01)), ShiftedTransport(chapters(STEPS))
+    backend = deployment(target=target, draft=draft)
+    backend.roles["draft"].tokenizer = ShiftedTokenizer()
+    job = Job(Lookahead(schedule, depth=2), verifier=Exact())
+    lookahead.run(QUESTION, job, backend=backend)
+    assert job.record.text == WHOLE
+    assert job.record.accepted == 0
+
+
+def test_a_random_oracle_accepts_about_its_share():
+    answer = "".join(f"step {n}.\n\n" for n in range(60)) + E
+    record = solve(fixed(answer, seconds=slow(0.002)), fixed(answer), Random(0.5), "sync", depth=4)
+    assert record.alpha is not None
+    assert 0.25 < record.alpha < 0.75
+
+
+def test_steps_are_told_as_they_are_kept(schedule):
+    told = []
+    job = Job(Lookahead(schedule), verifier=Exact(), on_step=told.append)
+    record = solve(ScriptedTransport(chapters(STEPS), slow(0.005)), ScriptedTransport(chapters(STEPS)), job=job)
+    assert told == record.steps
+    assert [s.position for s in told] == list(range(len(STEPS)))
