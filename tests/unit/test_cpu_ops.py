@@ -78,6 +78,10 @@ def extend(cache, query, key, value, lens, *, window=0, cap=0.0, sinks=None, tre
 @pytest.fixture(autouse=True, scope="module")
 def registered():
     operators.register()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a server; more of them wait for each other on a busy machine
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("heads,kv_heads,dim", [(4, 2, 32), (6, 6, 16), (8, 1, 64)])
