@@ -83,6 +83,7 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
     row("samples", lambda f: str(f["samples"]))
     row("failed", lambda f: str(f["errors"]), any_of("errors"))
     row("accuracy", _accuracy, any_of("graded"))
+    row("  95 % interval", _interval, any_of("graded"))
     row("seconds per answer", lambda f: NONE if f["seconds_mean"] is None else f"{f['seconds_mean']:.2f}")
     row("tokens/s", lambda f: NONE if f["tokens_per_s"] is None else f"{f['tokens_per_s']:.1f}")
     if len(summary) > 1 and "autoregressive" in summary:
@@ -103,6 +104,10 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
 
 def _accuracy(figures: dict[str, Any]) -> str:
     return _of(figures["accuracy"], figures["correct"], figures["graded"])
+
+
+def _interval(figures: dict[str, Any]) -> str:
+    return NONE if figures["interval"] is None else "{:.2f} to {:.2f}".format(*figures["interval"])
 
 
 def _reuse(role: str, figures: dict[str, Any]) -> str:
