@@ -21,7 +21,6 @@ from sglang.lang.interpreter import StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
 from lr_sglang.chat import Tokenizer, resolve
-from lr_sglang.config import Sampling
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError
 from lr_sglang.reuse import Entry, Ledger
 from lr_sglang.tokens import TokenText
@@ -33,6 +32,10 @@ _NO_MARKERS = ChatTemplate(
     default_system_prompt=None,
     role_prefix_and_suffix=dict.fromkeys(("system", "user", "assistant"), ("", "")),
 )
+
+
+# Requests that enter the runtime within this time may be prefilled in one batch, and then share nothing.
+BATCH_SECONDS = 0.001
 
 
 class StepStop(str):
@@ -72,7 +75,6 @@ class RuntimeBackend(BaseBackend):
         role: ``target``, ``draft`` or ``judge``.
         transport: how to reach the runtime.
         tokenizer: of the runtime's model.
-        sampling: used where a program's ``gen`` says nothing.
         context: the model's context length in tokens.
         timeout: seconds that one step may take.
         seeded: whether the runtime honours a seed.
@@ -84,14 +86,12 @@ class RuntimeBackend(BaseBackend):
         transport: Transport,
         tokenizer: Tokenizer,
         *,
-        sampling: Sampling | None = None,
         context: int = 32768,
         timeout: float = 600.0,
         seeded: bool = False,
     ) -> None:
         super().__init__()
         self.role, self.transport, self.tokenizer = role, transport, tokenizer
-        self.sampling = sampling or Sampling()
         self.context, self.timeout, self.seeded = context, timeout, seeded
         self.chat_template = _NO_MARKERS
         self.roles: dict[str, RuntimeBackend] = {role: self}
@@ -177,9 +177,11 @@ class RuntimeBackend(BaseBackend):
             raise BadReply(f"a reply without {error}", role=self.role) from error
         now = time.time()
         entry.cached = int(meta.get("cached_tokens") or 0)
-        entry.entered = float(meta.get("forward_entry_time") or entry.entered)
-        entry.prefilled = float(meta.get("prefill_finished_time") or now)
-        entry.finished, entry.output = now, array("i", ids)
+        entry.prefilled = entry.finished = now
+        if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
+            # a prefill is a batch of its own: whatever is scheduled after it finds its tokens in the cache
+            entry.entered, entry.prefilled = began, began + BATCH_SECONDS
+        entry.output = array("i", ids)
         eos = matched if kind == "stop" and isinstance(matched, int) else None
         cached = meta.get("cached_tokens")
         generation = Generation(ids, kind, eos, int(meta.get("prompt_tokens") or 0), cached, meta, entry)
