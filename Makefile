@@ -18,8 +18,8 @@ demo: setup  ## answer a few questions on three real SGLang runtimes, on this ma
 test: setup  ## all tests, at most 25 minutes on 2 cores
 	env -u LR_SGLANG_FULL $(PYTEST) --session-timeout=1500 tests $(ARGS)
 
-test-unit: setup  ## the tests that start no server
-	env -u LR_SGLANG_FULL $(PYTEST) tests --ignore=tests/e2e $(ARGS)
+test-unit: setup  ## the tests that start nothing: under a minute
+	env -u LR_SGLANG_FULL $(PYTEST) tests/unit $(ARGS)
 
 test-full: setup  ## all tests, the long ones too
 	LR_SGLANG_FULL=1 $(PYTEST) tests $(ARGS)
