@@ -159,7 +159,7 @@ class Answer:
         elif isinstance(result, LookaheadError):
             raise result
         else:
-            node.target, node.target_state = self._step("target", node, result), arrival.state
+            node.target, node.target_state = self._step("target", arrival)
             for late in node.children:
                 if late.step is None and late.verdict is None:
                     late.verdict = Verdict(False, "late", "the target was faster than the draft")
@@ -180,13 +180,20 @@ class Answer:
             self._resting["draft"] = time.monotonic() + REST_SECONDS
             child.verdict = Verdict(False, "draft", str(arrival.result), failed=True)
             return
-        self.tree.drafted(child, self._step("draft", arrival.node, arrival.result))
-        child.state = arrival.state
+        written, child.state = self._step("draft", arrival)
+        self.tree.drafted(child, written)
 
-    def _step(self, role: str, node: Node, generation: Generation) -> Step:
+    def _step(self, role: str, arrival: _Arrival) -> tuple[Step, ProgramState | None]:
+        """The step that a branch wrote, and the state after it."""
+        node, written, known = arrival.node, arrival.result, self.roles[role].tokenizer
         before = node.step.text if node.step is not None and node.cut else ""
-        known = self.roles[role].tokenizer
-        return make_step(generation.ids, generation.finish, before, known.decode, generation.ends, known.vocabulary)
+        made = make_step(written.ids, written.finish, before, known.decode, written.ends, known.vocabulary)
+        if made.ids == written.ids:
+            return made, arrival.state
+        state = fork(node.state, role)  # tokens after the step's end were dropped, but the branch's text has them
+        state += made.tokens()
+        end(state)
+        return made, state
 
     def _measure(self, arrival: _Arrival) -> None:
         """Closes the books on a branch that has ended."""
@@ -245,7 +252,7 @@ class Answer:
         )
         self.trace.cycles += not drafted
         if self.tree.ends(node):
-            self._finish("stop" if kept.final else "length")
+            self.trace.finish, self.ended = "stop" if kept.final else "length", True
         node.parent = None  # the past of a long answer need not stay in memory
 
     def write_to_the_end(self) -> None:
@@ -264,22 +271,15 @@ class Answer:
         for kept in split_ids(result.ids, result.finish, known.decode, result.ends, known.vocabulary):
             self._note(kept, "target", "written")
         branch.close(Outcome.BONUS)
-        self._finish("length" if result.finish == "length" else "stop")
+        self.trace.finish, self.ended = "length" if result.finish == "length" else "stop", True
 
     def _note(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
         self.s += kept.tokens()
         seconds, position = self._now(), len(self.trace.steps)
         record = StepRecord(position, kept.text, len(kept.ids), source, outcome, kept.ending.value, seconds, **versions)
-        self.trace.ids += kept.ids
-        self.trace.text += kept.text
-        self.trace.seconds = seconds
-        self.trace.steps.append(record)
+        self.trace.add(record, kept.ids)
         if self.job.on_step:
             self.job.on_step(record)
-
-    def _finish(self, reason: str) -> None:
-        self.trace.finish = reason
-        self.ended = True
 
     def _close(self) -> None:
         """Cancels what is in flight, waits until the runtimes are rid of it, and completes the record."""

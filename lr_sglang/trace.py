@@ -57,6 +57,13 @@ class Trace:
     branches: list[Branch] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
 
+    def add(self, step: StepRecord, ids: tuple[int, ...]) -> None:
+        """One more step of the answer, and its tokens."""
+        self.steps.append(step)
+        self.text += step.text
+        self.ids += ids
+        self.seconds = step.seconds
+
     def of(self, role: str) -> list[Branch]:
         """The branches of one role."""
         return [b for b in self.branches if b.role == role]

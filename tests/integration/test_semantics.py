@@ -427,3 +427,11 @@ def test_steps_are_told_as_they_are_kept(schedule):
     record = solve(ScriptedTransport(chapters(STEPS), slow(0.005)), ScriptedTransport(chapters(STEPS)), job=job)
     assert told == record.steps
     assert [s.position for s in told] == list(range(len(STEPS)))
+
+
+def test_what_follows_a_step_does_not_see_the_tokens_that_were_dropped_after_it(schedule):
+    """A delimiter astride a cut ends the step there, though the server wrote on."""
+    answer = "abcd\n\n\nef\n\ngh" + E
+    for draft in (None, fixed(answer)):
+        record = solve(fixed(answer, seconds=slow(0.01)), draft, Exact(), schedule, max_step_tokens=5)
+        assert record.text == answer[:-1]

@@ -1,0 +1,212 @@
+"""Properties of every run, over scripted runtimes with random delays, failures and lateness."""
+
+import random
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from lr_sglang.config import Limits, Lookahead
+from lr_sglang.errors import Cancelled, RuntimeDown
+from lr_sglang.job import Job
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.verifiers import Exact, Random
+from tests import examples
+from tests.integration.test_semantics import QUESTION, settle
+from tests.scripted import END, ScriptedTransport, deployment, reasoner
+
+PIECES = ("a", "bc", "d e f", "12", "", "\n", "\n\n", "\n\n\n", "\n\n\n\n")
+answers = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map(lambda parts: "".join(parts) + chr(END))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run. ``failing`` is the share of the draft's requests that fail."""
+
+    answer: str
+    look: Lookahead
+    alpha: float
+    seed: int
+    failing: float
+    pace: tuple[float, float]
+    deaf: int = 0
+
+    def transports(self) -> dict[str, ScriptedTransport]:
+        rng = random.Random(self.seed)
+
+        def seconds(most: float):
+            return lambda text: rng.random() * most
+
+        def fail(text: str) -> RuntimeDown | None:
+            return RuntimeDown("by chance") if rng.random() < self.failing else None
+
+        target = ScriptedTransport(reasoner(self.seed, 1.0, self.answer), seconds(self.pace[0]), deaf=self.deaf)
+        draft = ScriptedTransport(reasoner(self.seed, self.alpha, self.answer), seconds(self.pace[1]), fail)
+        return {"target": target, "draft": draft}
+
+
+looks = st.builds(
+    Lookahead,
+    schedule=st.sampled_from(("async", "sync")),
+    depth=st.integers(1, 6),
+    width=st.integers(1, 3),
+    max_step_tokens=st.sampled_from((1, 2, 3, 5, 50)),
+    half_sentence_guard=st.booleans(),
+).filter(lambda look: look.width**look.depth <= (64 if look.schedule == "async" else 9))
+paces = st.sampled_from(((0.0, 0.0), (0.004, 0.001), (0.001, 0.004), (0.002, 0.002)))
+cases = st.builds(
+    Case,
+    answer=answers,
+    look=looks,
+    alpha=st.sampled_from((0.0, 0.5, 0.9, 1.0)),
+    seed=st.integers(0, 2**16),
+    failing=st.sampled_from((0.0, 0.0, 0.3)),
+    pace=paces,
+)
+# No shrinking: a failure here is often a hang, or rare.
+quietly = settings(
+    phases=(Phase.explicit, Phase.generate),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_rest():
+    """A draft that failed is tried again at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lr_sglang.answer.REST_SECONDS", 0.0)
+        yield
+
+
+def run(case: Case, verifier) -> tuple[Job, dict[str, ScriptedTransport]]:
+    transports = case.transports()
+    job = Job(case.look, limits=Limits(max_tokens=100), verifier=verifier)
+    ended = []
+
+    def on_step(step):
+        if step.ending == "end of sequence":
+            ended.append(time.monotonic())
+
+    job.on_step = on_step
+    threads = threading.active_count()
+    lookahead.run(QUESTION, job, backend=deployment(**transports))
+    check(job, transports, ended)
+    settle(threads)
+    return job, transports
+
+
+def check(job: Job, transports: dict[str, ScriptedTransport], ended: list[float]) -> None:
+    """What holds for every run."""
+    record = job.record
+    for role, transport in transports.items():
+        assert not transport.running, f"a {role} branch outlives the run"
+        assert len(transport.requests) <= len(record.of(role))
+        for request in transport.requests:
+            # a branch that began before the end may be sent a moment after it: its thread was on its way
+            assert not ended or request["at"] <= ended[0] + 0.2
+    for branch in record.branches:
+        assert branch.outcome is not None
+        assert branch.ended is not None
+        assert branch.call is None and branch.entry is None
+    check_text(job)
+    check_tokens(job)
+
+
+def check_text(job: Job) -> None:
+    """The answer is a sequence of accepted draft steps and target steps, in order."""
+    record = job.record
+    assert "".join(s.text for s in record.steps) == record.text
+    assert sum(s.tokens for s in record.steps) == len(record.ids)
+    assert record.finish == ("stop" if record.ids[-1] == END else "length")
+    assert record.finish == "stop" or len(record.ids) == 100
+    for position, step in enumerate(record.steps):
+        assert step.position == position
+        if step.source == "draft":
+            assert step.outcome == "accepted"
+            assert any(
+                v is not None and v.accepted and text == step.text
+                for v, text in zip(step.verdicts, step.draft_texts, strict=True)
+            )
+        else:
+            assert step.outcome in ("corrected", "bonus")
+            assert step.text == step.target_text
+            assert all(v is not None and not v.accepted for v in step.verdicts)
+    assert all(s.ending != "end of sequence" for s in record.steps[:-1])
+
+
+def check_tokens(job: Job) -> None:
+    record = job.record
+    counts = record.tokens()
+    assert counts["used"] == len(record.ids)
+    assert counts["used"] + counts["wasted"] == counts["generated"]
+    assert counts["wasted"] >= 0
+    outcomes = record.outcomes()
+    accepted = sum(s.source == "draft" for s in record.steps)
+    assert outcomes["draft"]["accepted"] == accepted
+    assert outcomes["target"]["corrected"] + outcomes["target"]["bonus"] == len(record.steps) - accepted
+
+
+@settings(quietly, max_examples=examples(150))
+@given(cases)
+def test_with_the_exact_verifier_the_answer_is_the_targets_own(case):
+    job, _ = run(case, Exact())
+    assert job.record.text == case.answer[:-1]
+    assert job.record.ids == tuple(map(ord, case.answer))
+
+
+@settings(quietly, max_examples=examples(100))
+@given(cases, st.sampled_from((0.0, 0.3, 0.8, 1.0)))
+def test_with_any_verifier_the_answer_is_accepted_drafts_and_target_steps(case, alpha):
+    run(case, Random(alpha))
+
+
+@settings(quietly, max_examples=examples(20))
+@given(st.integers(1, 6), st.sampled_from(("async", "sync")), st.integers(0, 99), paces, st.sampled_from((0.6, 1.0)))
+def test_the_target_is_never_asked_for_more_at_once_than_the_depth_allows(depth, schedule, seed, pace, alpha):
+    answer = "".join(f"{n}\n\n" for n in range(12)) + chr(END)
+    case = Case(answer, Lookahead(schedule, depth), alpha, seed, 0.0, pace)
+    _, transports = run(case, Exact())
+    assert transports["target"].most <= depth + (schedule == "sync")
+    assert transports["draft"].most <= 1
+
+
+@settings(quietly, max_examples=examples(20))
+@given(cases, st.sampled_from((0.0, 0.0005, 0.003, 0.02)), st.sampled_from((0, 2)))
+def test_a_stopped_answer_leaves_nothing_running(case, after, deaf):
+    """Also when it is stopped within a millisecond of its start."""
+    slow = Case(case.answer, case.look, case.alpha, case.seed, 0.0, (5.0, 5.0), 0)
+    transports = slow.transports()
+    job = Job(case.look, verifier=Exact())
+    threads = threading.active_count()
+    timer = threading.Timer(after, job.stop)
+    timer.start()
+    with pytest.raises(Cancelled) as caught:
+        lookahead.run(QUESTION, job, backend=deployment(**transports))
+    stopped = time.monotonic()
+    assert not transports["target"].running | transports["draft"].running
+    assert all(b.outcome is not None for b in job.record.branches)
+    assert stopped - min((r["at"] for t in transports.values() for r in t.requests), default=stopped) < 1.5
+    caught.value.__traceback__ = None
+    timer.join()
+    settle(threads)
+
+
+def test_a_long_answer_costs_no_more_per_step_than_a_short_one():
+    """The work per step on our side does not grow with the square of the answer."""
+
+    def cpu_per_step(steps: int) -> float:
+        answer = "".join(f"{n}\n\n" for n in range(steps)) + chr(END)
+        case = Case(answer, Lookahead(depth=6), 1.0, 0, 0.0, (0.0, 0.0))
+        began = time.process_time()
+        job = Job(case.look, verifier=Random(1.0))
+        lookahead.run(QUESTION, job, backend=deployment(**case.transports()))
+        assert job.record.text == answer[:-1]
+        return (time.process_time() - began) / steps
+
+    short, long = min(cpu_per_step(30) for _ in range(3)), cpu_per_step(300)
+    assert long < 4 * short
