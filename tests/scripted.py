@@ -48,7 +48,6 @@ class ScriptedTransport:
     Args:
         seconds: how long a request takes, by its prompt text.
         fail: the error to raise, by its prompt text, or None.
-        deaf: so many aborts are ignored; the next one is heard.
     """
 
     def __init__(
@@ -56,9 +55,8 @@ class ScriptedTransport:
         write: Writer,
         seconds: Callable[[str], float] = lambda text: 0.0,
         fail: Callable[[str], LookaheadError | None] = lambda text: None,
-        deaf: int = 0,
     ) -> None:
-        self.write, self.seconds, self.fail, self.deaf = write, seconds, fail, deaf
+        self.write, self.seconds, self.fail = write, seconds, fail
         self.most = 0  # generations at once that nobody had cancelled
         self.running: set[Call] = set()
         self.requests: list[dict[str, Any]] = []
@@ -73,7 +71,7 @@ class ScriptedTransport:
         with self._changed:
             self.running.add(call)
             self.most = max(self.most, sum(not c.cancelled for c in self.running))
-            aborted = self._changed.wait_for(lambda: call.cancelled and self.aborted > self.deaf, self.seconds(text))
+            aborted = self._changed.wait_for(lambda: call.cancelled, self.seconds(text))
             self.running.discard(call)
         if error is not None:
             raise error

@@ -1,5 +1,6 @@
 """What lookahead reasoning keeps, refuses, counts and leaves alone, over scripted runtimes."""
 
+import signal
 import threading
 import time
 
@@ -435,3 +436,22 @@ def test_what_follows_a_step_does_not_see_the_tokens_that_were_dropped_after_it(
     for draft in (None, fixed(answer)):
         record = solve(fixed(answer, seconds=slow(0.01)), draft, Exact(), schedule, max_step_tokens=5)
         assert record.text == answer[:-1]
+
+
+def test_an_interrupt_while_waiting_leaves_nothing_running():
+    """Ctrl-C reaches the main thread where it waits for the runtimes."""
+    target, draft = fixed(WHOLE + E, seconds=slow(30)), fixed(WHOLE + E, seconds=slow(30))
+    job = Job(verifier=Exact())
+    threads = threading.active_count()
+    main = threading.main_thread().ident
+    timer = threading.Timer(0.1, signal.pthread_kill, [main, signal.SIGINT])
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        solve(target, draft, job=job)
+    assert time.monotonic() - started < 3
+    assert not target.running | draft.running
+    assert all(b.outcome for b in job.record.branches)
+    caught.value.__traceback__ = None
+    timer.join()
+    settle(threads)
