@@ -112,7 +112,7 @@ Steps after the same prefix, temperature 0.6, top-p 0.95:
 ## Training
 Muon for the matrices, AdamW for the rest, bfloat16 compute over float32 weights, seed {seed}. Budgets count tokens and
 data depends only on the seed. Other hardware or versions give other last digits, and so other weights. For these
-weights the later budgets of target and judge were settled while they trained, resuming from checkpoints, so that a fresh
+weights the later budgets of target and judge were settled while they trained, resuming from checkpoints, so a fresh
 run follows a slightly different learning rate.
 
     python -m lr_sglang.pocket.train --role all --out DIR --seed {seed}    # resumes when stopped

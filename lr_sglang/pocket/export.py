@@ -31,4 +31,6 @@ def export(model: PocketModel, tokenizer: PreTrainedTokenizerFast, folder: Path)
     # A model that writes a pad token has lost its way: stop there too.
     twin.generation_config = GenerationConfig(eos_token_id=[end, pad], pad_token_id=pad)
     twin.save_pretrained(folder)
+    for file in folder.glob("*.safetensors"):
+        file.chmod(0o644)  # it is written for its owner alone, and a wheel would keep that
     tokenizer.save_pretrained(folder)
