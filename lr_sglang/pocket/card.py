@@ -98,7 +98,8 @@ def model_card(figures: dict[str, Any]) -> str:
     return f"""{HEAD.format(vocabulary=models["target"]["vocabulary"])}
 {_shapes(models)}
 
-The target was trained {grown}: new layers begin as copies that add nothing, and then learn.
+The target was trained {grown}: every layer but the first is replaced by copies that
+share its work, and all go on learning.
 {DATA}
 ## Measured on {n} held-out problems
 Right answers:
@@ -113,7 +114,9 @@ Steps after the same prefix, temperature 0.6, top-p 0.95:
 Muon for the matrices, AdamW for the rest, bfloat16 compute over float32 weights, seed {seed}. Budgets count tokens and
 data depends only on the seed. Other hardware or versions give other last digits, and so other weights. For these
 weights the later budgets of target and judge were settled while they trained, resuming from checkpoints, so a fresh
-run follows a slightly different learning rate.
+run follows a slightly different learning rate. The target's first stage carried idle layers from 6 M tokens on (an
+earlier way of growing, whose new layers began at zero and stayed there); they were removed before the last stage, which
+did not change the loss.
 
     python -m lr_sglang.pocket.train --role all --out DIR --seed {seed}    # resumes when stopped
     python -m lr_sglang.pocket.evaluate --weights DIR

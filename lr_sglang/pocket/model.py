@@ -107,23 +107,24 @@ class PocketModel(nn.Module):
 
     @torch.no_grad()
     def grow(self, layers: int) -> Self:
-        """A deeper model that computes the same function at first.
+        """A deeper model that computes nearly the same.
 
-        Every layer is followed by its share of new ones: copies whose output matrices are zero, so they add nothing
-        until training gives them something to add.
+        Each layer but the first becomes several copies that share its work: their output matrices are divided by their
+        number, like smaller steps of one integration. So every layer takes part from the start; new layers that began
+        at zero were seen to stay idle. The first layer makes features of the embeddings in one leap and stays whole.
         """
-        old = self.shape.layers
         deep = type(self)(replace(self.shape, layers=layers))
-        source = [i * old // layers for i in range(layers)]
-        new = [i > 0 and source[i] == source[i - 1] for i in range(layers)]
+        old, new = self.shape.layers - 1, layers - 1
+        source = [0, *(1 + i * old // new for i in range(new))]
+        share = torch.tensor([1.0 / source.count(i) for i in source])
         for name, parameter in deep.named_parameters():
             value = getattr(self, name)
             if name in ("embed", "norm"):
                 parameter.copy_(value)
-                continue
-            parameter.copy_(value[source])
-            if name in ("o", "down"):
-                parameter[torch.tensor(new)] = 0.0
+            elif name in ("o", "down"):
+                parameter.copy_(value[source] * share[:, None, None])
+            else:
+                parameter.copy_(value[source])
         return deep
 
     def hf_config(self) -> dict[str, object]:
