@@ -92,7 +92,7 @@ def model_card(figures: dict[str, Any]) -> str:
     models = figures["models"]
     n, seed = figures["target_greedy"]["n"], models["target"]["seed"]
     grown = ", then ".join(
-        f"{s['tokens'] / 1e6:.0f} M tokens at {s['layers']} layers" for s in models["target"]["stages"]
+        f"{s['tokens'] / 1e6:.1f} M tokens at {s['layers']} layers" for s in models["target"]["stages"]
     )
     curves = "\n".join(f"- {role}: {_curve(m)}" for role, m in models.items())
     return f"""{HEAD.format(vocabulary=models["target"]["vocabulary"])}
@@ -116,7 +116,7 @@ data depends only on the seed. Other hardware or versions give other last digits
 weights the later budgets of target and judge were settled while they trained, resuming from checkpoints, so a fresh
 run follows a slightly different learning rate. The target's first stage carried idle layers from 6 M tokens on (an
 earlier way of growing, whose new layers began at zero and stayed there); they were removed before the last stage, which
-did not change the loss.
+did not change the loss. The judge's real pairs are of the target as it was then.
 
     python -m lr_sglang.pocket.train --role all --out DIR --seed {seed}    # resumes when stopped
     python -m lr_sglang.pocket.evaluate --weights DIR
