@@ -87,7 +87,8 @@ def draw(
             keep &= weights.cumsum(-1) - weights <= top_ps.view(-1, 1)
         if min_ps is not None:
             keep &= weights >= weights[:, :1] * min_ps.view(-1, 1)
-        weights = weights * keep
+        most = int(keep.sum(-1).max())  # what is kept comes first: the rest need not run the race
+        weights, token_ids = (weights * keep)[:, :most], token_ids[:, :most]
     race = weights.to(torch.float64) / -torch.log(uniform(seeds, positions, token_ids))
     return token_ids.gather(1, race.argmax(-1, keepdim=True)).view(-1).to(torch.int32)
 

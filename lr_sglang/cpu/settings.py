@@ -33,6 +33,9 @@ def flags(*, max_total_tokens: int = 20_000, max_running_requests: int = 32) -> 
         "max-running-requests": max_running_requests,
         # There is no second device to overlap with: it only delays every result by a step.
         "disable-overlap-schedule": True,
+        # A new branch's few tokens are computed in one pass with the next token of the running ones, which would wait
+        # for them otherwise: a tenth of the time of a lookahead answer (benchmarks/pocket_speed.py).
+        "enable-mixed-chunk": True,
         # Ready means ready: the first request is not answered twice.
         "skip-server-warmup": True,
         # A line for every request and every 40 steps costs more than a step of a small model.
