@@ -132,7 +132,7 @@ class Answer:
 
     def _begin(self, role: str, node: Node, child: Node | None) -> Branch:
         alternative = child.alternative if child else 0
-        seed = self.job.seed(role, node.position, node.corrections, alternative)
+        seed = self.job.seed(role, node.position, node.corrections, node.lineage, alternative)
         branch = Branch(role, node.position, alternative, seed, self._now())
         self.trace.branches.append(branch)
         self._unsettled.add(branch)

@@ -101,10 +101,17 @@ class RuntimeBackend(BaseBackend):
         return str(self.transport.get("/model_info").get("model_path", ""))
 
     def prompt_ids(self, s: StreamExecutor) -> tuple[int, ...]:
-        """The ids of everything a state has said so far."""
+        """The ids of everything a state has said so far.
+
+        Raises:
+            ConfigError: some of it was said in roles and some outside of them; no template has a place for that.
+        """
         messages, answer = s.messages_, ""
         if not messages and s.cur_role is None:
             return resolve(s.text_, self.tokenizer)
+        closed = s.text_ if s.cur_role is None else s.text_[: s.cur_role_begin_pos]
+        if "".join(closed.split()) != "".join("".join(m["content"] for m in messages).split()):
+            raise ConfigError("text stands outside of any role", hint="put it into sgl.user or another role")
         if s.cur_role == "assistant":
             answer = s.text_[s.cur_role_begin_pos :]
         elif s.cur_role is not None:

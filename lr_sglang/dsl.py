@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,6 +29,23 @@ def step(name: str = "step", max_tokens: int = 100, **sampling: Any) -> SglGen:
     The text keeps its token ids, so that appending it to another state of the same vocabulary is token-exact.
     """
     return sgl.gen(name, max_tokens=max_tokens, stop=StepStop(DELIMITER), **sampling)
+
+
+def converse(s: ProgramState, messages: Sequence[Mapping[str, str]]) -> None:
+    """Adds a conversation and opens the assistant's turn.
+
+    Args:
+        messages: each with ``role`` (system, user or assistant) and ``content``.
+
+    Raises:
+        ConfigError: another role.
+    """
+    turns = {"system": sgl.system, "user": sgl.user, "assistant": sgl.assistant}
+    for message in messages:
+        if message["role"] not in turns:
+            raise ConfigError(f"no role is called {message['role']!r}", hint=f"one of {', '.join(turns)}")
+        s += turns[message["role"]](message["content"])
+    s += sgl.assistant_begin()
 
 
 def backend_of(s: ProgramState, role: str) -> RuntimeBackend:

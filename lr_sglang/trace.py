@@ -70,8 +70,8 @@ class Trace:
 
     @property
     def judged(self) -> int:
-        """Steps of the answer for which a drafted version was compared, or came too late."""
-        return sum(any(v is not None for v in s.verdicts) for s in self.steps)
+        """Steps of the answer for which a drafted version was compared, or came too late; not where the draft failed."""
+        return sum(any(v is not None and not v.failed for v in s.verdicts) for s in self.steps)
 
     @property
     def accepted(self) -> int:

@@ -73,7 +73,13 @@ class Branch:
 
 @dataclass(eq=False)
 class Node:
-    """A prefix of the answer. ``used`` counts the answer's tokens up to here, ``corrections`` the target's steps."""
+    """A prefix of the answer.
+
+    Attributes:
+        used: the answer's tokens up to here.
+        corrections, lineage: the target's steps on the way, and which alternatives the drafted ones were; with the
+            position they tell nodes apart, so that no two draw with the same seed.
+    """
 
     parent: Node | None
     position: int
@@ -82,6 +88,7 @@ class Node:
     alternative: int = 0
     used: int = 0
     corrections: int = 0
+    lineage: int = 0
     state: Any = field(default=None, repr=False)
     drafting: Branch | None = None
     expanding: Branch | None = None
@@ -164,6 +171,8 @@ class StepTree:
             Node(node, node.position + 1, source="draft", alternative=i, corrections=node.corrections)
             for i in range(self.width)
         ]
+        for child in node.children:
+            child.lineage = node.lineage * self.width + child.alternative
         return node.children
 
     def drafted(self, node: Node, step: Step) -> None:
@@ -192,7 +201,7 @@ class StepTree:
         elif all(c.verdict for c in node.children):
             used = node.used + len(node.target.ids)
             node.chosen = Node(node, node.position + 1, node.target, "target", used=used, state=node.target_state)
-            node.chosen.corrections = node.corrections + 1
+            node.chosen.corrections, node.chosen.lineage = node.corrections + 1, node.lineage * self.width
         return node.chosen
 
     def advance(self) -> Node | None:

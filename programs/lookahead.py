@@ -10,6 +10,7 @@ import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.answer import Answer
+from lr_sglang.dsl import converse
 from lr_sglang.job import Job
 from lr_sglang.tree import Node
 
@@ -17,9 +18,7 @@ from lr_sglang.tree import Node
 @sgl.function
 def lookahead(s: ProgramState, messages: list[dict[str, str]], job: Job) -> None:
     """Answers a conversation; ``s.text()`` ends with the answer, and ``job.record`` tells how it came about."""
-    for message in messages:
-        s += getattr(sgl, message["role"])(message["content"])
-    s += sgl.assistant_begin()
+    converse(s, messages)
     with Answer(s, job) as answer:
         schedule = asynchronous if job.lookahead.schedule == "async" else synchronous
         schedule(answer)

@@ -312,3 +312,25 @@ def test_no_thread_is_left_behind_by_failures():
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before
+
+
+def test_text_outside_of_roles_is_refused_and_not_lost():
+    @sgl.function
+    def mixed(s):
+        s += "loose words"
+        s += sgl.user("a question")
+        s += sgl.assistant_begin()
+        s += sgl.gen("x")
+
+    state = mixed.run(backend=deployment(target=ScriptedTransport(lambda text, sampling: "an answer" + chr(END))))
+    with pytest.raises(ConfigError, match="outside of any role"):
+        state["x"]
+
+
+def test_a_conversation_has_known_roles_only():
+    from lr_sglang.job import Job
+    from lr_sglang.programs.autoregressive import autoregressive
+
+    backend = deployment(target=ScriptedTransport(lambda text, sampling: "an answer" + chr(END)))
+    with pytest.raises(ConfigError, match="no role is called 'gen'"):
+        autoregressive.run([{"role": "gen", "content": "x"}], Job(), backend=backend)
