@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -46,11 +47,13 @@ def answer(mode: str, question: tasks.Question, deployment: Deployment, roles: d
     return job.record
 
 
-def measure(deployment: Deployment, questions: Sequence[tasks.Question], modes: Sequence[str]) -> dict[str, list[Trace]]:
+def measure(
+    deployment: Deployment, questions: Sequence[tasks.Question], modes: Sequence[str]
+) -> dict[str, list[Trace]]:
     """All questions in all modes, interleaved."""
     traces: dict[str, list[Trace]] = {mode: [] for mode in modes}
     with tempfile.TemporaryDirectory() as logs, deployed(deployment, Path(logs)) as roles:
-        with click.progressbar(questions, label="answering", file=click.get_text_stream("stderr")) as bar:
+        with click.progressbar(questions, label="answering", file=sys.stderr) as bar:
             for number, question in enumerate(bar):
                 turn = number % len(modes)
                 for mode in (*modes[turn:], *modes[:turn]):

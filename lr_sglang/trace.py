@@ -70,7 +70,7 @@ class Trace:
 
     @property
     def judged(self) -> int:
-        """Steps of the answer for which a drafted version was compared, or came too late; not where the draft failed."""
+        """Steps of the answer for which a drafted version was compared or came too late, not where the draft failed."""
         return sum(any(v is not None and not v.failed for v in s.verdicts) for s in self.steps)
 
     @property
