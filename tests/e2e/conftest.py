@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
     deployment = load_deployment("pocket")
     for role in ROLES if MODELS else ():
         deployment = override(deployment, role, f"{MODELS}/{role}")
+    # The target reports when each request entered it, so that its reuse of prefixes is known exactly.
+    target = deployment.runtimes["target"].replace(extra={"enable-metrics": True})
+    deployment = dataclasses.replace(deployment, runtimes={**deployment.runtimes, "target": target})
     with launch(deployment, tmp_path_factory.mktemp("logs"), timeout=280) as fleet:
         roles = connect(fleet)
         yield Pocket(roles, fleet)

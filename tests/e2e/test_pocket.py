@@ -99,6 +99,10 @@ def test_the_target_finds_its_prefixes_in_the_cache(pocket: Pocket) -> None:
         tokens = trace.tokens()["target"]
         assert tokens["shareable"] > 0
         assert tokens["reuse"] >= 0.98, question.id
+        # what a branch had to compute is at most the last drafted step: its sibling was prefilled before
+        for branch in trace.of("target")[1:]:
+            if branch.cached_tokens is not None:
+                assert branch.prompt_tokens - branch.cached_tokens <= 101, branch
         if question.id == "long":
             assert trace.prompt_tokens >= 1000
             assert tokens["hit_rate"] > 0.8
