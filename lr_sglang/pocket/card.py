@@ -36,8 +36,8 @@ pairs sampled on training problems, labelled by parsing.
 LIMITS = """
 ## Limits
 One seed and one training run. Shares over n problems carry sampling error (n = 200 near 90 %: about 4 points either
-side). More than 6 operations, larger numbers, fractions or other wordings fail. The judge is reliable on the steps
-these two models write, less so on rare near misses (see the made-up pairs), and on other text it is worthless.
+side). More than 6 operations, larger numbers, fractions and other wordings were never trained or measured; expect them
+to fail. The judge was measured on steps that these two models write and on made-up pairs: trust it with no other text.
 """
 
 
@@ -98,8 +98,8 @@ def model_card(figures: dict[str, Any]) -> str:
     return f"""{HEAD.format(vocabulary=models["target"]["vocabulary"])}
 {_shapes(models)}
 
-The target was trained {grown}: every layer but the first is replaced by copies that
-share its work, and all go on learning.
+The target was trained {grown}:
+every layer but the first is replaced by copies that share its work, and all go on learning.
 {DATA}
 ## Measured on {n} held-out problems
 Right answers:
