@@ -214,9 +214,9 @@ class Answer:
 
     def cancel_all_but_chosen(self, node: Node) -> None:
         """The step after ``node`` is decided: what hangs on another version of it is stopped, on the server too."""
-        for child in node.children:
-            if child is not node.chosen:
-                self._drop(child, Outcome.REJECTED if child.verdict else Outcome.CANCELLED)
+        for child in (c for c in node.children if c is not node.chosen):
+            refused = child.verdict and not child.verdict.accepted  # another alternative may have agreed too
+            self._drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
 
     def _drop(self, node: Node, outcome: Outcome) -> None:
         """``outcome`` is for the draft step itself and its verdict; everything that follows it is cancelled."""

@@ -416,6 +416,13 @@ def test_other_vocabularies_are_never_exactly_the_same(schedule):
     assert job.record.accepted == 0
 
 
+def test_an_alternative_that_agreed_and_was_not_chosen_is_not_rejected():
+    job = Job(Lookahead("sync", depth=1, width=2), verifier=Yes())
+    record = solve(fixed(WHOLE), fixed(WHOLE), job=job)
+    assert record.text == WHOLE
+    assert record.outcomes()["draft"] == {"accepted": record.accepted, "cancelled": record.accepted}
+
+
 def test_a_random_oracle_accepts_about_its_share():
     answer = "".join(f"step {n}.\n\n" for n in range(60)) + E
     record = solve(fixed(answer, seconds=slow(0.002)), fixed(answer), Random(0.5), "sync", depth=4)
