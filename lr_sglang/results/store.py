@@ -22,8 +22,14 @@ RECORDS, RUN, LOCK = "records.jsonl", "run.json", ".lock"
 
 
 def new_folder(root: Path, name: str) -> Path:
-    """Where a run called ``name`` goes if nobody says where: ``<root>/<name>_<YYYYMMDD_HHMMSS>``."""
-    return root / f"{name}_{time.strftime('%Y%m%d_%H%M%S')}"
+    """Where a run called ``name`` goes if nobody says where: ``<root>/<name>_<YYYYMMDD_HHMMSS>``.
+
+    A run of that name that began in the same second has that folder; the next second's is taken then.
+    """
+    now = time.time()
+    while (folder := root / f"{name}_{time.strftime('%Y%m%d_%H%M%S', time.localtime(now))}").exists():
+        now += 1
+    return folder
 
 
 def newest_folder(root: Path, name: str) -> Path:

@@ -201,7 +201,17 @@ def test_the_newest_folder_of_a_name(tmp_path):
     assert store.newest_folder(tmp_path, "pocket").name == "pocket_20260102_000000"
     with pytest.raises(RecordError, match="no run called"):
         store.newest_folder(tmp_path, "poc*")
-    assert store.new_folder(tmp_path, "x").name.startswith("x_" + time.strftime("%Y"))
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path):
+    first = store.new_folder(tmp_path, "x")
+    assert first.name.startswith("x_" + time.strftime("%Y"))
+    first.mkdir()
+    second = store.new_folder(tmp_path, "x")
+    assert second != first
+    second.mkdir()
+    (second / store.RUN).write_text("{}")
+    assert store.newest_folder(tmp_path, "x") == second
 
 
 def test_a_record_reaches_the_disk_in_one_write(tmp_path, monkeypatch):
