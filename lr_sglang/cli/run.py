@@ -63,7 +63,7 @@ def run(question: str | None, **given: Any) -> None:
     modes = [given["mode"]]
     check(plan, given["mode"])
     suffix = _suffix(given)
-    name = given["name"] or (re.sub(r"[^\w.-]+", "-", Path(source).stem) if source else "question")
+    name = re.sub(r"[^\w.-]+", "-", given["name"] or (Path(source).stem if source else "question"))
     folder = _folder(name, given["output"], given["resume"])
     asked = {"questions": source or questions[0].question, "prompt_suffix": suffix}
     order = work.Order(plan, questions, modes, asked, given["samples"], given["concurrency"], given["launch_timeout"])
@@ -84,7 +84,11 @@ def _questions(question: str | None, given: dict[str, Any]) -> tuple[str, list[Q
     if question is not None:
         if given["limit"] or given["range"]:
             raise click.UsageError("--limit and --range are for --task and --input")
-        text = sys.stdin.read().strip() if question == "-" else question
+        try:
+            text = sys.stdin.read().strip() if question == "-" else question
+            text.encode("utf-8")  # bytes of an argument that are not UTF-8 have become half surrogates
+        except UnicodeError as error:
+            raise ConfigError(f"the question is not UTF-8 text: {error}") from error
         if not text.strip():
             raise ConfigError("the question is empty")
         return "", [tasks.Question("question", text)]

@@ -119,8 +119,10 @@ def check(plan: Plan, mode: str) -> None:
     if "draft" not in plan.models:
         raise ConfigError("lookahead needs a draft model", hint="give --draft MODEL|URL, or --mode autoregressive")
     kind, _, share = plan.lookahead.verifier.partition(":")
-    if kind not in VERIFIERS:
-        raise ConfigError(f"no verifier is called {kind!r}", hint=f"one of {', '.join(VERIFIERS)}")
+    if kind not in VERIFIERS or (share and kind != "random"):
+        raise ConfigError(
+            f"no verifier is called {plan.lookahead.verifier!r}", hint=f"one of {', '.join(VERIFIERS)}; random:0.6"
+        )
     if kind == "random" and not _is_share(share or "0.5"):
         raise ConfigError(f"random: {share!r} is no acceptance rate", hint="for example random:0.6")
     if kind == "judge" and "judge" not in plan.models:

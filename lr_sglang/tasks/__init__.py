@@ -89,6 +89,8 @@ def _question(line: str, where: str, default_id: str) -> Question:
     text = table.pop("question", None)
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"{where}: there is no 'question' text", hint=hint)
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise ConfigError(f"{where}: the question has half a surrogate pair in it; no tokenizer reads that")
     gold = next((table.pop(key) for key in GOLD if table.get(key) is not None), None)
     if isinstance(gold, bool) or not isinstance(gold, (str, int, float, type(None))):
         raise ConfigError(f"{where}: the answer must be text or a number", hint=hint)

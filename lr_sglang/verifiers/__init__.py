@@ -21,11 +21,11 @@ def make(name: str, roles: Mapping[str, RuntimeBackend], judge_prompt: str = "pa
         ConfigError: there is no such verifier, or the deployment lacks the runtime it needs.
     """
     kind, _, argument = name.partition(":")
-    if kind == "exact":
-        return Exact()
     if kind == "random":
         return Random.parse(argument or "0.5")
-    if kind == "judge":
+    if name == "exact":
+        return Exact()
+    if name == "judge":
         if "judge" not in roles:
             raise ConfigError(
                 "the judge verifier needs a judge runtime", hint="give --judge MODEL|URL, or use --verifier exact"

@@ -48,6 +48,7 @@ def test_a_line_separator_inside_a_question_does_not_end_its_line(tmp_path):
         (["[1]"], "mine.jsonl, line 1: expected an object"),
         (['{"q": "a"}'], "line 1: there is no 'question' text"),
         (['{"question": "  "}'], "line 1: there is no 'question' text"),
+        ([r'{"question": "a \ud83d"}'], "line 1: the question has half a surrogate pair"),
         (['{"question": "a", "answer": [1]}'], "line 1: the answer must be text or a number"),
         (['{"question": "a", "id": true}'], "line 1: the id must be"),
         (['{"question": "a", "id": 1}', '{"question": "b", "id": "1"}'], "line 2: id '1' comes twice"),
