@@ -46,6 +46,6 @@ class Recipe:
 #: The target is trained shallow first, where a token is cheap, then deepened. The draft is kept weak on purpose.
 RECIPES = {
     "target": Recipe((Stage(8, 11_600_000), Stage(28, 1_600_000)), row=256, rows=16, easy_tokens=700_000),
-    "draft": Recipe((Stage(2, 2_450_000),), row=256, rows=16, easy_tokens=250_000),
+    "draft": Recipe((Stage(2, 2_250_000),), row=256, rows=16, easy_tokens=250_000),
     "judge": Recipe((Stage(4, 17_000_000), Stage(4, 4_000_000, real=True)), row=192, rows=21),
 }
