@@ -133,7 +133,7 @@ class Lookahead(Table):
         _need(1 <= self.width <= 16, "width: must be in 1..16")
         _need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
         branches = sum(self.width**i for i in range(self.depth + 1))
-        _need(branches <= 4096, f"width {self.width} at depth {self.depth} means {branches} branches at once")
+        _need(branches <= 4096, f"width {self.width} at depth {self.depth} means {branches} branches at once (of 4096)")
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ method = together(
     click.option(
         "--schedule", type=click.Choice(["async", "sync"]), help="Overlap drafts and target.  [default: async]"
     ),
-    click.option("--depth", type=int, help="Steps to look ahead.  [default: 6]"),
+    click.option("--depth", type=int, help="Steps to look ahead.  [default: the deployment's (pocket: 5), or 6]"),
     click.option("--width", type=int, help="Drafted alternatives per step.  [default: 1]"),
     click.option("--max-step-tokens", type=int, help="Tokens of one step.  [default: 100]"),
     click.option(
