@@ -78,7 +78,7 @@ class Node:
     Attributes:
         used: the answer's tokens up to here.
         corrections, lineage: the target's steps on the way, and which alternatives the drafted ones were; with the
-            position they tell nodes apart, so that no two draw with the same seed.
+            position they tell nodes apart that may be there at the same time: no two of them draw with the same seed.
     """
 
     parent: Node | None
