@@ -169,7 +169,8 @@ class RuntimeBackend(BaseBackend):
         if call.priority is not None:
             payload["priority"] = call.priority
         entry = self.ledger.add(tuple(ids), time.time())
-        patience = self.timeout * max(1.0, params.max_new_tokens / 1000)
+        # A long generation may take longer; one token, a judge's, may not hold up a step for as long as a writer.
+        patience = self.timeout * (0.05 if params.max_new_tokens == 1 else max(1.0, params.max_new_tokens / 1000))
         reply = self.transport.generate(payload, call, patience)
         return self._read(reply, call, entry)
 

@@ -63,6 +63,12 @@ class RuntimeRefused(LookaheadError):
     """A runtime answered with an error status: the request is wrong, or the server is."""
 
 
+class RuntimeBusy(RuntimeRefused):
+    """A runtime is there and takes no more at the moment (429, or a router's 502 to 504)."""
+
+    retryable = True
+
+
 class PromptTooLong(RuntimeRefused):
     """The prompt does not fit the model's context, or leaves no room for an answer."""
 

@@ -17,6 +17,7 @@ from lr_sglang.errors import (
     Cancelled,
     LookaheadError,
     PromptTooLong,
+    RuntimeBusy,
     RuntimeDown,
     RuntimeRefused,
     RuntimeTimeout,
@@ -288,7 +289,7 @@ def _refusal(status: int, text: str, path: str, role: str) -> LookaheadError:
     if status in (401, 403):
         return RuntimeRefused(f"{path}: {status} {text}", role=role, hint="set api_key_env in the deployment file")
     if status in (429, 502, 503, 504):
-        return RuntimeDown(f"{path}: {status} {text}", role=role)
+        return RuntimeBusy(f"{path}: {status} {text}", role=role, hint="ask for less at a time: --concurrency")
     if "context length" in text or "longer than the model" in text:
         return PromptTooLong(text, role=role, hint="shorten the prompt, or lower --max-tokens")
     return RuntimeRefused(f"{path}: {status} {text}", role=role)

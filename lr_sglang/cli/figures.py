@@ -46,7 +46,11 @@ def of_sample(record: Record) -> list[str]:
     ended = "; ended by the token limit" if record["finish"] == "length" else ""
     lines.append(f"{len(record['steps'])} steps, {tokens['used']} tokens in {seconds:.2f} s{rate}{ended}")
     if record["mode"] == "lookahead":
-        reuse = ", ".join(f"{role} {share(tokens[role]['reuse'])}" for role in ROLES if tokens[role]["calls"])
+        reuse = ", ".join(
+            f"{role} {share(tokens[role]['reuse'])} (cached / prompt {share(tokens[role]['hit_rate'])})"
+            for role in ROLES
+            if tokens[role]["calls"]
+        )
         lines.append(
             f"alpha {share(record['alpha'])} ({record['accepted']} of {record['judged']}), "
             f"{tokens['wasted']} tokens wasted, {tokens['judge']['calls']} judge calls, prefix reuse: {reuse}"
@@ -93,7 +97,8 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
     row("wasted tokens", lambda f: _of(f["wasted"], f["wasted_tokens"], f["wasted_tokens"] + f["tokens"]))
     for role in ROLES:
         asked = any(figures["roles"][role]["calls"] for figures in summary.values())
-        row(f"prefix reuse, {role}", partial(_reuse, role), asked)
+        row(f"prefix reuse, {role}", partial(_prefix, role, "reuse"), asked)
+        row("  cached / prompt", partial(_prefix, role, "hit_rate"), asked)
     row("judge calls", lambda f: str(f["judge_calls"]), any_of("judge_calls"))
     row("cut by the token limit", lambda f: str(f["cut_off"]), any_of("cut_off"))
     for role in ("draft", "judge"):
@@ -110,8 +115,8 @@ def _interval(figures: dict[str, Any]) -> str:
     return NONE if figures["interval"] is None else "{:.2f} to {:.2f}".format(*figures["interval"])
 
 
-def _reuse(role: str, figures: dict[str, Any]) -> str:
-    return share(figures["roles"][role]["reuse"])
+def _prefix(role: str, name: str, figures: dict[str, Any]) -> str:
+    return share(figures["roles"][role][name])
 
 
 def _failures(role: str, figures: dict[str, Any]) -> str:

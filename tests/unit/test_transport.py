@@ -14,6 +14,7 @@ from lr_sglang.errors import (
     Cancelled,
     LookaheadError,
     PromptTooLong,
+    RuntimeBusy,
     RuntimeDown,
     RuntimeRefused,
     RuntimeTimeout,
@@ -230,8 +231,8 @@ TOO_LONG = "The input (9 tokens) is longer than the model's context length (8 to
         (401, b"Unauthorized", RuntimeRefused, "401 Unauthorized"),
         (404, {"detail": "Not Found"}, RuntimeRefused, "404"),
         (500, b"Internal Server Error", RuntimeRefused, "500 Internal"),
-        (503, b"", RuntimeDown, "503"),
-        (429, b"slow down", RuntimeDown, "429"),
+        (503, b"", RuntimeBusy, "503"),
+        (429, b"slow down", RuntimeBusy, "429"),
         (500, [1, 2], RuntimeRefused, "500"),
     ],
 )
