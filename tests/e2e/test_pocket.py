@@ -105,7 +105,8 @@ def test_the_target_finds_its_prefixes_in_the_cache(pocket: Pocket) -> None:
                 assert branch.prompt_tokens - branch.cached_tokens <= 101, branch
         if question.id == "long":
             assert trace.prompt_tokens >= 1000
-            assert tokens["hit_rate"] > 0.8
+            # computed at most once: the long prompt itself, and a step for every branch
+            assert tokens["prompt"] - tokens["cached"] <= trace.prompt_tokens + 101 * tokens["calls"]
 
 
 def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pocket) -> None:
