@@ -11,10 +11,11 @@ import torch
 from torch._ops import _OpNamespace
 
 from lr_sglang.cpu import attention
+from lr_sglang.cpu.speculation import cache, trees, verify
 
 NAMESPACE = "sgl_kernel"
 
-OPERATORS: dict[str, tuple[str, Callable[..., None]]] = {
+OPERATORS: dict[str, tuple[str, Callable[..., Any]]] = {
     "decode_attention_cpu": (
         "(Tensor query, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor(c!) output, Tensor? key, Tensor? value, "
         "Tensor loc, Tensor attn_logits, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, "
@@ -30,6 +31,26 @@ OPERATORS: dict[str, tuple[str, Callable[..., None]]] = {
         "Tensor? tree_mask) -> ()",
         attention.extend_attention_cpu,
     ),
+}
+
+# Those of speculative decoding, with the arguments that they write to; the rest of a schema says the signature.
+_LINKS = ("positions", "retrive_index", "retrive_next_token", "retrive_next_sibling")
+_SPECULATION: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
+    (cache.assign_req_to_token_pool_cpu, ("req_to_token",)),
+    (cache.assign_extend_cache_locs_cpu, ("out_cache_loc",)),
+    (cache.assign_draft_cache_locs_contiguous_cpu, ("out_cache_loc",)),
+    (cache.build_draft_decode_metadata_cpu, ()),
+    (cache.fill_accept_out_cache_loc_cpu, ("accept_out_cache_loc",)),
+    (cache.copy_all_layer_kv_cache_cpu, ()),
+    (trees.build_tree_kernel_efficient_cpu, ("tree_mask", *_LINKS)),
+    (trees.reconstruct_indices_from_tree_mask_cpu, _LINKS),
+    (verify.verify_tree_greedy_cpu, ("predicts", "accept_index", "accept_token_num")),
+    (verify.fill_bonus_tokens_cpu, ("bonus_tokens",)),
+    (verify.rotate_input_ids_cpu, ("input_ids",)),
+)
+OPERATORS |= {
+    function.__name__: (torch.library.infer_schema(function, mutates_args=written), function)
+    for function, written in _SPECULATION
 }
 
 _libraries: list[torch.library.Library] = []  # a Library that is collected takes its operators with it

@@ -1,0 +1,123 @@
+"""The operators that say where drafted and accepted tokens lie in the KV cache, and move them there.
+
+Names and arguments are those of SGLang's calls. A request's row of `req_to_token` [requests, pool_len] lists the
+cache rows of its tokens; `pool_len` says again how long that is and is not needed.
+"""
+
+import ctypes
+
+import torch
+
+
+def assign_req_to_token_pool_cpu(
+    req_pool_indices: torch.Tensor,
+    req_to_token: torch.Tensor,
+    start_offset: torch.Tensor,
+    end_offset: torch.Tensor,
+    out_cache_loc: torch.Tensor,
+    pool_len: int,
+) -> None:
+    """Enter new cache rows into `req_to_token`: for each request its columns from start to end.
+
+    `req_pool_indices`, `start_offset` and `end_offset` are [batch]; `out_cache_loc` holds the requests' new rows one
+    request after the other.
+    """
+    requests, columns = _stretches(req_pool_indices, start_offset, end_offset)
+    req_to_token[requests, columns] = out_cache_loc[: columns.shape[0]].to(req_to_token.dtype)
+
+
+def assign_extend_cache_locs_cpu(
+    req_pool_indices: torch.Tensor,
+    req_to_token: torch.Tensor,
+    start_offset: torch.Tensor,
+    end_offset: torch.Tensor,
+    out_cache_loc: torch.Tensor,
+    pool_len: int,
+) -> None:
+    """The reverse: read those columns into `out_cache_loc`, one request after the other; its rest stays as it is."""
+    requests, columns = _stretches(req_pool_indices, start_offset, end_offset)
+    out_cache_loc[: columns.shape[0]] = req_to_token[requests, columns]
+
+
+def assign_draft_cache_locs_contiguous_cpu(
+    req_pool_indices: torch.Tensor,
+    req_to_token: torch.Tensor,
+    seq_lens: torch.Tensor,
+    out_cache_loc: torch.Tensor,
+    pool_len: int,
+    topk: int,
+    num_steps: int,
+) -> None:
+    """The rows that drafting may write, into `out_cache_loc` [batch * topk * num_steps].
+
+    They are each request's columns right behind its `seq_lens` [batch] tokens, branch by branch.
+    """
+    columns = seq_lens.view(-1, 1) + torch.arange(topk * num_steps)
+    rows = req_to_token.index_select(0, req_pool_indices).gather(1, columns.to(torch.int64))
+    out_cache_loc.copy_(rows.view(-1))
+
+
+def build_draft_decode_metadata_cpu(
+    req_to_token: torch.Tensor,
+    req_pool_indices: torch.Tensor,
+    seq_lens: torch.Tensor,
+    topk: int,
+    num_steps: int,
+    pool_len: int,
+) -> torch.Tensor:
+    """A table of rows for the branches of a draft, as `req_to_token` is one for requests.
+
+    Branch t of request b, in line b * topk + t, sees the request's `seq_lens[b]` tokens and then its own
+    `num_steps`. Returns [batch * topk, width], only as wide as the longest needs: a line of full length would be
+    longer to write than a small model's step.
+    """
+    batch = req_pool_indices.shape[0]
+    prefix = int(seq_lens.max()) if batch else 0
+    table = req_to_token[:, : prefix + topk * num_steps].index_select(0, req_pool_indices)
+    if topk == 1:
+        return table
+    first = (seq_lens.view(-1, 1, 1) + torch.arange(num_steps)).to(torch.int64)
+    branch = torch.arange(topk).view(1, -1, 1) * num_steps
+    own = table.gather(1, (first + branch).view(batch, -1)).view(batch * topk, num_steps)
+    lines = table[:, : prefix + num_steps].repeat_interleave(topk, dim=0)
+    return lines.scatter_(1, first.expand(-1, topk, -1).reshape(batch * topk, num_steps), own)
+
+
+def fill_accept_out_cache_loc_cpu(
+    accept_index: torch.Tensor, out_cache_loc: torch.Tensor, accept_out_cache_loc: torch.Tensor
+) -> None:
+    """The cache rows of accepted tokens, side by side in `accept_out_cache_loc`; its rest stays as it is.
+
+    `accept_index`, of any shape, numbers tokens of the step, -1 where a request accepted no more;
+    `out_cache_loc` [tokens] has their rows.
+    """
+    accepted = accept_index.view(-1)
+    accepted = accepted[accepted >= 0]
+    accept_out_cache_loc[: accepted.shape[0]] = out_cache_loc.index_select(0, accepted)
+
+
+def copy_all_layer_kv_cache_cpu(
+    data_ptrs: torch.Tensor, strides: torch.Tensor, tgt_loc: torch.Tensor, src_loc: torch.Tensor
+) -> None:
+    """Copy rows `src_loc` to rows `tgt_loc` in the caches of all layers, as if all were read before any is written.
+
+    `data_ptrs` has each cache's address, `strides` the bytes of one row of it. A draft with one branch has its
+    accepted tokens in their place already: nothing moves then.
+    """
+    moved = tgt_loc != src_loc
+    if not bool(moved.any()):
+        return
+    source, target = src_loc[moved].to(torch.int64), tgt_loc[moved].to(torch.int64)
+    rows = int(torch.maximum(source.max(), target.max())) + 1
+    for address, stride in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
+        memory = (ctypes.c_uint8 * (rows * stride)).from_address(address)
+        cache = torch.frombuffer(memory, dtype=torch.uint8).view(rows, stride)
+        cache.index_copy_(0, target, cache.index_select(0, source))
+
+
+def _stretches(requests: torch.Tensor, start: torch.Tensor, end: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every cell from `start` to `end` of each request: its request and its column, int64."""
+    lengths = (end - start).to(torch.int64)
+    before = lengths.cumsum(0) - lengths
+    shift = torch.repeat_interleave(start - before, lengths)
+    return torch.repeat_interleave(requests, lengths), torch.arange(shift.shape[0]) + shift

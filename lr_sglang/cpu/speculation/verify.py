@@ -1,0 +1,87 @@
+"""The operators that take what the target makes of drafted tokens; `trees` says how a tree is described."""
+
+import torch
+
+
+def verify_tree_greedy_cpu(
+    predicts: torch.Tensor,
+    accept_index: torch.Tensor,
+    accept_token_num: torch.Tensor,
+    candidates: torch.Tensor,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor,
+    retrive_next_sibling: torch.Tensor,
+    target_predict: torch.Tensor,
+) -> None:
+    """Walk each tree from its root, always to the child that is the token which the target wants next.
+
+    `candidates` [batch, n] are the nodes' tokens, `target_predict` [batch, n] what the target wants after each.
+
+    Written: `accept_index` [batch, longest], the numbers of the nodes on the way, root first and -1 behind them, at
+    most `longest`; `accept_token_num` [batch], how many they are without the root; `predicts` [batch * n],
+    for each of them what the target wants after it. Elsewhere `predicts` stays as it is.
+    """
+    longest = accept_index.shape[1]
+    wanted = target_predict.view(-1)
+    wants = wanted.tolist()
+    ways = [
+        _walk(*tree, wants, longest)
+        for tree in zip(
+            candidates.tolist(),
+            retrive_index.tolist(),
+            retrive_next_token.tolist(),
+            retrive_next_sibling.tolist(),
+            strict=True,
+        )
+    ]
+    accept_index.copy_(torch.tensor([way + [-1] * (longest - len(way)) for way in ways]))
+    accept_token_num.copy_(torch.tensor([len(way) - 1 for way in ways]))
+    nodes = torch.tensor([node for way in ways for node in way])
+    predicts[nodes] = wanted[nodes].to(predicts.dtype)
+
+
+def fill_bonus_tokens_cpu(
+    accept_tokens: torch.Tensor, accept_lens: torch.Tensor, bonus_tokens: torch.Tensor, accept_stride: int
+) -> None:
+    """The last accepted token of each sequence, into `bonus_tokens` [batch].
+
+    `accept_tokens` has `accept_stride` places per sequence, of which the first `accept_lens` [batch] are taken.
+    """
+    last = torch.arange(accept_lens.shape[0]) * accept_stride + accept_lens - 1
+    bonus_tokens.copy_(accept_tokens.view(-1).index_select(0, last))
+
+
+def rotate_input_ids_cpu(
+    input_ids: torch.Tensor,
+    extend_start_loc: torch.Tensor,
+    extend_seq_lens: torch.Tensor,
+    topk_index: torch.Tensor,
+    select_index: torch.Tensor | None,
+) -> None:
+    """Shift every sequence of `input_ids` [tokens] by one to the left and put a new token behind it.
+
+    A sequence begins at `extend_start_loc` [batch] and is `extend_seq_lens` [batch] long; its new token in
+    `topk_index` [batch, 1] goes to its last place, or to `select_index` [batch] of all tokens. Empty ones stay.
+    """
+    kept = (extend_seq_lens - 1).clamp(min=0).to(torch.int64)
+    shift = torch.repeat_interleave(extend_start_loc - (kept.cumsum(0) - kept), kept)
+    places = torch.arange(shift.shape[0]) + shift
+    input_ids[places] = input_ids[places + 1]
+    some = extend_seq_lens > 0
+    last = extend_start_loc + extend_seq_lens - 1 if select_index is None else select_index.view(-1)
+    input_ids[last[some]] = topk_index.view(-1)[some].to(input_ids.dtype)
+
+
+def _walk(
+    tokens: list[int], numbers: list[int], children: list[int], siblings: list[int], wants: list[int], longest: int
+) -> list[int]:
+    """The numbers of the nodes on the way down one tree; `wants` is by number."""
+    node, way = 0, [numbers[0]]
+    while len(way) < longest:
+        wanted, node = wants[way[-1]], children[node]
+        while node >= 0 and tokens[node] != wanted:
+            node = siblings[node]
+        if node < 0:
+            break
+        way.append(numbers[node])
+    return way

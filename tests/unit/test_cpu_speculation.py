@@ -1,0 +1,326 @@
+"""Speculation's operators on a CPU, each against a reference that is slow and obviously right."""
+
+import random
+
+import pytest
+import torch
+
+from lr_sglang.cpu import operators
+from lr_sglang.cpu.speculation import cache, trees, verify
+
+SEEDS = range(25)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    operators.register()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def ops():
+    """The operators as SGLang calls them."""
+    return torch.ops.sgl_kernel
+
+
+class Pool:
+    """A table of cache rows with requests of random lengths, and a random batch of them."""
+
+    def __init__(self, seed: int, spare: int = 40) -> None:
+        self.random = random.Random(seed)
+        torch.manual_seed(seed)
+        self.requests, self.length = self.random.randint(1, 12), self.random.randint(8, 90) + spare
+        self.batch = self.random.randint(1, self.requests)
+        self.ids = torch.tensor(self.random.sample(range(self.requests), self.batch))
+        cells = self.requests * self.length
+        self.table = (torch.randperm(cells) + 1).view(self.requests, self.length).to(torch.int32)
+        self.seq_lens = torch.tensor([self.random.randint(1, self.length - spare) for _ in range(self.batch)])
+
+    def stretches(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """A start and an end for each request of the batch; some have nothing between them."""
+        ends = self.seq_lens + torch.tensor([self.random.randint(0, 6) for _ in range(self.batch)])
+        kind = self.random.choice([torch.int32, torch.int64])
+        return self.seq_lens.to(kind), ends.to(kind)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_new_rows_are_entered_and_read_back(seed):
+    pool = Pool(seed)
+    start, end = pool.stretches()
+    total = int((end - start).sum())
+    rows = torch.randint(1000, 9000, (total + 3,))
+    expected, position = pool.table.clone(), 0
+    for request, low, high in zip(pool.ids.tolist(), start.tolist(), end.tolist(), strict=True):
+        for column in range(low, high):
+            expected[request, column] = rows[position]
+            position += 1
+    ops().assign_req_to_token_pool_cpu(pool.ids, pool.table, start, end, rows, pool.length)
+    assert torch.equal(pool.table, expected)
+
+    read = torch.full((total + 5,), -7)
+    ops().assign_extend_cache_locs_cpu(pool.ids, pool.table, start, end, read, pool.length)
+    assert torch.equal(read[:total], rows[:total]) and read[total:].tolist() == [-7] * 5
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_for_drafting_and_the_table_of_branches(seed):
+    pool = Pool(seed)
+    topk, steps = pool.random.randint(1, 4), pool.random.randint(1, 6)
+    free = torch.zeros(pool.batch * topk * steps, dtype=torch.int64)
+    ops().assign_draft_cache_locs_contiguous_cpu(pool.ids, pool.table, pool.seq_lens, free, pool.length, topk, steps)
+    before = pool.table.clone()
+    table = ops().build_draft_decode_metadata_cpu(pool.table, pool.ids, pool.seq_lens, topk, steps, pool.length)
+    assert torch.equal(pool.table, before) and table.shape[0] == pool.batch * topk
+    for i, (request, length) in enumerate(zip(pool.ids.tolist(), pool.seq_lens.tolist(), strict=True)):
+        row = pool.table[request].tolist()
+        assert free.view(pool.batch, -1)[i].tolist() == row[length : length + topk * steps]
+        for branch in range(topk):
+            own = row[length + branch * steps : length + (branch + 1) * steps]
+            assert table[i * topk + branch, : length + steps].tolist() == row[:length] + own
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_of_all_layers_move_as_if_all_were_read_first(seed):
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    rows, moved = chance.randint(4, 60), chance.randint(0, 30)
+    shapes = [(chance.randint(1, 3), chance.randint(1, 9)) for _ in range(chance.randint(1, 5))]
+    kinds = [chance.choice([torch.float32, torch.bfloat16, torch.uint8]) for _ in shapes]
+    caches = [torch.randint(0, 250, (rows, *shape)).to(kind) for shape, kind in zip(shapes, kinds, strict=True)]
+    places = min(rows - 1, moved)
+    target = torch.tensor([*chance.sample(range(1, rows), places), 0, 0], dtype=torch.int64)
+    source = torch.tensor([*(chance.randrange(rows) for _ in range(places)), 0, 0])  # rows 0 pad the list
+    expected = [one.clone() for one in caches]
+    for new, old in zip(expected, caches, strict=True):
+        for to, of in zip(target.tolist(), source.tolist(), strict=True):
+            new[to] = old[of]
+    ops().copy_all_layer_kv_cache_cpu(
+        torch.tensor([one.data_ptr() for one in caches], dtype=torch.uint64),
+        torch.tensor([one[0].numel() * one.element_size() for one in caches]),
+        target.to(chance.choice([torch.int32, torch.int64])),
+        source,
+    )
+    assert all(torch.equal(one, other) for one, other in zip(caches, expected, strict=True))
+
+
+# ------------------------------------------------------------------ trees
+
+
+class Drafts:
+    """Random trees as SGLang's drafting makes them: `topk` tokens a step, the most likely kept."""
+
+    def __init__(self, seed: int, chain: bool = False) -> None:
+        chance = self.random = random.Random(seed)
+        self.topk = 1 if chain else chance.randint(2, 4)
+        self.steps = chance.randint(1, 5)
+        proposals = self.topk + (self.steps - 1) * self.topk**2
+        self.n = self.steps + 1 if chain else chance.randint(2, min(proposals, 14) + 1)
+        self.batch = chance.randint(1, 7)
+        self.lens = torch.tensor([chance.randint(1, 30) for _ in range(self.batch)])
+        trees = [self._tree() for _ in range(self.batch)]
+        self.parent_list = torch.tensor([parents for parents, _ in trees])
+        self.selected = torch.tensor([selected for _, selected in trees])
+
+    def _tree(self) -> tuple[list[int], list[int]]:
+        topk, chance = self.topk, self.random
+        scores = [chance.random() for _ in range(topk)]
+        owners, kept = [-1, *range(topk)], list(range(topk))
+        for _ in range(1, self.steps):
+            first = len(scores)
+            for number in kept:
+                scores += [scores[number] * chance.random() for _ in range(topk)]
+            kept = sorted(range(first, len(scores)), key=lambda number: -scores[number])[:topk]
+            owners += kept
+        order = sorted(range(len(scores)), key=lambda number: -scores[number])
+        # The last step's tokens are never continued. A chain of one step has no list at all.
+        return owners[: len(owners) - topk] if self.steps > 1 else [], sorted(order[: self.n - 1])
+
+    def build(self, mode: int) -> dict[str, torch.Tensor]:
+        shape, widths = (self.batch, self.n), self.lens + self.n if mode == 0 else torch.full((self.batch,), self.n)
+        out = {name: torch.full(shape, -1) for name in ("index", "child", "sibling")}
+        out["positions"] = torch.zeros(self.batch * self.n, dtype=torch.int64)
+        out["mask"] = torch.ones(int((widths * self.n).sum()) + 4, dtype=torch.bool)  # SGLang's may be too long
+        ops().build_tree_kernel_efficient_cpu(
+            self.parent_list, self.selected, self.lens, out["mask"], out["positions"], out["index"], out["child"],
+            out["sibling"], self.topk, self.steps, self.n, mode,
+        )  # fmt: skip
+        return out
+
+    def parents(self, sequence: int) -> list[int]:
+        """By the definition: the parent is the node of the token that was continued, -1 if that is no node."""
+        selected, owners = self.selected[sequence].tolist(), self.parent_list[sequence].tolist()
+        found = [-1]
+        for number in selected:
+            group = number // self.topk
+            if group == 0:
+                found.append(0)
+            else:
+                found.append(selected.index(owners[group]) + 1 if owners[group] in selected else -1)
+        return found
+
+
+def ancestors(parents: list[int], node: int) -> list[int]:
+    """From the node itself up; the root belongs to every way."""
+    way = [node]
+    while way[-1] > 0:
+        way.append(max(parents[way[-1]], 0))
+    return way
+
+
+def check_links(child, sibling, parents):
+    for node in range(len(parents)):
+        below = [other for other, parent in enumerate(parents) if parent == node]
+        beside = [other for other in range(node + 1, len(parents)) if parents[other] == parents[node] >= 0]
+        assert child[node] == (below[0] if below else -1)
+        assert sibling[node] == (beside[0] if beside else -1)
+
+
+@pytest.mark.parametrize("mode", [trees.FULL_MASK, trees.QLEN_ONLY])
+@pytest.mark.parametrize("chain", [True, False])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_trees_of_drafted_tokens(seed, chain, mode):
+    drafts = Drafts(seed, chain)
+    out, n, start = drafts.build(mode), drafts.n, 0
+    assert out["index"].view(-1).tolist() == list(range(drafts.batch * n))
+    for i, length in enumerate(drafts.lens.tolist()):
+        parents = drafts.parents(i)
+        check_links(out["child"][i].tolist(), out["sibling"][i].tolist(), parents)
+        width = length + n if mode == trees.FULL_MASK else n
+        mask = out["mask"][start : start + n * width].view(n, width)
+        start += n * width
+        assert bool(mask[:, : width - n].all())
+        for node in range(n):
+            way = ancestors(parents, node)
+            assert mask[node, width - n :].nonzero().view(-1).tolist() == sorted(way)
+            assert out["positions"][i * n + node] == length + len(way) - 1
+    assert bool(out["mask"][start:].all())
+
+
+def test_a_token_whose_parent_was_not_selected_is_never_reached():
+    drafts = Drafts(0)
+    drafts.topk, drafts.steps, drafts.n, drafts.batch = 2, 2, 3, 1
+    drafts.lens, drafts.parent_list = torch.tensor([5]), torch.tensor([[-1, 0, 1]])
+    drafts.selected = torch.tensor([[0, 5]])  # 5 continues token 1, which is not there
+    out = drafts.build(trees.QLEN_ONLY)
+    assert out["child"].tolist() == [[1, -1, -1]] and out["sibling"].tolist() == [[-1, -1, -1]]
+    assert out["positions"].tolist() == [5, 6, 6]
+
+
+def test_an_unknown_kind_of_mask_is_refused():
+    with pytest.raises(NotImplementedError, match="tree_mask_mode 2"):
+        Drafts(0).build(2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_links_from_a_mask(seed):
+    """Of random trees, with some nodes that see nothing but themselves."""
+    chance = random.Random(seed)
+    batch, n = chance.randint(1, 6), chance.randint(1, 12)
+    forest = [[-1, *(chance.choice([-1, *range(node)]) for node in range(1, n))] for _ in range(batch)]
+    mask, depths = torch.zeros(batch, n, n, dtype=torch.bool), torch.zeros(batch, n, dtype=torch.int64)
+    for i, parents in enumerate(forest):
+        for node in range(n):
+            other = node
+            while other >= 0:
+                mask[i, node, other] = True
+                depths[i, node] += other != node
+                other = parents[other]
+    lens = torch.randint(1, 50, (batch,))
+    positions, links = torch.zeros(batch * n, dtype=torch.int64), torch.full((3, batch, n), 99)
+    ops().reconstruct_indices_from_tree_mask_cpu(mask.view(-1), lens, positions, *links, batch, n)
+    assert torch.equal(positions.view(batch, n), depths + lens.view(-1, 1))
+    assert torch.equal(links[0], torch.arange(batch * n).view(batch, n))
+    for i, parents in enumerate(forest):
+        check_links(links[1, i].tolist(), links[2, i].tolist(), parents)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_both_ways_to_a_tree_agree(seed):
+    drafts = Drafts(seed)
+    if -1 in [parent for i in range(drafts.batch) for parent in drafts.parents(i)[1:]]:
+        pytest.fail("the random trees should be whole")
+    built, n = drafts.build(trees.QLEN_ONLY), drafts.n
+    positions, links = torch.zeros_like(built["positions"]), torch.zeros(3, drafts.batch, n, dtype=torch.int64)
+    mask = built["mask"][: drafts.batch * n * n]
+    ops().reconstruct_indices_from_tree_mask_cpu(mask, drafts.lens, positions, *links, drafts.batch, n)
+    assert torch.equal(positions, built["positions"])
+    assert all(torch.equal(a, built[b]) for a, b in zip(links, ("index", "child", "sibling"), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_walk_takes_the_longest_way_that_the_target_wants(seed):
+    drafts = Drafts(seed, chain=seed % 3 == 0)
+    chance, n, batch = drafts.random, drafts.n, drafts.batch
+    built = drafts.build(trees.QLEN_ONLY)
+    vocabulary = chance.choice([2, 3, 50])  # few tokens: brothers that are the same, and long ways
+    candidates = torch.tensor([[chance.randrange(vocabulary) for _ in range(n)] for _ in range(batch)])
+    wanted = torch.tensor([[chance.randrange(vocabulary) for _ in range(n)] for _ in range(batch)])
+    longest = chance.randint(1, drafts.steps + 1)
+    predicts = torch.full((batch * n,), -5, dtype=torch.int32)
+    accepted = torch.full((batch, longest), -1, dtype=torch.int32)
+    count = torch.full((batch,), -9, dtype=torch.int32)
+    ops().verify_tree_greedy_cpu(
+        predicts, accepted, count, candidates, built["index"], built["child"], built["sibling"], wanted
+    )
+    expected = torch.full_like(predicts, -5)
+    for i in range(batch):
+        parents, way = drafts.parents(i), [0]
+        while len(way) < longest:
+            fits = [
+                node for node in range(1, n)
+                if parents[node] == way[-1] and candidates[i, node] == wanted[i, way[-1]]
+            ]  # fmt: skip
+            if not fits:
+                break
+            way.append(fits[0])
+        assert accepted[i].tolist() == [i * n + node for node in way] + [-1] * (longest - len(way))
+        assert count[i] == len(way) - 1
+        for node in way:
+            expected[i * n + node] = wanted[i, node]
+    assert torch.equal(predicts, expected)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_accepted_rows_and_bonus_tokens(seed):
+    chance = random.Random(seed)
+    batch, n, width = chance.randint(1, 6), chance.randint(2, 9), chance.randint(1, 5)
+    lens = [chance.randint(1, width) for _ in range(batch)]
+    accepted = [
+        [i * n + chance.randrange(n) for _ in range(length)] + [-1] * (width - length) for i, length in enumerate(lens)
+    ]
+    loc, out = torch.randperm(batch * n) + 100, torch.zeros(batch * width, dtype=torch.int64)
+    ops().fill_accept_out_cache_loc_cpu(torch.tensor(accepted, dtype=torch.int32), loc, out)
+    rows = [int(loc[index]) for way in accepted for index in way if index >= 0]
+    assert out.tolist() == rows + [0] * (batch * width - len(rows))
+
+    tokens, bonus = torch.randint(0, 999, (batch, width), dtype=torch.int32), torch.zeros(batch, dtype=torch.int32)
+    ops().fill_bonus_tokens_cpu(tokens, torch.tensor(lens, dtype=torch.int32), bonus, width)
+    assert bonus.tolist() == [int(tokens[i, length - 1]) for i, length in enumerate(lens)]
+
+
+@pytest.mark.parametrize("selects", [True, False])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sequences_are_shifted_and_get_a_new_token(seed, selects):
+    chance = random.Random(seed)
+    lens = [chance.randint(0, 5) for _ in range(chance.randint(1, 6))]
+    starts = [sum(lens[:i]) for i in range(len(lens))]
+    ids, new = list(range(100, 103 + sum(lens))), [chance.randrange(50) for _ in lens]
+    select = [start + chance.randrange(max(length, 1)) for start, length in zip(starts, lens, strict=True)]
+    expected = ids.copy()
+    for i, (start, length) in enumerate(zip(starts, lens, strict=True)):
+        if length:
+            expected[start : start + length - 1] = ids[start + 1 : start + length]
+            expected[select[i] if selects else start + length - 1] = new[i]
+    got = torch.tensor(ids)
+    ops().rotate_input_ids_cpu(
+        got, torch.tensor(starts), torch.tensor(lens), torch.tensor(new).view(-1, 1),
+        torch.tensor(select) if selects else None,
+    )  # fmt: skip
+    assert got.tolist() == expected
+
+
+def test_every_operator_of_the_package_is_registered():
+    own = {name for module in (cache, trees, verify) for name in vars(module) if name.endswith("_cpu")}
+    assert own < set(operators.OPERATORS) and len(own) == 11
