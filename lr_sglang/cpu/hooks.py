@@ -16,6 +16,7 @@ def install() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from lr_sglang.cpu import qwen3, seeds
+    from lr_sglang.cpu.speculation import sampling
 
     _allow_intel_amx()
     HookRegistry.register(LINEAR, _lay_out_weight, HookType.AFTER)
@@ -24,6 +25,8 @@ def install() -> None:
     HookRegistry.register(f"{BACKEND}.init_forward_metadata", _begin_forward, HookType.BEFORE)
     HookRegistry.register(seeds.BATCH_TARGET, seeds.carry_seeds, HookType.AFTER)
     HookRegistry.register(seeds.SAMPLE_TARGET, seeds.sample_with_seeds, HookType.AROUND)
+    HookRegistry.register(sampling.SAMPLE_TARGET, sampling.sample_and_verify, HookType.AROUND)
+    HookRegistry.register(sampling.SETTINGS_TARGET, sampling.refuse_processors, HookType.AFTER)
 
 
 def _allow_intel_amx() -> None:

@@ -1,0 +1,174 @@
+"""Sampling under speculation: every token is one draw from the target's distribution, whatever was drafted.
+
+Without a GPU, SGLang 0.5.16 verifies drafts against the target's most probable tokens, at any temperature. Here the
+target draws a token after every node of the draft tree, as it would if that node were the end of the text, and the
+tree is walked with the drawn tokens: a drafted token is kept where it is the one that was drawn. A draft so decides
+how many tokens a step gives, never which. A request's seed gives the same tokens as without speculation, because
+a seeded draw depends on nothing but the seed, the place in the text and the probabilities (`lr_sglang.cpu.seeds`).
+
+Penalties and `min_new_tokens` depend on the tokens before. SGLang counts the last token of a step only, and gives all
+nodes of a tree the same penalties; here every node has those of its own text.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+SAMPLE_TARGET = "sglang.srt.speculative.eagle_utils.eagle_sample"
+SETTINGS_TARGET = "sglang.srt.arg_groups.speculative_hook.handle_speculative_decoding"
+
+# SGLang's Sampler._sample_from_probs: (sampler, probabilities, sampling info, positions, no filters at all) -> tokens.
+Sample = Callable[[Any, torch.Tensor, Any, torch.Tensor, bool], torch.Tensor]
+Verified = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+_PER_REQUEST = ("temperatures", "top_ps", "top_ks", "min_ps", "sampling_seed")
+
+
+def sample_and_verify(
+    plain: Callable[..., Verified],
+    verify_input: Any,
+    batch: Any,
+    logits_output: Any,
+    vocab_mask: torch.Tensor | None = None,
+) -> Verified:
+    """Around eagle_sample: trees of requests that sample or have penalties by `verify`, the others by SGLang."""
+    greedy = batch.forward_mode.is_idle() or batch.sampling_info.is_all_greedy
+    if greedy and not any(_has_penalties(request) for request in batch.reqs):
+        return plain(verify_input, batch, logits_output, vocab_mask)
+    from sglang.srt.layers.sampler import Sampler
+
+    return verify(verify_input, batch, logits_output.next_token_logits, vocab_mask, Sampler._sample_from_probs)
+
+
+def refuse_processors(result: None, server_args: Any) -> None:
+    """After the settings of speculation were read: raise ValueError for one that verification leaves out."""
+    if server_args.speculative_algorithm and server_args.enable_custom_logit_processor:
+        raise ValueError(
+            "--enable-custom-logit-processor has no effect on drafted tokens: SGLang does not call the processors when "
+            "it verifies. Leave it or --speculative-algorithm out."
+        )
+
+
+def verify(
+    verify_input: Any, batch: Any, logits: torch.Tensor, vocab_mask: torch.Tensor | None, sample: Sample
+) -> Verified:
+    """Draw a token for every node, and walk the trees of `n` nodes each with them.
+
+    logits: [batch * n, vocabulary], what the target gives after every node; penalties, biases and masks are applied in
+    place, the temperature is not (SGLang computes log probabilities from them afterwards). vocab_mask: what a grammar
+    allows after every node, in the grammar's own format.
+
+    Returns int32 tensors: tokens [batch * n], one per node; how many each sequence got [batch]; and, of those, at
+    which nodes they are [batch, depth], -1 behind the last.
+    """
+    n, info = verify_input.draft_token_num, batch.sampling_info
+    candidates = verify_input.draft_token.view(-1, n)
+    links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
+    penalise(logits, batch.reqs, candidates, *links)
+    if info.logit_bias is not None:
+        logits.add_(info.logit_bias.repeat_interleave(n, dim=0))
+    if vocab_mask is not None:
+        verify_input.grammar.apply_vocab_mask(logits=logits, vocab_mask=vocab_mask)
+    drawn = draw(logits, info, verify_input.positions, sample).view(-1, n)
+    tokens = torch.zeros(candidates.numel(), dtype=torch.int32)
+    nodes = torch.full((len(candidates), verify_input.max_tree_depth), -1, dtype=torch.int32)
+    kept = torch.empty(len(candidates), dtype=torch.int32)
+    torch.ops.sgl_kernel.verify_tree_greedy_cpu(
+        tokens, nodes, kept, candidates, verify_input.retrieve_index, *links, drawn
+    )
+    return tokens, kept + 1, nodes
+
+
+def draw(logits: torch.Tensor, info: Any, positions: torch.Tensor, sample: Sample) -> torch.Tensor:
+    """One token for every node, in one call of `sample` for those of all requests that are not greedy.
+
+    logits: [batch * n, vocabulary]. positions: [batch * n], every node's place in its text, from 0; without
+    speculation SGLang gives its sampler the same number, that of the last token that the model has read.
+    Returns [batch * n] int64 token ids.
+    """
+    n = len(logits) // len(info.top_ks)
+    free = info.top_ks != 1  # top-k 1 is how SGLang says greedy
+    rows = None if bool(free.all()) else free.repeat_interleave(n).nonzero().view(-1)
+    nodes = copy.copy(info)
+    for name in _PER_REQUEST:
+        of_requests = getattr(info, name)
+        if of_requests is not None:
+            setattr(nodes, name, of_requests[free].repeat_interleave(n, dim=0))
+    # The batch's own answers count its greedy requests too, and such as have left.
+    nodes.need_top_k_sampling = bool((nodes.top_ks < logits.shape[1]).any())
+    nodes.need_top_p_sampling = bool((nodes.top_ps != 1).any())
+    nodes.need_min_p_sampling = bool((nodes.min_ps > 0).any())
+    no_filter = not (nodes.need_top_k_sampling or nodes.need_top_p_sampling or nodes.need_min_p_sampling)
+    if rows is None:
+        probs = torch.softmax(logits / nodes.temperatures, dim=-1)
+        return sample(None, probs, nodes, positions, no_filter).to(torch.int64)
+    tokens = logits.argmax(-1)
+    if len(rows):
+        probs = torch.softmax(logits[rows] / nodes.temperatures, dim=-1)
+        tokens[rows] = sample(None, probs, nodes, positions[rows], no_filter).to(torch.int64)
+    return tokens
+
+
+def penalise(
+    logits: torch.Tensor,
+    requests: list[Any],
+    candidates: torch.Tensor,
+    first_child: torch.Tensor,
+    next_sibling: torch.Tensor,
+) -> None:
+    """Frequency, presence and repetition penalties and `min_new_tokens`, in place, for every node's own text.
+
+    logits: [batch * n, vocabulary]. candidates and the links between nodes: [batch, n]. Only generated tokens count,
+    as in SGLang's penalizers; a request's last token is the root of its tree. What is added comes before what is
+    multiplied, which is the order of SGLang where it speculates.
+    """
+    n = candidates.shape[1]
+    for i, request in enumerate(requests):
+        if _has_penalties(request):
+            texts = _texts(candidates[i].tolist(), first_child[i].tolist(), next_sibling[i].tolist())
+            _penalise_tree(logits[i * n : (i + 1) * n], request, texts)
+
+
+def _has_penalties(request: Any) -> bool:
+    params = request.sampling_params
+    return bool(
+        params.frequency_penalty
+        or params.presence_penalty
+        or params.repetition_penalty != 1
+        or len(request.output_ids) < params.min_new_tokens
+    )
+
+
+def _texts(tokens: list[int], first_child: list[int], next_sibling: list[int]) -> list[list[int]]:
+    """The tokens below the root on the way to every node, its own included; empty for a node that is not linked."""
+    texts: list[list[int]] = [[] for _ in tokens]
+    waiting = [0]
+    while waiting:
+        node = waiting.pop()
+        child = first_child[node]
+        while child != -1:
+            texts[child] = [*texts[node], tokens[child]]
+            waiting.append(child)
+            child = next_sibling[child]
+    return texts
+
+
+def _penalise_tree(logits: torch.Tensor, request: Any, texts: list[list[int]]) -> None:
+    """One tree's nodes: logits [n, vocabulary], texts[node] the drafted tokens up to it."""
+    params = request.sampling_params
+    counts = torch.bincount(torch.tensor(request.output_ids, dtype=torch.int64), minlength=logits.shape[1])
+    counts = counts.repeat(len(texts), 1)
+    for node, text in enumerate(texts):
+        for token in text:
+            counts[node, token] += 1
+    logits.sub_(counts * params.frequency_penalty + (counts > 0) * params.presence_penalty)
+    short = [node for node, text in enumerate(texts) if len(request.output_ids) + len(text) < params.min_new_tokens]
+    if short:
+        ends = (params.stop_token_ids or set()) | (request.tokenizer.additional_stop_token_ids or set())
+        ends = sorted(ends | {request.tokenizer.eos_token_id})
+        logits[torch.tensor(short).view(-1, 1), torch.tensor(ends)] = float("-inf")
+    if params.repetition_penalty != 1:
+        scale = torch.where(counts > 0, params.repetition_penalty, 1.0)
+        logits.copy_(torch.where(logits < 0, logits * scale, logits / scale))

@@ -1,0 +1,380 @@
+"""Sampling under speculation: the target's distribution whatever is drafted, and a seed's tokens with or without."""
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from lr_sglang.cpu import operators, seeds
+from lr_sglang.cpu.speculation import sampling
+
+VOCABULARY, START = 8, 5  # tokens; how many stand before the first drafted tree
+MANY = 2000  # sequences in one batch
+HALF = [*range(MANY // 2), *[seeds.NO_SEED] * (MANY // 2)]  # their seeds
+
+# Every node's parent: a chain as of STANDALONE and EAGLE with top-k 1, a tree as of top-k 2, two of an n-gram corpus
+# (one with nodes that nothing leads to), and no draft at all.
+SHAPES = {
+    "chain": [-1, 0, 1, 2],
+    "top-k 2": [-1, 0, 0, 1, 1, 2, 2],
+    "n-gram": [-1, 0, 1, 2, 0, 4, 0, 6],
+    "padded": [-1, 0, 1, -1, -1, 0],
+    "nothing": [-1],
+}
+FILTERS = {
+    "none": {},
+    "top-p": {"top_p": 0.7},
+    "top-k": {"top_k": 3},
+    "min-p": {"min_p": 0.2},
+    "all": {"top_p": 0.9, "top_k": 5, "min_p": 0.05},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def ready():
+    operators.register()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# ------------------------------------------------------- a target, and what drafts for it
+
+TABLE = torch.randn(VOCABULARY, VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(3))
+
+
+def target(last_but_one: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """Logits [..., VOCABULARY] of the next token, from the two before it."""
+    return TABLE[last_but_one, last].clone()
+
+
+DRAFTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    # Which token to draft first, second, ... after two tokens: [batch, VOCABULARY]
+    "good": lambda before, last: target(before, last).argsort(-1, descending=True),
+    "bad": lambda before, last: torch.rand(len(last), VOCABULARY).argsort(-1),
+    "worst": lambda before, last: target(before, last).argsort(-1),
+    "stubborn": lambda before, last: torch.zeros(len(last), VOCABULARY, dtype=torch.int64),
+}
+
+
+def settings(count: int, *, temperature=0.6, top_p=1.0, top_k=1 << 30, min_p=0.0, seed=None) -> SimpleNamespace:
+    """What SGLang calls sampling info, of `count` requests; each argument is one for all or a list."""
+
+    def each(value, dtype):
+        return torch.tensor(value if isinstance(value, list) else [value] * count, dtype=dtype)
+
+    return SimpleNamespace(
+        temperatures=each(temperature, torch.float32).view(-1, 1), top_ps=each(top_p, torch.float32),
+        top_ks=each(top_k, torch.int32), min_ps=each(min_p, torch.float32), is_all_greedy=False, logit_bias=None,
+        sampling_seed=each(seeds.NO_SEED if seed is None else seed, torch.int64),
+    )  # fmt: skip
+
+
+def params(**given) -> SimpleNamespace:
+    none = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0}
+    return SimpleNamespace(**none | {"stop_token_ids": None} | given)
+
+
+def requests(count: int, **given) -> list[SimpleNamespace]:
+    tokenizer = SimpleNamespace(additional_stop_token_ids=None, eos_token_id=7)
+    return [SimpleNamespace(sampling_params=params(**given), output_ids=[2], tokenizer=tokenizer) for _ in range(count)]
+
+
+def plain(sampler, probs, info, positions, no_filter):
+    """SGLang's own sampling from probabilities, for requests that have no seed."""
+    assert info.sampling_seed is None
+    values, ids = probs.sort(-1, descending=True)
+    kept = torch.arange(VOCABULARY) < info.top_ks.view(-1, 1)
+    kept &= values.cumsum(-1) - values <= info.top_ps.view(-1, 1)
+    kept &= values >= values[:, :1] * info.min_ps.view(-1, 1)
+    assert not no_filter or bool(kept.all())
+    return ids.gather(1, torch.multinomial(values * kept, 1)).view(-1).to(torch.int32)
+
+
+sample = partial(seeds.sample_with_seeds, plain)
+
+
+class Grammar:
+    @staticmethod
+    def apply_vocab_mask(logits, vocab_mask):
+        logits.masked_fill_(~vocab_mask, float("-inf"))
+
+
+def grow(
+    info, shape="chain", draft="good", length=3, *, reqs=None, error=None, mask=None, texts=None
+) -> list[list[int]]:
+    """Texts of at least `length` tokens for all requests of `info`, each from the tokens 1, 2, verified in steps.
+
+    error: makes a function that replaces `sampling.draw`, given the tree that is verified. mask: what a grammar allows
+    after two tokens.
+    """
+    count, parents = len(info.top_ks), SHAPES[shape]
+    texts = [[1, 2] for _ in range(count)]
+    reqs = requests(count) if reqs is None else reqs
+    while min(map(len, texts)) < length + 2:
+        tree, before, last = drafted(texts, parents, DRAFTS[draft])
+        for request, text in zip(reqs, texts, strict=True):
+            request.output_ids = text[1:]
+        batch = SimpleNamespace(sampling_info=info, reqs=reqs)
+        logits = target(before, last).view(-1, VOCABULARY)
+        allowed = None if mask is None else mask(before, last).view(-1, VOCABULARY)
+        with patch.object(sampling, "draw", error(tree) if error else sampling.draw):
+            tokens, lens, nodes = sampling.verify(tree, batch, logits, allowed, sample)
+        for text, way, kept in zip(texts, nodes.tolist(), lens.tolist(), strict=True):
+            assert 1 <= kept <= len(parents) and way[kept:] == [-1] * (len(way) - kept)
+            text += tokens[way[:kept]].tolist()
+    return [text[2 : length + 2] for text in texts]
+
+
+def drafted(texts, parents, draft) -> tuple[SimpleNamespace, torch.Tensor, torch.Tensor]:
+    """The trees that continue the texts, and the two tokens up to every node: [batch, nodes] each."""
+    count, n = len(texts), len(parents)
+    before, last = torch.zeros(count, n, dtype=torch.int64), torch.zeros(count, n, dtype=torch.int64)
+    before[:, 0], last[:, 0] = (torch.tensor([text[place] for text in texts]) for place in (-2, -1))
+    rank, seen = [0] * n, torch.eye(n, dtype=torch.bool)
+    for node in range(1, n):
+        parent = max(parents[node], 0)
+        before[:, node] = last[:, parent]
+        last[:, node] = draft(before[:, parent], last[:, parent])[:, rank[parent]]
+        if parents[node] >= 0:
+            rank[parent] += 1
+            seen[node] |= seen[parent]
+    lens = torch.tensor([START + len(text) - 3 for text in texts])  # without the root, as SGLang counts
+    positions, links = torch.zeros(count * n, dtype=torch.int64), torch.full((3, count, n), -1)
+    torch.ops.sgl_kernel.reconstruct_indices_from_tree_mask_cpu(
+        seen.expand(count, n, n).reshape(-1), lens, positions, *links, count, n
+    )
+    tree = SimpleNamespace(
+        draft_token=last.view(-1), draft_token_num=n, max_tree_depth=n, positions=positions, grammar=Grammar,
+        retrieve_index=links[0], retrieve_next_token=links[1], retrieve_next_sibling=links[2],
+    )  # fmt: skip
+    return tree, before, last
+
+
+# ------------------------------------------------------- the distribution
+
+
+def filtered(logits, temperature=0.6, top_p=1.0, top_k=VOCABULARY, min_p=0.0) -> torch.Tensor:
+    """The distribution that is sampled from, in float64; logits [rows, VOCABULARY]."""
+    probs = torch.softmax(logits.double() / temperature, -1)
+    values, ids = probs.sort(-1, descending=True)
+    kept = (
+        (torch.arange(VOCABULARY) < top_k) & (values.cumsum(-1) - values <= top_p) & (values >= values[:, :1] * min_p)
+    )
+    probs = torch.zeros_like(probs).scatter(-1, ids, values * kept)
+    return probs / probs.sum(-1, keepdim=True)
+
+
+def exact(length: int, **filters) -> torch.Tensor:
+    """The probability of every sequence of that length after the tokens 1, 2: [VOCABULARY ** length]."""
+    probs = torch.ones(1, dtype=torch.float64)
+    before, last = torch.tensor([1]), torch.tensor([2])
+    for _ in range(length):
+        probs = (probs.view(-1, 1) * filtered(target(before, last), **filters)).view(-1)
+        before = last.repeat_interleave(VOCABULARY)
+        last = torch.arange(VOCABULARY).repeat(len(last))
+    return probs
+
+
+def p_value(texts: list[list[int]], length: int, **filters) -> float:
+    """Of the chi-square test that the texts' first `length` tokens have exactly the distribution they should have."""
+    expected = exact(length, **filters) * len(texts)
+    numbers = sum(torch.tensor([text[i] for text in texts]) * VOCABULARY ** (length - 1 - i) for i in range(length))
+    counts = torch.bincount(numbers, minlength=len(expected)).double()
+    if bool(counts[expected == 0].any()):
+        return 0.0
+    rare = expected < 5
+    if bool(rare.any()) and expected[rare].sum() > 0:
+        expected = torch.cat([expected[~rare], expected[rare].sum().view(1)])
+        counts = torch.cat([counts[~rare], counts[rare].sum().view(1)])
+    expected, counts = expected[expected > 0], counts[expected > 0]
+    if len(expected) == 1:
+        return 1.0
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    return float(torch.special.gammaincc(torch.tensor((len(expected) - 1) / 2).double(), statistic / 2))
+
+
+@pytest.mark.parametrize("shape", ["chain", "top-k 2", "n-gram", "padded"])
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_what_is_drafted_does_not_change_the_distribution(shape, draft):
+    torch.manual_seed(1)
+    texts = grow(settings(MANY, seed=HALF), shape, draft)
+    for length in (1, 2, 3):
+        assert p_value(texts, length) > 1e-3
+
+
+@pytest.mark.parametrize("shape", ["chain", "top-k 2", "n-gram"])
+@pytest.mark.parametrize("filters", FILTERS)
+def test_filters_are_those_of_plain_sampling(shape, filters):
+    torch.manual_seed(2)
+    texts = grow(settings(MANY, seed=HALF, **FILTERS[filters]), shape)
+    for length in (1, 2, 3):
+        assert p_value(texts, length, **FILTERS[filters]) > 1e-3
+
+
+def most_probable(tree):
+    """What SGLang does without a GPU."""
+    return lambda logits, info, positions, sample: logits.argmax(-1)
+
+
+def what_is_probable_enough(tree):
+    """A drafted token is kept if the target gives it a probability above a threshold."""
+    right = sampling.draw
+
+    def draw(logits, info, positions, sample):
+        drawn, n = right(logits, info, positions, sample), tree.draft_token_num
+        probs = torch.softmax(logits / info.temperatures.repeat_interleave(n, dim=0), -1)
+        child = tree.retrieve_next_token.view(-1)
+        first = (torch.arange(len(child)) // n * n + child).clamp(min=0)
+        token = tree.draft_token[first]
+        good = (child >= 0) & (probs.gather(1, token.view(-1, 1)).view(-1) > 0.3)
+        return torch.where(good, token, drawn)
+
+    return draw
+
+
+def one_number_for_all_depths(tree):
+    """The same uniform number at every node of a tree."""
+
+    def draw(logits, info, positions, sample):
+        n = tree.draft_token_num
+        probs = torch.softmax(logits / info.temperatures.repeat_interleave(n, dim=0), -1)
+        uniform = torch.rand(len(info.top_ks)).repeat_interleave(n)
+        return torch.searchsorted(probs.cumsum(-1), uniform.view(-1, 1)).view(-1).clamp(max=VOCABULARY - 1)
+
+    return draw
+
+
+@pytest.mark.parametrize("error", [most_probable, what_is_probable_enough, one_number_for_all_depths])
+@pytest.mark.parametrize("shape", ["chain", "top-k 2", "n-gram"])
+def test_a_wrong_verification_is_seen(error, shape):
+    torch.manual_seed(3)
+    assert p_value(grow(settings(MANY), shape, error=error), 3) < 1e-6
+
+
+# ------------------------------------------------------- seeds
+
+
+def undrafted(seed, length, request=None, bias=None, mask=None, temperature=0.6, **filters) -> list[int]:
+    """A text without speculation: SGLang's steps, one token at a time, for one request."""
+    text, info = [1, 2], settings(1, seed=seed, **filters)
+    info.need_top_k_sampling = info.need_top_p_sampling = info.need_min_p_sampling = True
+    for step in range(length):
+        before, last = torch.tensor([text[-2]]), torch.tensor([text[-1]])
+        logits = target(before, last)
+        if request:
+            given, past = request.sampling_params, text[1:]
+            counts = torch.tensor([past.count(token) for token in range(VOCABULARY)])
+            logits -= given.frequency_penalty * counts + given.presence_penalty * (counts > 0)
+            if len(past) < given.min_new_tokens:
+                logits[:, [7, *(given.stop_token_ids or [])]] = float("-inf")
+            scale = torch.where(counts > 0, given.repetition_penalty, 1.0)
+            logits = torch.where(logits < 0, logits * scale, logits / scale)
+        logits = logits if bias is None else logits + bias
+        logits = logits if mask is None else logits.masked_fill(~mask(before, last), float("-inf"))
+        position = torch.tensor([START - 1 + step])
+        text.append(int(sample(None, torch.softmax(logits / temperature, -1), info, position, False)))
+    return text[2:]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("filters", FILTERS)
+def test_a_seed_gives_the_same_tokens_with_and_without_drafts(shape, filters):
+    numbers = list(range(12))
+    texts = grow(settings(12, seed=numbers, **FILTERS[filters]), shape, length=25)
+    assert texts == [undrafted(number, 25, **FILTERS[filters]) for number in numbers]
+    assert len(set(map(tuple, texts))) > 6
+
+
+@pytest.mark.parametrize("shape", ["chain", "n-gram"])
+@pytest.mark.parametrize(
+    "penalties",
+    [
+        {"frequency_penalty": 0.7},
+        {"presence_penalty": 1.5},
+        {"repetition_penalty": 1.8},
+        {"min_new_tokens": 9, "stop_token_ids": {3, 4}},
+        {"frequency_penalty": -0.4, "presence_penalty": 0.3, "repetition_penalty": 0.8, "min_new_tokens": 4},
+    ],
+    ids=" ".join,
+)
+def test_penalties_count_every_token_and_no_other(shape, penalties):
+    numbers, reqs = list(range(12)), requests(12, **penalties)
+    texts = grow(settings(12, seed=numbers), shape, length=25, reqs=reqs)
+    assert texts == [undrafted(number, 25, reqs[0]) for number in numbers]
+    assert texts != grow(settings(12, seed=numbers), shape, length=25)
+
+
+def test_bias_and_grammar_are_kept():
+    def mask(before, last):  # no token twice in a row, and no 5 after a 2
+        allowed = ~torch.nn.functional.one_hot(last, VOCABULARY).bool()
+        allowed[..., 5] &= last != 2
+        return allowed
+
+    numbers, bias = list(range(12)), torch.linspace(-1, 1, VOCABULARY)
+    info = settings(12, seed=numbers)
+    info.logit_bias = bias.expand(12, -1)
+    texts = grow(info, "n-gram", length=25, mask=mask)
+    assert texts == [undrafted(number, 25, bias=bias, mask=mask) for number in numbers]
+
+
+# ------------------------------------------------------- batches
+
+
+def test_greedy_seeded_and_unseeded_requests_share_a_batch():
+    torch.manual_seed(4)
+    unseeded = 1500
+    top_k = [1, 1 << 30, 1 << 30, 1] + [1 << 30] * unseeded
+    temperature = [1.0, 0.6, 0.9, 1.0] + [0.6] * unseeded
+    seed = [seeds.NO_SEED, 5, 6, 7] + [seeds.NO_SEED] * unseeded
+    info = settings(unseeded + 4, top_k=top_k, temperature=temperature, seed=seed)
+    texts = grow(info, "top-k 2", length=6)
+    assert texts[0] == texts[3] == grow(settings(1, temperature=1e-4), length=6)[0]  # 1e-4: as good as greedy
+    assert texts[1:3] == [undrafted(5, 6), undrafted(6, 6, temperature=0.9)]
+    assert p_value(texts[4:], 3) > 1e-3
+    assert info.sampling_seed.tolist() == seed and info.top_ks.tolist() == top_k  # as they were, for the next step
+
+
+def test_a_batch_of_greedy_requests_that_was_merged_with_others():
+    """SGLang does not look again when the last request that samples has left."""
+    info = settings(3, top_k=1, temperature=1.0)
+    assert grow(info, length=5) == [grow(settings(1, temperature=1e-4), length=5)[0]] * 3
+
+
+def test_log_probabilities_are_left_to_sglang():
+    """It divides by the temperature itself: only penalties, biases and masks may be in the logits."""
+    info = settings(2)
+    tree, before, last = drafted([[1, 2]] * 2, SHAPES["chain"], DRAFTS["good"])
+    logits = target(before, last).view(-1, VOCABULARY)
+    given = logits.clone()
+    sampling.verify(tree, SimpleNamespace(sampling_info=info, reqs=requests(2)), logits, None, sample)
+    assert torch.equal(logits, given)
+
+
+@pytest.mark.parametrize("idle,all_greedy", [(True, False), (False, True)])
+def test_greedy_batches_stay_with_sglang(idle, all_greedy):
+    batch = SimpleNamespace(
+        forward_mode=SimpleNamespace(is_idle=lambda: idle), sampling_info=SimpleNamespace(is_all_greedy=all_greedy),
+        reqs=[] if idle else requests(2),
+    )  # fmt: skip
+    assert sampling.sample_and_verify(lambda *given: given, "tree", batch, "logits", "mask") == (
+        "tree",
+        batch,
+        "logits",
+        "mask",
+    )
+
+
+def test_custom_logit_processors_are_refused():
+    def check(algorithm, enabled):
+        given = SimpleNamespace(speculative_algorithm=algorithm, enable_custom_logit_processor=enabled)
+        sampling.refuse_processors(None, given)
+
+    check(None, True)
+    check("NGRAM", False)
+    with pytest.raises(ValueError, match="--enable-custom-logit-processor"):
+        check("NGRAM", True)
