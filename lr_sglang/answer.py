@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import queue
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Self
 
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 from sglang.lang.ir import SglGen
 
-from lr_sglang.backend import Generation
-from lr_sglang.dsl import Inbox, Inquiry, backend_of, end, fork, step, watch
+from lr_sglang.dsl import Inquiry, backend_of, end, fork, step, watch
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong
+from lr_sglang.flight import Arrival, Flight
 from lr_sglang.job import Job
-from lr_sglang.reuse import Unsettled
 from lr_sglang.steps import Step, make_step, split_ids
 from lr_sglang.trace import StepRecord
 from lr_sglang.transport import Call
 from lr_sglang.tree import Branch, Node, Outcome, Pair, StepTree, Verdict, without_a_judge
 
-# After its end an answer waits this long for the runtimes to be rid of its branches.
-DRAIN_SECONDS = 10.0
 # A draft that failed is left alone for a while, then tried again: plain target decoding goes on meanwhile.
 REST_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class _Arrival:
-    """A generation or a verdict: ``node`` is the prefix it belongs to, ``child`` the drafted node it is about."""
-
-    key: Branch | Inquiry | None
-    node: Node
-    child: Node | None
-    result: Any
-    state: ProgramState | None = None
 
 
 class Answer:
@@ -54,10 +38,7 @@ class Answer:
     def __init__(self, s: ProgramState, job: Job) -> None:
         self.s, self.job, self.trace = s, job, job.record
         self.ended = False
-        self._began = time.monotonic()
-        self._inbox = Inbox()
-        self._open: dict[Branch | Inquiry | None, Call | None] = {}
-        self._unsettled = Unsettled()
+        self._flight = Flight(self.trace)
         self._resting: dict[str, float] = {}
         s.sync()
         target = backend_of(s, "target")
@@ -75,17 +56,20 @@ class Answer:
         self.roles = target.roles
         self.trace.prompt_tokens = prompt_tokens
         self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
-        job.listen(lambda: self._inbox.put(_Arrival(None, self.tree.root, None, Cancelled("stopped"))))
+        job.listen(lambda: self._flight.arrive(Arrival(None, self.tree.root, None, Cancelled("stopped"))))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._close()
+        self._flight.land()
 
-    def up(self, role: str) -> bool:
-        """Whether a role is worth asking: it is there, and has not failed just now."""
-        return role in self.roles and self._resting.get(role, 0.0) <= time.monotonic()
+    def free(self, role: str, steps: int = 1) -> bool:
+        """Whether a role can be asked for so many steps: it is there, has not failed just now, and has slots for us."""
+        if role not in self.roles or self._resting.get(role, 0.0) > time.monotonic():
+            return False
+        slots, running = self.job.slots.get(role), self._flight.running(role)
+        return slots is None or not running or running + steps <= slots
 
     def branch(self, role: str, node: Node, child: Node | None = None, gen: SglGen | None = None) -> Branch:
         """Forks the state after ``node`` onto a role's runtime and lets it write the next step there.
@@ -94,10 +78,10 @@ class Answer:
             child: the drafted node that the step will lead to; None when the target writes.
             gen: what to generate instead of a step.
         """
-        branch = self._begin(role, node, child)
+        branch = self._branch(role, node, child)
         state = fork(node.state, role)
-        call = Call(branch.seed, done=lambda result: self._inbox.put(_Arrival(branch, node, child, result, state)))
-        self._open[branch] = branch.call = call
+        call = Call(branch.seed, done=lambda result: self._flight.arrive(Arrival(branch, node, child, result, state)))
+        self._flight.begin(branch, call)
         tokens = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
         watch(state, call)
         state += gen or step(max_tokens=tokens, **self.job.sampling.drawn())
@@ -112,31 +96,27 @@ class Answer:
         asked = time.monotonic()
 
         def begin(heard: Callable[[Any], None]) -> Call:
-            inquiry.branch = self._begin("judge", node, child)
-            inquiry.branch.call = call = Call(done=heard)
-            self._open[inquiry] = call
+            inquiry.branch, call = self._branch("judge", node, child), Call(done=heard)
+            self._flight.begin(inquiry.branch, call, inquiry)
             return call
 
         def reply(verdict: Verdict) -> None:
             verdict = dataclasses.replace(verdict, seconds=time.monotonic() - asked)
-            self._inbox.put(_Arrival(inquiry, node, child, verdict))
+            self._flight.arrive(Arrival(inquiry, node, child, verdict))
 
         inquiry = Inquiry(pair, reply, begin)
         child.verdict = without_a_judge(pair)
         if child.verdict is None:
             child.asked = inquiry
-            self._open.setdefault(inquiry, None)
+            self._flight.expect(inquiry)
             child.verdict = self.job.verifier.verify(inquiry)
             if child.verdict is not None:
-                del self._open[inquiry]
+                self._flight.forget(inquiry)
 
-    def _begin(self, role: str, node: Node, child: Node | None) -> Branch:
+    def _branch(self, role: str, node: Node, child: Node | None) -> Branch:
         alternative = child.alternative if child else 0
         seed = self.job.seed(role, node.position, node.corrections, node.lineage, alternative)
-        branch = Branch(role, node.position, alternative, seed, self._now())
-        self.trace.branches.append(branch)
-        self._unsettled.add(branch)
-        return branch
+        return Branch(role, node.position, alternative, seed)
 
     def first_done(self) -> Node:
         """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.
@@ -144,8 +124,7 @@ class Answer:
         Raises:
             LookaheadError: the target failed.
         """
-        arrival = self._inbox.first_done()
-        self._measure(arrival)
+        arrival = self._flight.first_done()
         node, child, result = arrival.node, arrival.child, arrival.result
         if node.dropped or (child is not None and child.dropped):
             return node
@@ -168,11 +147,11 @@ class Answer:
     def all_done(self) -> list[Node]:
         """Waits for every generation and verdict in flight; returns the prefixes they belong to."""
         nodes = []
-        while self._open:
+        while self._flight:
             nodes.append(self.first_done())
         return list(dict.fromkeys(nodes))
 
-    def _drafted(self, child: Node, arrival: _Arrival) -> None:
+    def _drafted(self, child: Node, arrival: Arrival) -> None:
         if child.verdict is not None:
             return  # too late: its step is decided
         if isinstance(arrival.result, LookaheadError):
@@ -183,7 +162,7 @@ class Answer:
         written, child.state = self._step("draft", arrival)
         self.tree.drafted(child, written)
 
-    def _step(self, role: str, arrival: _Arrival) -> tuple[Step, ProgramState | None]:
+    def _step(self, role: str, arrival: Arrival) -> tuple[Step, ProgramState | None]:
         """The step that a branch wrote, and the state after it."""
         node, written, known = arrival.node, arrival.result, self.roles[role].tokenizer
         before = node.step.text if node.step is not None and node.cut else ""
@@ -194,23 +173,6 @@ class Answer:
         state += made.tokens()
         end(state)
         return made, state
-
-    def _measure(self, arrival: _Arrival) -> None:
-        """Closes the books on a branch that has ended."""
-        self._open.pop(arrival.key, None)
-        branch = arrival.key.branch if isinstance(arrival.key, Inquiry) else arrival.key
-        if branch is None:
-            return
-        branch.ended = self._now()
-        result, branch.call = branch.call.result, None
-        if isinstance(result, Cancelled):
-            result = result.generation
-        elif isinstance(result, LookaheadError):
-            branch.error = str(result)
-        if isinstance(result, Generation):
-            branch.prompt_tokens, branch.cached_tokens = result.prompt_tokens, result.cached_tokens
-            branch.generated_tokens, branch.entry = len(result.ids), result.entry
-        self._unsettled.settle()
 
     def cancel_all_but_chosen(self, node: Node) -> None:
         """The step after ``node`` is decided: what hangs on another version of it is stopped, on the server too."""
@@ -223,15 +185,9 @@ class Answer:
         for below in node.subtree():
             below.dropped = True
             own = outcome if below is node else Outcome.CANCELLED
-            self._give_up(below.drafting, own)
-            self._give_up(below.asked.branch if below.asked else None, own)
-            self._give_up(below.expanding, Outcome.CANCELLED)
-
-    def _give_up(self, branch: Branch | None, outcome: Outcome) -> None:
-        if branch is not None and branch.outcome is None:
-            branch.close(outcome)
-            if branch.call is not None:
-                branch.call.cancel()
+            self._flight.give_up(below.drafting, own)
+            self._flight.give_up(below.asked.branch if below.asked else None, own)
+            self._flight.give_up(below.expanding, Outcome.CANCELLED)
 
     def keep(self, node: Node) -> None:
         """A step of the answer: its text goes to the program's state, its branches get their outcomes."""
@@ -263,8 +219,7 @@ class Answer:
         """
         gen = sgl.gen("answer", max_tokens=self.tree.budget, **self.job.sampling.drawn())
         branch = self.branch("target", self.tree.root, gen=gen)
-        arrival = self._inbox.first_done()
-        self._measure(arrival)
+        arrival = self._flight.first_done()
         result, known = arrival.result, self.roles["target"].tokenizer
         if isinstance(result, LookaheadError):
             raise result
@@ -275,26 +230,8 @@ class Answer:
 
     def _note(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
         self.s += kept.tokens()
-        seconds, position = self._now(), len(self.trace.steps)
+        seconds, position = self._flight.now(), len(self.trace.steps)
         record = StepRecord(position, kept.text, len(kept.ids), source, outcome, kept.ending.value, seconds, **versions)
         self.trace.add(record, kept.ids)
         if self.job.on_step:
             self.job.on_step(record)
-
-    def _close(self) -> None:
-        """Cancels what is in flight, waits until the runtimes are rid of it, and completes the record."""
-        for branch in self.trace.branches:
-            if branch.outcome is None:
-                self._give_up(branch, Outcome.CANCELLED)
-        self._open = {key: call for key, call in self._open.items() if call is not None}
-        deadline = time.monotonic() + DRAIN_SECONDS
-        while self._open:
-            try:
-                self._measure(self._inbox.first_done(timeout=max(0.0, deadline - time.monotonic())))
-            except queue.Empty:
-                break
-        self._unsettled.settle(whatever=True)
-        self.trace.drained = self._now()
-
-    def _now(self) -> float:
-        return time.monotonic() - self._began

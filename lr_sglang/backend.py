@@ -23,6 +23,7 @@ from sglang.lang.ir import SglSamplingParams
 from lr_sglang.chat import Tokenizer, resolve
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError
 from lr_sglang.reuse import Entry, Ledger
+from lr_sglang.speculation import Speculation
 from lr_sglang.tokens import TokenText
 from lr_sglang.transport import Call, Transport
 
@@ -63,6 +64,11 @@ class Generation:
     entry: Entry | None = field(default=None, repr=False)
 
     @property
+    def speculation(self) -> Speculation:
+        """What the runtime's token layer did."""
+        return Speculation.read(self.meta)
+
+    @property
     def ends(self) -> frozenset[int]:
         """The id that ended the sequence, as a set that is empty when none did."""
         return frozenset() if self.eos is None else frozenset((self.eos,))
@@ -78,6 +84,9 @@ class RuntimeBackend(BaseBackend):
         context: the model's context length in tokens.
         timeout: seconds that one step may take.
         seeded: whether the runtime honours a seed.
+        slots: requests that it runs at a time; None is not known.
+        holds: tokens that its KV memory holds, likewise.
+        token_layer: SGLang's name of its speculative algorithm, empty for none.
     """
 
     def __init__(
@@ -89,10 +98,14 @@ class RuntimeBackend(BaseBackend):
         context: int = 32768,
         timeout: float = 600.0,
         seeded: bool = False,
+        slots: int | None = None,
+        holds: int | None = None,
+        token_layer: str = "",
     ) -> None:
         super().__init__()
         self.role, self.transport, self.tokenizer = role, transport, tokenizer
         self.context, self.timeout, self.seeded = context, timeout, seeded
+        self.slots, self.holds, self.token_layer = slots, holds, token_layer
         self.chat_template = _NO_MARKERS
         self.roles: dict[str, RuntimeBackend] = {role: self}
         self.ledger = Ledger()

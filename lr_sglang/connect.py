@@ -51,6 +51,9 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
             context=_context(info, runtime.context_length),
             timeout=runtime.timeout,
             seeded=_seeded(info),
+            slots=_slots(info),
+            holds=_held(info),
+            token_layer=str(info.get("speculative_algorithm") or ""),
         )
     for backend in roles.values():
         backend.roles = roles
@@ -66,18 +69,35 @@ def _server_info(transport: HttpTransport) -> Mapping[str, Any]:
 
 def _context(info: Mapping[str, Any], configured: int | None) -> int:
     """Prompt and answer together: the model's context, or what the runtime's memory holds if that is less."""
-    states = info.get("internal_states") or [{}]
-    held = info.get("max_total_num_tokens") or states[0].get("max_total_num_tokens")
-    known = [n for n in (configured, info.get("context_length"), held) if isinstance(n, int)]
+    known = [n for n in (configured, info.get("context_length"), _held(info)) if isinstance(n, int)]
     longest = info.get("max_req_input_len")
     if isinstance(longest, int):
         known.append(longest)
     return min(known, default=DEFAULT_CONTEXT)
 
 
+def _held(info: Mapping[str, Any]) -> int | None:
+    """Tokens that the runtime's KV memory holds."""
+    held = info.get("max_total_num_tokens") or _state(info).get("max_total_num_tokens")
+    return held if isinstance(held, int) else None
+
+
+def _slots(info: Mapping[str, Any]) -> int | None:
+    """Requests that the runtime runs at a time, as it has settled on itself; those of all its replicas."""
+    each = _state(info).get("effective_max_running_requests_per_dp")
+    return each * max(1, int(info.get("dp_size") or 1)) if isinstance(each, int) else None
+
+
+def _state(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    states = info.get("internal_states") or [{}]
+    return states[0] if isinstance(states[0], Mapping) else {}
+
+
 def _seeded(info: Mapping[str, Any]) -> bool:
-    """Seeds count on a CPU by our own sampler, elsewhere only with deterministic inference."""
-    return info.get("device") == "cpu" or bool(info.get("enable_deterministic_inference"))
+    """Seeds count on a CPU by our own sampler, elsewhere only with deterministic inference and no token layer."""
+    if info.get("device") == "cpu":
+        return True
+    return bool(info.get("enable_deterministic_inference")) and not info.get("speculative_algorithm")
 
 
 __all__ = ["ProgressEvent", "connect", "deployed"]

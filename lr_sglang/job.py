@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ class Job:
     Attributes:
         verifier: compares two versions of a step; the baseline needs none.
         question, sample: who this is, for deriving seeds.
+        slots: what it may have in flight at a time on each role's runtime; no entry is no limit.
         on_step: told of each step as it is kept, in the program's thread.
         record: filled while the program runs, complete when it has returned.
     """
@@ -29,6 +30,7 @@ class Job:
     verifier: Verifier | None = None
     question: str = ""
     sample: int = 0
+    slots: Mapping[str, int] = field(default_factory=dict)
     on_step: Callable[[StepRecord], None] | None = None
     record: Trace = field(default_factory=Trace)
     _stopped: bool = False

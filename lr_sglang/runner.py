@@ -11,11 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr_sglang import verifiers
+from lr_sglang import policy, verifiers
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.dsl import Verifier
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.job import Job
+from lr_sglang.modes import MODES, Mode
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.results import record
@@ -78,20 +80,14 @@ class Runner:
             RuntimeDown: the target is gone; samples in hand have no record.
             ConfigError: the deployment cannot run what is asked for.
         """
-        verifier = None
-        if any(item.mode == "lookahead" for item in work):
-            if "draft" not in self.roles:
-                raise ConfigError(
-                    "lookahead reasoning needs a draft runtime", hint="give --draft MODEL|URL, or --mode autoregressive"
-                )
-            verifier = verifiers.make(self.settings.lookahead.verifier, self.roles, self.settings.judge_prompt)
+        judges = {mode: self._verifier(MODES[mode]) for mode in dict.fromkeys(item.mode for item in work)}
         todo = deque(work)
         ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
 
         def serve() -> None:
             while (item := self._next(todo)) is not None:
                 try:
-                    ended.put(self._make(item, verifier))
+                    ended.put(self._make(item, judges[item.mode]))
                 except BaseException as error:  # noqa: BLE001 - the caller's thread is where it must be seen
                     ended.put(error)
                     return
@@ -128,22 +124,38 @@ class Runner:
         with self._lock:
             return todo.popleft() if todo and not self._stopping else None
 
+    def _verifier(self, mode: Mode) -> Verifier | None:
+        if not mode.ahead:
+            return None
+        if "draft" not in self.roles:
+            raise ConfigError(
+                "lookahead reasoning needs a draft runtime", hint="give --draft MODEL|URL, or --mode autoregressive"
+            )
+        return verifiers.make(mode.lookahead(self.settings.lookahead).verifier, self.roles, self.settings.judge_prompt)
+
+    def _slots(self) -> dict[str, int]:
+        """Each answer's share of what the runtimes run at a time, so that no branch waits there unseen."""
+        look = self.settings.lookahead
+        shares = {r: policy.share(b.slots, b.holds, look, self.concurrency) for r, b in self.roles.items()}
+        return {role: slots for role, slots in shares.items() if slots is not None}
+
     def _wait(self, ended: queue.SimpleQueue[Record | BaseException], idle: Callable[[], None]) -> Any:
         while True:
             with suppress(queue.Empty):
                 return ended.get(timeout=1.0)
             idle()
 
-    def _make(self, item: Work, verifier: Any) -> Record:
-        settings = self.settings
+    def _make(self, item: Work, verifier: Verifier | None) -> Record:
+        settings, mode = self.settings, MODES[item.mode]
         tell = settings.on_step
         job = Job(
-            lookahead=settings.lookahead,
-            sampling=settings.sampling,
+            lookahead=mode.lookahead(settings.lookahead),
+            sampling=mode.sampling(settings.sampling),
             limits=settings.limits,
             verifier=verifier,
             question=item.question.id,
             sample=item.sample,
+            slots=self._slots(),
             on_step=(lambda step: tell(item, step)) if tell else None,
         )
         with self._lock:
@@ -153,7 +165,7 @@ class Runner:
         about = settings.config.get(item.mode, {}), settings.versions
         try:
             asked = messages(item.question.question, settings.suffix)
-            PROGRAMS[item.mode].run(asked, job, backend=self.roles["target"])
+            PROGRAMS[mode.program].run(asked, job, backend=self.roles["target"])
         except (Cancelled, ConfigError):
             raise
         except RuntimeDown as error:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from lr_sglang.speculation import Speculation
 from lr_sglang.tree import Branch, Verdict
 
 
@@ -85,7 +86,8 @@ class Trace:
 
     def tokens(self) -> dict[str, Any]:
         """Token counts: ``used`` (in the answer), ``generated`` and ``wasted`` by the two writers, used + wasted =
-        generated; and per role prompt, cached and shareable tokens with ``reuse`` and plain ``hit_rate``."""
+        generated; and per role prompt, cached and shareable tokens with ``reuse`` and plain ``hit_rate``, and what its
+        token layer did (``Speculation``)."""
         writers = [b for b in self.branches if b.role != "judge"]
         generated = sum(b.generated_tokens for b in writers)
         used = sum(s.tokens for s in self.steps)
@@ -107,7 +109,12 @@ class Trace:
             "shareable": shared,
             "reuse": cached / shared if shared else None,
             "hit_rate": cached / prompt if prompt else None,
+            "sd": self.speculation(role).to_dict(),
         }
+
+    def speculation(self, role: str) -> Speculation:
+        """What the token layer of a role's runtime did for this answer."""
+        return sum((b.speculation for b in self.of(role)), Speculation())
 
     def outcomes(self) -> dict[str, Counter[str]]:
         """How many branches of each role came to which outcome."""
@@ -115,4 +122,3 @@ class Trace:
             role: Counter(str(b.outcome) for b in self.of(role) if b.outcome is not None)
             for role in ("target", "draft", "judge")
         }
-

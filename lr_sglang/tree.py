@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from lr_sglang.speculation import Speculation
 from lr_sglang.steps import Step, same_ending
 
 
@@ -60,6 +61,7 @@ class Branch:
     cached_tokens: int | None = None
     shared_tokens: int | None = None
     generated_tokens: int = 0
+    speculation: Speculation = Speculation()
     outcome: Outcome | None = None
     error: str = ""
     call: Any = field(default=None, repr=False)
@@ -149,12 +151,13 @@ class StepTree:
         return (n for n in self.root.subtree() if not n.dropped and (n.step is not None or n is self.root))
 
     def to_expand(self, depth: int) -> list[Node]:
-        """Nodes at most ``depth`` ahead, after which the target has not been asked for the next step."""
-        return [n for n in self.live() if n.expanding is None and self.ahead(n) <= depth and not self.ends(n)]
+        """Nodes at most ``depth`` ahead, after which the target has not been asked for the next step, nearest first."""
+        found = [n for n in self.live() if n.expanding is None and self.ahead(n) <= depth and not self.ends(n)]
+        return sorted(found, key=self.ahead)
 
     def to_propose(self) -> list[Node]:
-        """Nodes less than ``depth`` ahead, after which nothing has been drafted."""
-        return [
+        """Nodes less than ``depth`` ahead, after which nothing has been drafted, nearest first."""
+        found = [
             n
             for n in self.live()
             if not n.proposed
@@ -163,6 +166,7 @@ class StepTree:
             and not self.ends(n)
             and not (n.cut and self.half_sentence_guard)
         ]
+        return sorted(found, key=self.ahead)
 
     def propose(self, node: Node) -> list[Node]:
         """Adds ``width`` children, whose steps are to be drafted."""

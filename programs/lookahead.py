@@ -50,7 +50,7 @@ def synchronous(answer: Answer) -> None:
 def propose(answer: Answer) -> None:
     """The draft writes the next step, in ``width`` versions, after every prefix that may be looked ahead from."""
     for node in answer.tree.to_propose():
-        if answer.up("draft"):
+        if answer.free("draft", answer.tree.width):
             for child in answer.tree.propose(node):
                 child.drafting = answer.branch("draft", node, child)
 
@@ -58,7 +58,8 @@ def propose(answer: Answer) -> None:
 def expand(answer: Answer, depth: int) -> None:
     """The target writes its own next step after every drafted prefix: parallel forks, one shared prefix."""
     for node in answer.tree.to_expand(depth):
-        node.expanding = answer.branch("target", node)
+        if answer.free("target"):
+            node.expanding = answer.branch("target", node)
 
 
 def verify(answer: Answer, node: Node) -> None:

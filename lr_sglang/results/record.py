@@ -115,6 +115,9 @@ def _branch(branch: Branch) -> Record:
         "cached": branch.cached_tokens,
         "shareable": branch.shared_tokens,
         "generated": branch.generated_tokens,
+        "sd": [branch.speculation.verified, branch.speculation.drafted, branch.speculation.accepted]
+        if branch.speculation
+        else None,
         "outcome": None if branch.outcome is None else str(branch.outcome),
         "error": branch.error,
     }

@@ -119,10 +119,13 @@ def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
 
 
 def _rooted(runtime: Runtime, folder: Path) -> Runtime:
-    """Makes paths relative to the file absolute, those in ``extra`` (a speculative draft model) too."""
+    """Makes paths relative to the file absolute, those of the token layer and in ``extra`` too."""
 
     def root(value: Any) -> Any:
         return str(folder / value) if isinstance(value, str) and value.startswith(("./", "../")) else value
 
     extra = {key: root(value) for key, value in runtime.extra.items()}
-    return runtime.replace(model=root(runtime.model), tokenizer=root(runtime.tokenizer), extra=extra)
+    layer = runtime.token_layer.replace(draft_model=root(runtime.token_layer.draft_model))
+    return runtime.replace(
+        model=root(runtime.model), tokenizer=root(runtime.tokenizer), token_layer=layer, extra=extra
+    )

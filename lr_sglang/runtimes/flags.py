@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from lr_sglang.config import Runtime
 from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes import token_layer
 from lr_sglang.runtimes.ports import HOST
 
 Device = Literal["cpu", "cuda"]
@@ -97,12 +98,18 @@ def command(
         "dtype": runtime.dtype if runtime.dtype != "auto" else None,
         "quantization": runtime.quantization or None,
         "context-length": runtime.context_length,
+        "max-running-requests": runtime.slots,
     }
-    flags |= {name: value for name, value in given.items() if value is not None} | extra
+    flags |= {name: value for name, value in given.items() if value is not None}
+    if runtime.token_layer.on:
+        token_layer.check(runtime, platform.device, where)
+        flags.pop("enable-mixed-chunk", None)  # SGLang leaves it out with every token layer
+        flags |= token_layer.flags(runtime.token_layer, where)
+    flags |= extra
     env = dict(platform.env)
     if runtime.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
-    if str(extra.get("speculative-algorithm")).upper() == "NGRAM" and "CXX" not in environ:
+    if str(flags.get("speculative-algorithm")).upper() == "NGRAM" and "CXX" not in environ:
         # SGLang compiles its n-gram corpus when it starts; the source lacks this header, which GCC 12 insists on.
         env["CXX"] = "c++ -include cstddef"
     # -P: a file in the directory that we are called from must not stand in for a module that SGLang imports.

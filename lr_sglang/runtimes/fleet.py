@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from lr_sglang.config import Deployment, Runtime
+from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
-from lr_sglang.runtimes import flags, models, options, platforms
+from lr_sglang.runtimes import flags, models, options, platforms, token_layer
 from lr_sglang.runtimes.attach import Attached, attach
 from lr_sglang.runtimes.ports import HOST, Reservation
 from lr_sglang.runtimes.server import ProgressEvent, Server, Stage
@@ -123,6 +123,7 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path) -> Reservati
     found = runtime.replace(
         tokenizer=models.locate(runtime.tokenizer, role) if runtime.tokenizer else None,
         extra={key: _located(key, value, role) for key, value in runtime.extra.items()},
+        token_layer=_with_draft(runtime.token_layer, model, role),
     )
     reservation = Reservation(runtime.port, role)
     try:
@@ -146,6 +147,16 @@ def _located(flag: str, value: Any, role: str) -> Any:
     """The token layer's own draft model may be a pocket model or a path too."""
     is_draft = flag.lstrip("-").replace("_", "-") in ("speculative-draft-model", "speculative-draft-model-path")
     return models.locate(value, role) if is_draft and isinstance(value, str) else value
+
+
+def _with_draft(layer: TokenLayer, model: str, role: str) -> TokenLayer:
+    """The token layer with its draft model found."""
+    if not layer.draft_model:
+        return layer
+    found = layer.replace(draft_model=models.locate(layer.draft_model, role))
+    if layer.algorithm == "standalone":
+        token_layer.check_vocabulary(model, found.draft_model, f"[runtimes.{role}]")
+    return found
 
 
 def _gpus(runtime: Runtime) -> Sequence[int]:

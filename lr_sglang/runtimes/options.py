@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeGuard
 
 from lr_sglang.errors import ConfigError, SetupError
 
@@ -23,12 +24,23 @@ def known() -> frozenset[str]:
     Raises:
         SetupError: SGLang is not installed.
     """
-    spec = find_spec("sglang")  # finds a top-level package without running it
-    if spec is None or spec.origin is None:
-        raise SetupError("SGLang is not installed", hint="pip install lr-sglang brings it")
-    source = Path(spec.origin).parent / "srt" / "server_args.py"
-    tree = ast.parse(source.read_text())
+    tree = _source("server_args.py")
     return frozenset(_fields(tree) | _literals(tree))
+
+
+@cache
+def speculative_algorithms() -> frozenset[str]:
+    """The names that ``--speculative-algorithm`` takes, without those that plugins register.
+
+    Raises:
+        SetupError: SGLang is not installed.
+    """
+    tree = _source("speculative/spec_info.py")
+    enum = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "SpeculativeAlgorithm")
+    names = {t.id for n in enum.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    # Other names for one of them are resolved where the arguments are handled.
+    aliases = {"NEXTN"} & {n.value for n in ast.walk(_source("arg_groups/speculative_hook.py")) if _is_text(n)}
+    return frozenset((names | aliases) - {"NONE"})
 
 
 def check(flags: list[str], where: str) -> None:
@@ -42,6 +54,18 @@ def check(flags: list[str], where: str) -> None:
             near = get_close_matches(flag, known(), n=1)
             hint = f"did you mean {near[0]!r}?" if near else "see: python -m sglang.launch_server --help"
             raise ConfigError(f"{where}: the installed SGLang has no flag --{flag}", hint=hint)
+
+
+def _source(path: str) -> ast.Module:
+    """A file of SGLang's runtime, parsed."""
+    spec = find_spec("sglang")  # finds a top-level package without running it
+    if spec is None or spec.origin is None:
+        raise SetupError("SGLang is not installed", hint="pip install lr-sglang brings it")
+    return ast.parse((Path(spec.origin).parent / "srt" / path).read_text("utf-8"))
+
+
+def _is_text(node: ast.AST) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _fields(tree: ast.Module) -> set[str]:

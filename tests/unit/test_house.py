@@ -13,13 +13,13 @@ ROOT = Path(__file__).parents[2]
 
 # From bottom to top. A module imports its own layer and those below it, never one above.
 LAYERS = (
-    {"errors"},
-    {"config", "tokens", "steps", "tree", "trace"},
+    {"errors", "tables"},
+    {"config", "tokens", "steps", "speculation", "tree", "trace", "policy", "modes"},
     {"cpu", "pocket"},
     {"chat", "transport", "reuse"},
     {"backend"},
     {"dsl", "job"},
-    {"answer"},
+    {"flight", "answer"},
     {"verifiers", "programs"},
     {"runtimes", "tasks", "results"},
     {"connect"},

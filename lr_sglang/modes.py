@@ -1,0 +1,47 @@
+"""The modes: what is done for an answer. The reference's four, and one whose output is the target's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lr_sglang.config import Lookahead, Sampling
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to answer.
+
+    Attributes:
+        program: ``autoregressive`` or ``lookahead``.
+        token_layer: whether the runtimes have their token layer; None leaves it to the user.
+        lossless: only identical steps are accepted, at temperature 0: the answer is the target's own, token for token.
+    """
+
+    name: str
+    program: str
+    token_layer: bool | None
+    lossless: bool = False
+
+    @property
+    def ahead(self) -> bool:
+        """Whether it looks ahead, and so needs a draft."""
+        return self.program == "lookahead"
+
+    def lookahead(self, look: Lookahead) -> Lookahead:
+        """The settings as this mode uses them."""
+        return look.replace(verifier="exact") if self.lossless else look
+
+    def sampling(self, sampling: Sampling) -> Sampling:
+        """Likewise."""
+        return sampling.replace(temperature=0.0) if self.lossless else sampling
+
+
+_MODES = (
+    Mode("autoregressive", "autoregressive", token_layer=False),
+    Mode("sd", "autoregressive", token_layer=True),
+    Mode("lookahead", "lookahead", token_layer=False),
+    Mode("lookahead+sd", "lookahead", token_layer=True),
+    Mode("lossless", "lookahead", token_layer=None, lossless=True),
+)
+MODES: Mapping[str, Mode] = {mode.name: mode for mode in _MODES}

@@ -1,0 +1,96 @@
+"""Frozen dataclasses that are read from tables of keys and check what they are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from difflib import get_close_matches
+from typing import Any, ClassVar, Literal, Self
+
+from lr_sglang.errors import ConfigError
+
+
+class Table:
+    """A frozen dataclass that is read from a table of keys and checks them.
+
+    ``SHORT`` names the one field that may stand for the whole table, where a class has such a field.
+    """
+
+    SHORT: ClassVar[str] = ""
+
+    @classmethod
+    def from_dict(cls, table: dict[str, Any], where: str = "") -> Self:
+        """Builds an instance.
+
+        Args:
+            table: key to value, as TOML or JSON gives it.
+            where: how to name this table in an error, for example ``[runtimes.target]``.
+
+        Raises:
+            ConfigError: for an unknown key, a missing one, a wrong type or a value out of range.
+        """
+        assert dataclasses.is_dataclass(cls)
+        where = where or cls.__name__.lower()
+        known = {f.name: f for f in dataclasses.fields(cls)}
+        for key in table:
+            if key not in known:
+                near = get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
+                raise ConfigError(f"{where}: unknown key {key!r}", hint=hint)
+        hints = typing.get_type_hints(cls)
+        values = {key: _coerce(value, hints[key], f"{where}.{key}") for key, value in table.items()}
+        try:
+            return cls(**values)
+        except TypeError:
+            lacking = [f.name for f in known.values() if f.name not in values and _required(f)]
+            raise ConfigError(f"{where}: missing {', '.join(lacking)}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only, ready for JSON."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload]
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed; None means 'leave as it is'."""
+        given = {key: value for key, value in changes.items() if value is not None}
+        return dataclasses.replace(self, **given)  # type: ignore[type-var]
+
+
+def _required(f: dataclasses.Field[Any]) -> bool:
+    return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+
+
+def _coerce(value: Any, kind: Any, where: str) -> Any:
+    """Checks ``value`` against an annotation; turns ints into floats and lists into tuples."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        return _coerce(value, next(a for a in arguments if a is not type(None)), where)
+    if origin is Literal:
+        if value not in arguments:
+            raise ConfigError(f"{where}: {value!r} is not one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_coerce(v, arguments[0], where) for v in value)
+    if origin is dict and isinstance(value, dict):
+        return {str(k): _coerce(v, arguments[1], f"{where}.{k}") for k, v in value.items()}
+    if kind is Any:
+        return value
+    if isinstance(kind, type) and issubclass(kind, Table):
+        if isinstance(value, dict):
+            return kind.from_dict(value, where)
+        if kind.SHORT and not isinstance(value, kind):
+            return kind.from_dict({kind.SHORT: value}, where)
+    if kind is float and type(value) is int:
+        return float(value)
+    plain = origin or kind
+    if not isinstance(value, plain) or (plain is int and isinstance(value, bool)):
+        raise ConfigError(f"{where}: expected {getattr(plain, '__name__', plain)}, got {value!r}")
+    return value
+
+
+def need(condition: bool, message: str) -> None:
+    """Raises ConfigError with this message unless the condition holds."""
+    if not condition:
+        raise ConfigError(message)
