@@ -86,7 +86,7 @@ class RuntimeBackend(BaseBackend):
         seeded: whether the runtime honours a seed.
         slots: requests that it runs at a time; None is not known.
         holds: tokens that its KV memory holds, likewise.
-        token_layer: SGLang's name of its speculative algorithm, empty for none.
+        token_layer: SGLang's name of its speculative algorithm, empty for none; None is not known.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class RuntimeBackend(BaseBackend):
         seeded: bool = False,
         slots: int | None = None,
         holds: int | None = None,
-        token_layer: str = "",
+        token_layer: str | None = None,
     ) -> None:
         super().__init__()
         self.role, self.transport, self.tokenizer = role, transport, tokenizer

@@ -172,6 +172,12 @@ class Deployment(Table):
             need(role not in self.runtimes, f"shared.{role}: the role has a runtime of its own")
             need(other in self.runtimes, f"shared.{role} = {other!r}: there is no [runtimes.{other}]")
 
+        judge = self.runtimes.get("judge")
+        need(
+            not judge or not judge.token_layer.on or "judge" in self.shared.values(),
+            "[runtimes.judge]: the judge writes one token, for which a token layer has no use",
+        )
+
     def runtime(self, role: str) -> Runtime | None:
         """The runtime that plays a role, its own or a shared one."""
         return self.runtimes.get(self.shared.get(role, role))

@@ -53,7 +53,7 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
             seeded=_seeded(info),
             slots=_slots(info),
             holds=_held(info),
-            token_layer=str(info.get("speculative_algorithm") or ""),
+            token_layer=str(info.get("speculative_algorithm") or "") if info else None,
         )
     for backend in roles.values():
         backend.roles = roles

@@ -80,6 +80,8 @@ class Runner:
             RuntimeDown: the target is gone; samples in hand have no record.
             ConfigError: the deployment cannot run what is asked for.
         """
+        for mode in dict.fromkeys(item.mode for item in work):
+            self._check_layer(MODES[mode])
         judges = {mode: self._verifier(MODES[mode]) for mode in dict.fromkeys(item.mode for item in work)}
         todo = deque(work)
         ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
@@ -123,6 +125,17 @@ class Runner:
     def _next(self, todo: deque[Work]) -> Work | None:
         with self._lock:
             return todo.popleft() if todo and not self._stopping else None
+
+    def _check_layer(self, mode: Mode) -> None:
+        """A mode says what is compared: its runtimes must have a token layer, or none, as it says."""
+        layer = self.roles["target"].token_layer
+        if layer is None or mode.token_layer in (None, bool(layer)):
+            return
+        if layer:
+            hint = "--mode sd or lookahead+sd"
+            raise ConfigError(f"mode {mode.name}: the runtime has a token layer, {layer}", role="target", hint=hint)
+        hint = "start it with --speculative-algorithm, or take another mode"
+        raise ConfigError(f"mode {mode.name}: the runtime has no token layer", role="target", hint=hint)
 
     def _verifier(self, mode: Mode) -> Verifier | None:
         if not mode.ahead:

@@ -28,9 +28,7 @@ class Speculation:
         return cls(*(int(meta.get(name) or 0) for name in names))
 
     def __add__(self, other: Speculation) -> Speculation:
-        return Speculation(
-            self.verified + other.verified, self.drafted + other.drafted, self.accepted + other.accepted
-        )
+        return Speculation(self.verified + other.verified, self.drafted + other.drafted, self.accepted + other.accepted)
 
     def __bool__(self) -> bool:
         return self.verified > 0

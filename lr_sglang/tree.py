@@ -61,7 +61,7 @@ class Branch:
     cached_tokens: int | None = None
     shared_tokens: int | None = None
     generated_tokens: int = 0
-    speculation: Speculation = Speculation()
+    speculation: Speculation = field(default_factory=Speculation)
     outcome: Outcome | None = None
     error: str = ""
     call: Any = field(default=None, repr=False)

@@ -57,6 +57,7 @@ class ScriptedTransport:
         fail: Callable[[str], LookaheadError | None] = lambda text: None,
     ) -> None:
         self.write, self.seconds, self.fail = write, seconds, fail
+        self.token_layer = ""  # a name: it says that a forward pass gave two tokens
         self.most = 0  # generations at once that nobody had cancelled
         self.running: set[Call] = set()
         self.requests: list[dict[str, Any]] = []
@@ -89,6 +90,12 @@ class ScriptedTransport:
         if aborted:
             finish = {"type": "abort", "message": "aborted"}
         meta = {"finish_reason": finish, "prompt_tokens": len(payload["input_ids"]), "cached_tokens": 0}
+        if self.token_layer and len(text) > 1:
+            passes = len(text) // 2
+            counts = (passes, 8 * passes, passes)
+            meta |= dict(
+                zip(("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts"), counts, strict=True)
+            )
         return {"text": text.replace(chr(END), ""), "output_ids": [ord(c) for c in text], "meta_info": meta}
 
     def _abort(self, call: Call) -> None:
@@ -105,7 +112,10 @@ class ScriptedTransport:
 
 def deployment(**transports: ScriptedTransport) -> RuntimeBackend:
     """Backends over scripted runtimes, by role; returns the target's."""
-    roles = {role: RuntimeBackend(role, t, CharTokenizer(), seeded=True) for role, t in transports.items()}
+    roles = {
+        role: RuntimeBackend(role, t, CharTokenizer(), seeded=True, token_layer=t.token_layer)
+        for role, t in transports.items()
+    }
     for backend in roles.values():
         backend.roles = roles
     return roles["target"]

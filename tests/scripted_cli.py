@@ -53,6 +53,9 @@ class Servers:
     @contextmanager
     def __call__(self, wanted: Any, logs: Any, progress: Any, timeout: float) -> Iterator[session.Session]:
         self.started.append(wanted)
+        for role, transport in self.transports.items():
+            runtime = wanted.runtime(role)
+            transport.token_layer = runtime.token_layer.algorithm if runtime and runtime.token_layer.on else ""
         backend = deployment(**self.transports)
         yield session.Session({role: b for role, b in backend.roles.items() if wanted.runtime(role)})
 

@@ -87,7 +87,7 @@ class Display:
         if self.quiet:
             self.out.file.write(clean(record["text"]).strip() + "\n")
             return
-        if record["mode"] == "lookahead" and self._steps:
+        if record["tokens"]["draft"]["calls"] and self._steps:
             legend = Text()
             for mark, colour, meaning in LEGEND:
                 legend.append(f"{mark} ", style=f"bold {colour}").append(f"{meaning}  ", style="dim")
@@ -146,8 +146,9 @@ class Display:
 def comparison(records: list[Record]) -> RenderableType:
     """A table of the figures, a column a mode."""
     modes, rows = figures.table(records)
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
-    table.add_column("")
+    apart = 3 if len(modes) <= figures.MOST_WITH_COUNTS else 1
+    table = Table(box=None, padding=(0, apart, 0, 0), header_style="bold")
+    table.add_column("", no_wrap=True)
     for mode in modes:
         table.add_column(mode, justify="right")
     for name, cells in rows:

@@ -11,6 +11,7 @@ from lr_sglang.results.record import Record
 from lr_sglang.results.summary import speed_up, summarise
 
 NONE = "-"
+MOST_WITH_COUNTS = 3  # modes beside each other, for which 80 columns hold counts too
 
 
 def share(value: float | None) -> str:
@@ -45,7 +46,8 @@ def of_sample(record: Record) -> list[str]:
     rate = f", {tokens['used'] / seconds:.1f} tokens/s" if seconds else ""
     ended = "; ended by the token limit" if record["finish"] == "length" else ""
     lines.append(f"{len(record['steps'])} steps, {tokens['used']} tokens in {seconds:.2f} s{rate}{ended}")
-    if record["mode"] == "lookahead":
+    lines += _token_layer(tokens)
+    if tokens["draft"]["calls"]:
         reuse = ", ".join(
             f"{role} {share(tokens[role]['reuse'])} (cached / prompt {share(tokens[role]['hit_rate'])})"
             for role in ROLES
@@ -57,6 +59,16 @@ def of_sample(record: Record) -> list[str]:
         )
     lines += [f"{role} failed {count} times: slower, not wrong" for role, count in record["failures"].items()]
     return lines
+
+
+def _token_layer(tokens: dict[str, Any]) -> list[str]:
+    """What the runtimes' token layers did, where they have one."""
+    return [
+        f"token layer of the {role}: {sd['length']:.2f} tokens a verification, {share(sd['rate'])} of the drafted, "
+        f"{sd['verified']} verifications"
+        for role in ROLES
+        if (sd := tokens[role]["sd"])["verified"]
+    ]
 
 
 def brief(summary: dict[str, dict[str, Any]]) -> str:
@@ -73,7 +85,10 @@ def brief(summary: dict[str, dict[str, Any]]) -> str:
 
 
 def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Modes, and rows of a name and a cell for each mode."""
+    """Modes, and rows of a name and a cell for each mode.
+
+    ``SD length`` is the acceptance length of a role's token layer, in tokens.
+    """
     summary = summarise(records)
     rows: list[tuple[str, list[str]]] = []
 
@@ -86,15 +101,25 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
 
     row("samples", lambda f: str(f["samples"]))
     row("failed", lambda f: str(f["errors"]), any_of("errors"))
-    row("accuracy", _accuracy, any_of("graded"))
+    counts = len(summary) <= MOST_WITH_COUNTS
+
+    def of(value: float | None, part: int, whole: int) -> str:
+        return f"{value:.2f} ({part} of {whole})" if value is not None and counts else share(value)
+
+    row("accuracy", lambda f: of(f["accuracy"], f["correct"], f["graded"]), any_of("graded"))
     row("  95 % interval", _interval, any_of("graded"))
     row("seconds per answer", lambda f: NONE if f["seconds_mean"] is None else f"{f['seconds_mean']:.2f}")
     row("tokens/s", lambda f: NONE if f["tokens_per_s"] is None else f"{f['tokens_per_s']:.1f}")
     if len(summary) > 1 and "autoregressive" in summary:
         ratios = [None if mode == "autoregressive" else speed_up(records, mode) for mode in summary]
         rows.append(("speed-up (total seconds)", [NONE if r is None else f"{r:.2f}x" for r in ratios]))
-    row("steps accepted (alpha)", lambda f: _of(f["alpha"], f["accepted"], f["judged"]), any_of("judged"))
-    row("wasted tokens", lambda f: _of(f["wasted"], f["wasted_tokens"], f["wasted_tokens"] + f["tokens"]))
+    row("steps accepted (alpha)", lambda f: of(f["alpha"], f["accepted"], f["judged"]), any_of("judged"))
+    row("wasted tokens", lambda f: of(f["wasted"], f["wasted_tokens"], f["wasted_tokens"] + f["tokens"]))
+    for role in ROLES:
+        layered = any(figures["roles"][role]["sd"]["verified"] for figures in summary.values())
+        row(f"SD length, {role}", partial(_sd, role, "length"), layered)
+        row("  rate", partial(_sd, role, "rate"), layered)
+        row("  verifications", partial(_sd, role, "verified"), layered)
     for role in ROLES:
         asked = any(figures["roles"][role]["calls"] for figures in summary.values())
         row(f"prefix reuse, {role}", partial(_prefix, role, "reuse"), asked)
@@ -107,10 +132,6 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
     return list(summary), rows
 
 
-def _accuracy(figures: dict[str, Any]) -> str:
-    return _of(figures["accuracy"], figures["correct"], figures["graded"])
-
-
 def _interval(figures: dict[str, Any]) -> str:
     return NONE if figures["interval"] is None else "{:.2f} to {:.2f}".format(*figures["interval"])
 
@@ -119,9 +140,10 @@ def _prefix(role: str, name: str, figures: dict[str, Any]) -> str:
     return share(figures["roles"][role][name])
 
 
+def _sd(role: str, name: str, figures: dict[str, Any]) -> str:
+    value = figures["roles"][role]["sd"][name]
+    return str(value) if isinstance(value, int) else share(value)
+
+
 def _failures(role: str, figures: dict[str, Any]) -> str:
     return str(figures["failures"].get(role, 0))
-
-
-def _of(value: float | None, part: int, whole: int) -> str:
-    return NONE if value is None else f"{value:.2f} ({part} of {whole})"

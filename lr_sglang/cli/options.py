@@ -28,6 +28,26 @@ class Gpus(click.ParamType):
             self.fail(f"{value!r}: give numbers, such as 0 or 0,1", param, ctx)
 
 
+class PerRole(click.ParamType):
+    """``VALUE`` for the roles that it suits, or ``ROLE=VALUE`` for one."""
+
+    def __init__(self, of: click.ParamType, name: str) -> None:
+        self.of, self.name = of, f"[ROLE=]{name}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str | None, Any]:
+        if isinstance(value, tuple):
+            return value
+        role, equals, rest = str(value).partition("=")
+        if equals and role in ROLES:
+            return role, self.of.convert(rest, param, ctx)
+        return None, self.of.convert(value, param, ctx)
+
+
+def per_role(option: str, of: click.ParamType, name: str, help: str) -> Decorator:
+    """An option that may be given once for each role."""
+    return click.option(option, type=PerRole(of, name), multiple=True, help=help)
+
+
 def together(*options: Decorator) -> Decorator:
     """Several options as one decorator, in this order in the help."""
 
@@ -69,7 +89,22 @@ method = together(
         help="Never accept a step after one that was cut.  [default: on]",
     ),
     click.option("--verifier", metavar="NAME", help="judge, exact or random:ALPHA.  [default: judge]"),
-    click.option("--reference-defaults", is_flag=True, help="The reference code's depth (4), not the paper's."),
+    click.option("--reference-defaults", is_flag=True, help="The reference code's depth (4) and SD tokens (6)."),
+)
+
+token_layer = together(
+    per_role(
+        "--token-layer",
+        click.STRING,
+        "NAME",
+        "SGLang's speculative decoding: ngram, standalone, eagle, eagle3, nextn, dflash, dspark, none.  "
+        "[default: the deployment's, or ngram]",
+    ),
+    per_role("--sd-tokens", click.IntRange(min=1), "N", "Tokens drafted for a verification.  [default: 8]"),
+    per_role("--sd-draft-model", click.STRING, "MODEL", "What drafts them, such as pocket:draft or an EAGLE head."),
+    per_role("--sd-steps", click.IntRange(min=1), "N", "Steps of that model.  [default: tokens, or 5 in a tree]"),
+    per_role("--sd-topk", click.IntRange(min=1), "N", "Alternatives a step: more than 1 is a tree.  [default: 1]"),
+    per_role("--sd-ngram-max", click.IntRange(min=1), "N", "Longest match in the text so far that is looked up."),
 )
 
 sampling = together(

@@ -11,6 +11,7 @@ import click
 
 from lr_sglang.cli import options
 from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.modes import MODES
 
 if TYPE_CHECKING:
     from lr_sglang.results.store import Store
@@ -28,13 +29,19 @@ RUNS = Path("runs")
     metavar="FILE",
     help="JSONL with 'question' and, if known, 'answer' and 'id'.",
 )
-@click.option("--mode", type=click.Choice(["lookahead", "autoregressive"]), default="lookahead", show_default=True)
+@click.option(
+    "--mode",
+    type=click.Choice(list(MODES)),
+    multiple=True,
+    help="How to answer; give it again to compare.  [default: lookahead, or lookahead+sd with a token layer]",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many questions.")
 @click.option("--range", metavar="A:B", help="Questions A to B-1, counted from 0.")
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers per question.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at a time.")
 @click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]")
 @options.method
+@options.token_layer
 @options.sampling
 @options.runtimes
 @click.option("--name", help="Of the run, for its folder.  [default: the task's]")
@@ -50,18 +57,21 @@ def run(question: str | None, **given: Any) -> None:
     Examples:
       lr-sglang run "Ava has 4 boxes of 6 eggs and eats 5 eggs. How many are left?"
       lr-sglang run --task pocket --limit 20 --samples 2
+      lr-sglang run --task pocket --mode autoregressive --mode lookahead+sd --token-layer ngram
       lr-sglang run --input questions.jsonl --deployment qwen3.toml --concurrency 8
       lr-sglang run --task pocket --target http://localhost:30000 --mode autoregressive
     """
     from lr_sglang.cli import work
+    from lr_sglang.cli.configuration import check
     from lr_sglang.cli.display import Display
-    from lr_sglang.cli.settings import check, settle
+    from lr_sglang.cli.layers import modes_of
+    from lr_sglang.cli.settings import settle
 
     display = Display(as_json=given["json"], quiet=given["quiet"])
     source, questions = _questions(question, given)
-    plan = settle(given)
-    modes = [given["mode"]]
-    check(plan, given["mode"])
+    plan, modes = settle(given), modes_of(given)
+    for mode in modes:
+        check(plan, mode)
     suffix = _suffix(given)
     name = re.sub(r"[^\w.-]+", "-", given["name"] or (Path(source).stem if source else "question"))
     folder = _folder(name, given["output"], given["resume"])

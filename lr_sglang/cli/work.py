@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lr_sglang.cli import session as sessions
+from lr_sglang.cli.configuration import Plan
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.settings import Plan
 from lr_sglang.errors import LookaheadError
 from lr_sglang.results import machine
 from lr_sglang.results.record import Record
@@ -96,10 +96,18 @@ def carry_out(order: Order, store: Store, display: Display) -> list[Record]:
 
 
 def _make(order: Order, todo: list[Work], store: Store, display: Display) -> None:
-    logs = store.folder / "logs"
+    """One set of servers after the other: modes that share them are made side by side, question by question."""
+    for modes in order.plan.server_sets(order.modes):
+        part = [item for item in todo if item.mode in modes]
+        if part:
+            _make_set(order, modes, part, store, display)
+
+
+def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, display: Display) -> None:
+    logs, needed = store.folder / "logs", order.plan.needed(modes, order.concurrency)
     with (
         display.starting() as progress,
-        sessions.session(order.plan.needed(order.modes), logs, progress, order.launch_timeout) as live,
+        sessions.session(needed, logs, progress, order.launch_timeout) as live,
     ):
         progress.finish()
         from lr_sglang.runner import Runner, Settings
@@ -110,21 +118,21 @@ def _make(order: Order, todo: list[Work], store: Store, display: Display) -> Non
             limits=order.plan.limits,
             judge_prompt=order.plan.judge_prompt,
             suffix=order.asked["prompt_suffix"],
-            config={mode: order.plan.config(mode, **order.asked) for mode in order.modes},
+            config={mode: order.plan.config(mode, **order.asked) for mode in modes},
             versions=order.versions,
         )
         watch = _Watch(live, display)
-        if order.warm_up:
+        warm_up = [item for item in order.warm_up if item.mode in modes]
+        if warm_up:
             with Runner(live.roles, settings) as runner:
-                for _ in runner.run(order.warm_up, watch.servers):
+                for _ in runner.run(warm_up, watch.servers):
                     pass
         single = len(order.work) == 1
         if single:
             settings = dataclasses.replace(settings, on_step=lambda item, step: display.step(step))
-        else:
-            display.begin(len(order.work), len(order.work) - len(todo))
-        done = len(order.work) - len(todo)
-        made: list[Record] = []
+        made = [store.records[item.key] for item in order.work if store.done(item.key)]
+        if not single:
+            display.begin(len(order.work), len(made))
         try:
             with Runner(live.roles, settings, order.concurrency) as runner:
                 for record in runner.run(todo, watch.servers):
@@ -132,7 +140,7 @@ def _make(order: Order, todo: list[Work], store: Store, display: Display) -> Non
                     made.append(record)
                     watch.record(record)
                     if not single:
-                        display.sample(record, done + len(made), len(order.work), made)
+                        display.sample(record, len(made), len(order.work), made)
         finally:
             display.end()
             watch.servers()

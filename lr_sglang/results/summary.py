@@ -8,6 +8,7 @@ from typing import Any
 
 from lr_sglang.config import ROLES
 from lr_sglang.results.record import Record
+from lr_sglang.speculation import Speculation
 
 Z95 = 1.959963984540054
 
@@ -26,7 +27,7 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
     ``accuracy`` counts samples that failed as wrong, ``interval`` is Wilson's at 95 %. ``alpha`` pools all judged
     steps. ``tokens_per_s`` is all tokens over all seconds; it and ``seconds_mean`` leave failed samples out.
     ``wasted`` is the share of generated tokens that are in no answer; ``reuse`` is what a role's runtime had cached of
-    what an earlier request left to share, ``hit_rate`` of all prompt tokens.
+    what an earlier request left to share, ``hit_rate`` of all prompt tokens; ``sd`` is what its token layer did.
     """
     ended = [r for r in records if r["error"] is None]
     graded = [r for r in records if r["correct"] is not None]
@@ -64,6 +65,9 @@ def _role(records: list[Record], role: str) -> dict[str, Any]:
     sums: dict[str, Any] = {name: sum(r["tokens"][role][name] for r in records) for name in names}
     sums["reuse"] = _over(sums["cached"], sums["shareable"])
     sums["hit_rate"] = _over(sums["cached"], sums["prompt"])
+    counts = ("verified", "drafted", "accepted")
+    sd = Speculation(*(sum(r["tokens"][role]["sd"][name] for r in records) for name in counts))
+    sums["sd"] = sd.to_dict()
     return sums
 
 

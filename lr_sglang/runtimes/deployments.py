@@ -126,6 +126,4 @@ def _rooted(runtime: Runtime, folder: Path) -> Runtime:
 
     extra = {key: root(value) for key, value in runtime.extra.items()}
     layer = runtime.token_layer.replace(draft_model=root(runtime.token_layer.draft_model))
-    return runtime.replace(
-        model=root(runtime.model), tokenizer=root(runtime.tokenizer), token_layer=layer, extra=extra
-    )
+    return runtime.replace(model=root(runtime.model), tokenizer=root(runtime.tokenizer), token_layer=layer, extra=extra)

@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -32,6 +32,7 @@ class Case:
     seed: int
     failing: float
     pace: tuple[float, float]
+    slots: dict[str, int] = field(default_factory=dict)
 
     def transports(self) -> dict[str, ScriptedTransport]:
         rng = random.Random(self.seed)
@@ -64,6 +65,7 @@ cases = st.builds(
     seed=st.integers(0, 2**16),
     failing=st.sampled_from((0.0, 0.0, 0.3)),
     pace=paces,
+    slots=st.sampled_from(({}, {}, {"target": 1, "draft": 1}, {"target": 2}, {"draft": 2, "target": 4})),
 )
 # No shrinking: a failure here is often a hang, or rare.
 quietly = settings(
@@ -84,7 +86,7 @@ def no_rest():
 
 def run(case: Case, verifier) -> tuple[Job, dict[str, ScriptedTransport]]:
     transports = case.transports()
-    job = Job(case.look, limits=Limits(max_tokens=100), verifier=verifier)
+    job = Job(case.look, limits=Limits(max_tokens=100), verifier=verifier, slots=case.slots)
     ended = []
 
     def on_step(step):
@@ -104,6 +106,9 @@ def check(job: Job, transports: dict[str, ScriptedTransport], ended: list[float]
     record = job.record
     for role, transport in transports.items():
         assert not transport.running, f"a {role} branch outlives the run"
+        # width drafts of one position go together, however few slots there are
+        slots = max(job.slots.get(role, 10**6), job.lookahead.width if role == "draft" else 1)
+        assert transport.most <= slots, role
         assert len(transport.requests) <= len(record.of(role))
         for request in transport.requests:
             # a branch that began before the end may be sent a moment after it: its thread was on its way

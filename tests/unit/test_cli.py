@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from lr_sglang import verifiers
-from lr_sglang.cli import COMMANDS, cli, display, failures, session, settings
+from lr_sglang.cli import COMMANDS, cli, configuration, display, failures, session, settings
+from lr_sglang.config import TokenLayer
 from lr_sglang.errors import LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.runtimes import ProgressEvent, probe
@@ -205,6 +206,48 @@ def test_demo_compares_both_modes_and_says_where_the_records_are(call, tmp_path,
     ]
     assert len(servers.started) == 1
     assert call("demo", "--questions", 1, "--json", "--output", "x").stderr == ""
+
+
+def test_modes_side_by_side_share_servers_where_they_can(call, tmp_path, servers):
+    modes = [word for mode in ("autoregressive", "sd", "lookahead", "lookahead+sd") for word in ("--mode", mode)]
+    result = call("run", "--task", "pocket", "--limit", 2, *modes, "--token-layer", "ngram", "--concurrency", 3)
+    assert result.exit_code == 0, result.output
+    assert [d.runtimes["target"].token_layer.algorithm for d in servers.started] == ["none", "ngram"]
+    assert "draft" in servers.started[0].runtimes and servers.started[0].runtimes["target"].slots == 3 * 5 + 2
+    made = the_records(tmp_path)
+    assert sorted((r["question_id"], r["mode"]) for r in made) == sorted(
+        (f"pocket-000{n}", mode) for n in (1, 2) for mode in modes[1::2]
+    )
+    for record in made:
+        layered = record["mode"].endswith("sd")
+        assert bool(record["tokens"]["target"]["sd"]["verified"]) == layered
+        assert any(branch["sd"] for branch in record["branches"]) == layered
+        assert (record["config"]["runtimes"]["target"]["token_layer"]["algorithm"] == "ngram") == layered
+    assert "SD length, target" in result.stdout and "speed-up" in result.stdout
+    assert "…" not in result.stdout and max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_lossless_is_greedy_and_exact(call, servers, tmp_path):
+    assert call(*FAST, "--mode", "lossless", "--temperature", 0.9).exit_code == 0
+    (record,) = the_records(tmp_path)
+    assert record["config"]["sampling"]["temperature"] == 0 and record["tokens"]["judge"]["calls"] == 0
+    assert set(servers.started[0].runtimes) == {"target", "draft"}
+
+
+def test_a_runtime_with_another_token_layer_than_the_mode_is_refused(call, servers, monkeypatch):
+    started = Servers.__call__
+
+    def without(self, wanted, *rest):
+        return started(
+            self,
+            wanted.replace(runtimes={r: t.replace(token_layer=TokenLayer()) for r, t in wanted.runtimes.items()}),
+            *rest,
+        )
+
+    monkeypatch.setattr(Servers, "__call__", without)
+    result = call(*FAST, "--mode", "sd")
+    assert result.exit_code == 2
+    assert "the runtime has no token layer" in result.stderr
 
 
 # -- which setting wins
@@ -562,5 +605,5 @@ def test_quiet_is_quiet_on_a_terminal_too(monkeypatch):
 
 
 def test_what_is_checked_before_a_server_starts_is_what_there_is():
-    assert settings.VERIFIERS == verifiers.NAMES
-    assert tuple(PROMPTS) == settings.JUDGE_PROMPTS
+    assert configuration.VERIFIERS == verifiers.NAMES
+    assert tuple(PROMPTS) == configuration.JUDGE_PROMPTS

@@ -1,0 +1,149 @@
+"""What a run is made with, once everything is settled; what servers that takes, and what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from lr_sglang import policy
+from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Role, Runtime, Sampling, TokenLayer
+from lr_sglang.errors import ConfigError
+from lr_sglang.modes import MODES
+
+# Said again here, because the packages that have them import SGLang; a test compares.
+VERIFIERS = ("judge", "exact", "random")
+JUDGE_PROMPTS = ("paper", "pocket")
+# Where a runtime is, and how much of a machine it takes: not what it answers.
+PLACEMENT = (
+    *("url", "port", "gpus", "device", "tensor_parallel", "data_parallel", "slots"),
+    *("timeout", "api_key_env", "memory_fraction", "tokenizer"),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is settled before a runtime starts. ``models`` names each role's model.
+
+    ``lossless_layer`` says whether the lossless mode, which can do without, has the token layer too.
+    """
+
+    deployment: Deployment
+    models: dict[str, str]
+    lookahead: Lookahead
+    sampling: Sampling
+    limits: Limits
+    judge_prompt: str
+    lossless_layer: bool = False
+
+    def layered(self, mode: str) -> bool:
+        """Whether the runtimes have their token layer in this mode."""
+        given = MODES[mode].token_layer
+        return self.lossless_layer if given is None else given
+
+    def roles(self, mode: str) -> list[Role]:
+        """The roles that a mode needs."""
+        if not MODES[mode].ahead:
+            return ["target"]
+        judged = MODES[mode].lookahead(self.lookahead).verifier == "judge"
+        return [role for role in ROLES if role != "judge" or judged]
+
+    def config(self, mode: str, **more: Any) -> dict[str, Any]:
+        """What a record says about how it was made, and what a resumed run must have in common with it."""
+        ahead, roles = MODES[mode].ahead, self.roles(mode)
+        look = MODES[mode].lookahead(self.lookahead)
+        return {
+            **more,
+            "mode": mode,
+            "runtimes": {role: self._runtime(role, mode) for role in roles if role in self.models},
+            "sampling": MODES[mode].sampling(self.sampling).to_dict(),
+            "limits": self.limits.to_dict(),
+            "lookahead": look.to_dict() if ahead else None,
+            "judge_prompt": self.judge_prompt if "judge" in roles else None,
+        }
+
+    def server_sets(self, modes: Sequence[str]) -> list[list[str]]:
+        """Modes that can share their servers, in order: speculation is set when a server starts."""
+        sets: dict[bool, list[str]] = {}
+        for mode in modes:
+            sets.setdefault(self.layered(mode), []).append(mode)
+        return list(sets.values())
+
+    def needed(self, modes: Collection[str], answers: int = 1) -> Deployment:
+        """The runtimes that the modes of one set use, with room for so many answers at a time."""
+        roles: set[Role] = {role for mode in modes for role in self.roles(mode)}
+        shared = {role: owner for role, owner in self.deployment.shared.items() if role in roles}
+        owners = {shared.get(role, role) for role in roles}
+        runtimes = {
+            owner: self._sized(runtime, [r for r in roles if shared.get(r, r) == owner], modes, answers)
+            for owner, runtime in self.deployment.runtimes.items()
+            if owner in owners
+        }
+        return self.deployment.replace(runtimes=runtimes, shared=shared)
+
+    def _sized(self, runtime: Runtime, roles: Collection[Role], modes: Collection[str], answers: int) -> Runtime:
+        if runtime.url:
+            return runtime
+        if not any(self.layered(mode) for mode in modes):
+            runtime = runtime.replace(token_layer=TokenLayer())
+        ahead = any(MODES[mode].ahead for mode in modes)
+        slots = sum(policy.slots(self.lookahead, role, answers) for role in roles) if ahead else answers + policy.SPARE
+        return runtime.replace(slots=runtime.slots or slots)
+
+    def placement(self) -> dict[str, Any]:
+        """Where each role runs."""
+        found = {}
+        for role in self.models:
+            runtime = self.deployment.runtime(role)
+            assert runtime is not None
+            table = {key: value for key, value in runtime.to_dict().items() if key in PLACEMENT and value}
+            found[role] = {**table, "url": _without_secrets(runtime.url)} if runtime.url else table
+        return found
+
+    def _runtime(self, role: str, mode: str) -> dict[str, Any]:
+        runtime = self.deployment.runtime(role)
+        assert runtime is not None
+        if runtime.url:
+            return {"model": self.models[role]}
+        if not self.layered(mode):
+            runtime = runtime.replace(token_layer=TokenLayer())
+        table = {key: value for key, value in runtime.to_dict().items() if key not in PLACEMENT}
+        return {**table, "model": self.models[role]}
+
+
+def check(plan: Plan, mode: str) -> None:
+    """What is clear before a server starts.
+
+    Raises:
+        ConfigError: the mode lacks a role, or there is no such verifier or judge's prompt.
+    """
+    if not MODES[mode].ahead:
+        return
+    if "draft" not in plan.models:
+        raise ConfigError("lookahead needs a draft model", hint="give --draft MODEL|URL, or --mode autoregressive")
+    verifier = MODES[mode].lookahead(plan.lookahead).verifier
+    kind, _, share = verifier.partition(":")
+    if kind not in VERIFIERS or (share and kind != "random"):
+        raise ConfigError(f"no verifier is called {verifier!r}", hint=f"one of {', '.join(VERIFIERS)}; random:0.6")
+    if kind == "random" and not _is_share(share or "0.5"):
+        raise ConfigError(f"random: {share!r} is no acceptance rate", hint="for example random:0.6")
+    if kind == "judge" and "judge" not in plan.models:
+        raise ConfigError(
+            "the judge verifier needs a judge model",
+            hint="give --judge MODEL|URL (--judge target shares the target), or --verifier exact",
+        )
+    if kind == "judge" and plan.judge_prompt not in JUDGE_PROMPTS:
+        raise ConfigError(f"no judge prompt is called {plan.judge_prompt!r}", hint=f"one of {', '.join(JUDGE_PROMPTS)}")
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
+
+
+def _without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()

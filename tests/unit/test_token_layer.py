@@ -1,0 +1,330 @@
+"""The token layer: from settings to flags of the installed SGLang, what is refused before anything starts, slots."""
+
+import itertools
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from lr_sglang import policy
+from lr_sglang.cli import settings
+from lr_sglang.cli.configuration import check
+from lr_sglang.cli.layers import modes_of
+from lr_sglang.config import Lookahead, Runtime, TokenLayer
+from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes import flags, load_deployment, options, token_layer
+from lr_sglang.runtimes.flags import Platform
+from lr_sglang.runtimes.token_layer import BUILT_IN, Algorithm
+from lr_sglang.speculation import Speculation
+from lr_sglang.tree import Node, StepTree
+
+CPU, GPU = Platform("cpu", {"enable-mixed-chunk": True}), Platform("cuda")
+
+
+def layer(algorithm, **more):
+    draft = {"draft_model": "owner/head"} if BUILT_IN[algorithm].draft == "needed" else {}
+    return TokenLayer(algorithm, **{**draft, **more})
+
+
+def line(runtime, platform=GPU):
+    return list(flags.command(runtime, 1, platform).argv)
+
+
+def value(argv, flag):
+    return argv[argv.index(f"--{flag}") + 1] if f"--{flag}" in argv else None
+
+
+# -- flags
+
+
+@pytest.mark.parametrize("algorithm", BUILT_IN)
+def test_every_algorithm_becomes_flags_that_the_installed_sglang_has(algorithm):
+    found = token_layer.flags(layer(algorithm, tokens=5))
+    assert found["speculative-algorithm"] in options.speculative_algorithms()
+    assert set(found) <= options.known()
+
+
+def test_every_algorithm_of_the_installed_sglang_is_there():
+    # FROZEN_KV_MTP is what SGLang itself makes of NEXTN and EAGLE for one family of models
+    assert options.speculative_algorithms() - {"FROZEN_KV_MTP"} == {known.name for known in BUILT_IN.values()}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tokens", "steps", "topk"),
+    [
+        (layer("ngram"), 9, None, None),
+        (layer("ngram", tokens=6, topk=1), 7, None, None),
+        (layer("standalone"), 9, 8, 1),
+        (layer("standalone", tokens=3), 4, 3, 1),
+        (layer("standalone", steps=3), 4, 3, 1),
+        (layer("eagle3", topk=4), 9, 5, 4),
+        (layer("eagle3", topk=4, steps=3, tokens=15), 16, 3, 4),
+        (layer("nextn", tokens=2), 3, 2, 1),
+        (layer("dflash", tokens=7), 8, None, None),
+        (layer("dflash"), None, None, None),
+    ],
+    ids=str,
+)
+def test_sd_tokens_are_drafted_ones_and_one_more_is_verified(wanted, tokens, steps, topk):
+    found = token_layer.flags(wanted)
+    names = ("num-draft-tokens", "num-steps", "eagle-topk")
+    assert tuple(found.get(f"speculative-{name}") for name in names) == (tokens, steps, topk)
+
+
+def test_the_longest_match_leaves_room_for_all_tokens():
+    found = token_layer.flags(layer("ngram", tokens=6, ngram_max=2, topk=1))
+    assert found["speculative-ngram-max-trie-depth"] == 8
+    assert found["speculative-ngram-max-bfs-breadth"] == 1
+
+
+def test_the_command_line_of_a_server_has_them():
+    argv = line(Runtime(model="a/b", token_layer=layer("standalone", draft_model="c/d"), slots=7), CPU)
+    assert value(argv, "speculative-draft-model-path") == "c/d"
+    assert value(argv, "max-running-requests") == "7"
+    assert "--enable-mixed-chunk" not in argv
+    assert "--enable-mixed-chunk" in line(Runtime(model="a/b"), CPU)
+
+
+def test_a_flag_that_sglang_renamed_is_named(monkeypatch):
+    monkeypatch.setattr(options, "known", lambda: frozenset({"speculative-algorithm", "spec-draft-tokens"}))
+    with pytest.raises(ConfigError, match="no flag --speculative-num-draft-tokens"):
+        line(Runtime(model="a/b", token_layer=layer("ngram")))
+
+
+def test_an_algorithm_that_sglang_dropped_is_named(monkeypatch):
+    monkeypatch.setattr(options, "speculative_algorithms", lambda: frozenset({"EAGLE"}))
+    with pytest.raises(ConfigError, match="installed SGLang has no NGRAM") as caught:
+        token_layer.flags(layer("ngram"))
+    assert caught.value.hint == "it has EAGLE"
+
+
+def test_another_package_adds_one(monkeypatch):
+    mine = Algorithm("MINE", lambda given: {"speculative-num-draft-tokens": given.tokens}, "none", built_in=False)
+    point = SimpleNamespace(name="mine", load=lambda: mine)
+    monkeypatch.setattr(token_layer, "entry_points", lambda group: [point] if group == "lr_sglang.token_layers" else [])
+    token_layer.algorithms.cache_clear()
+    try:
+        argv = line(Runtime(model="a/b", token_layer=TokenLayer("mine", tokens=3)))
+        assert value(argv, "speculative-algorithm") == "MINE"
+        assert value(argv, "speculative-num-draft-tokens") == "3"
+    finally:
+        token_layer.algorithms.cache_clear()
+
+
+# -- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("wanted", "platform", "said"),
+    [
+        (TokenLayer("nagram"), GPU, "no token layer is called 'nagram'"),
+        (TokenLayer("eagle3"), GPU, "it drafts with a model"),
+        (TokenLayer("ngram", draft_model="a/b"), GPU, "it drafts without a model"),
+        (TokenLayer("ngram", steps=3), GPU, "it has no 'steps'"),
+        (layer("dflash", topk=2), GPU, "it has no 'topk'"),
+        (layer("eagle", ngram_max=2), GPU, "it has no 'ngram_max'"),
+        (layer("eagle", steps=3, tokens=5), GPU, r"a chain \(topk 1\) of 3 steps has 3 tokens"),
+        (layer("eagle", steps=3, topk=2, tokens=2), GPU, "has 3 to 10 tokens, not 2"),
+        (layer("eagle", steps=3, topk=2, tokens=11), GPU, "has 3 to 10 tokens, not 11"),
+        (layer("dflash"), CPU, "SGLang runs it on GPUs only"),
+        (layer("dspark"), CPU, "SGLang runs it on GPUs only"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_with_the_reason(wanted, platform, said):
+    with pytest.raises(ConfigError, match=said):
+        flags.command(Runtime(model="a/b", token_layer=wanted), 1, platform, where="[runtimes.target]")
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"model": "a/b", "token_layer": {"algorithm": "ngram", "tokens": 0}}, "tokens: must be at least 1"),
+        ({"model": "a/b", "token_layer": {"tokens": 4}}, "tokens: given for no token layer"),
+        ({"model": "a/b", "token_layer": {"token": 4}}, "unknown key 'token'"),
+        ({"url": "http://a", "token_layer": "ngram"}, "a server that runs already has its own"),
+        ({"model": "a/b", "slots": 0}, "slots: must be at least 1"),
+    ],
+    ids=str,
+)
+def test_a_table_that_cannot_be_is_refused(table, said):
+    with pytest.raises(ConfigError, match=said):
+        Runtime.from_dict(table)
+
+
+def test_a_name_stands_for_the_table():
+    table = {"model": "a/b", "token_layer": "ngram"}
+    assert Runtime.from_dict(table).token_layer == TokenLayer("ngram")
+    whole = Runtime.from_dict(table).to_dict()
+    assert Runtime.from_dict(json.loads(json.dumps(whole))) == Runtime.from_dict(table)
+
+
+def test_a_draft_of_another_vocabulary_is_refused(tmp_path):
+    for name, vocabulary, size in (("a", {"x": 0}, 10), ("b", {"y": 0}, 10), ("c", {"x": 0}, 12), ("d", {"x": 0}, 10)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
+        (tmp_path / name / "config.json").write_text(json.dumps({"vocab_size": size}))
+    ours = str(tmp_path / "a")
+    for other in ("b", "c"):
+        with pytest.raises(ConfigError, match="another vocabulary"):
+            token_layer.check_vocabulary(ours, str(tmp_path / other), "target")
+    token_layer.check_vocabulary(ours, str(tmp_path / "d"), "target")
+    token_layer.check_vocabulary(ours, "on/the-hub", "target")
+
+
+# -- options of the command line
+
+
+def layers(**given):
+    plan = settings.settle({"mode": (), **given})
+    return {role: runtime.token_layer for role, runtime in plan.deployment.runtimes.items()}
+
+
+def everyone(*values):
+    return tuple((None, v) for v in values)
+
+
+def test_without_a_token_layer_there_is_none():
+    assert not any(settings.settle({}).needed(["lookahead"]).runtimes[r].token_layer.on for r in ("target", "draft"))
+
+
+def test_a_layer_without_a_model_is_for_target_and_draft():
+    found = layers(token_layer=everyone("ngram"), sd_tokens=everyone(4))
+    assert found["target"] == found["draft"] == TokenLayer("ngram", tokens=4)
+    assert not found["judge"].on
+
+
+def test_a_layer_with_a_model_is_for_the_target():
+    found = layers(token_layer=everyone("standalone"), sd_draft_model=everyone("pocket:draft"))
+    assert found["target"] == TokenLayer("standalone", draft_model="pocket:draft")
+    assert not found["draft"].on
+
+
+def test_each_role_may_have_its_own():
+    found = layers(
+        token_layer=(("target", "standalone"), ("draft", "ngram")),
+        sd_draft_model=everyone("pocket:draft"),
+        sd_tokens=(("target", 3), ("draft", 5)),
+    )
+    assert found["target"] == TokenLayer("standalone", tokens=3, draft_model="pocket:draft")
+    assert found["draft"] == TokenLayer("ngram", tokens=5)
+
+
+def test_the_reference_has_other_numbers_than_its_paper():
+    found = layers(token_layer=everyone("ngram"), reference_defaults=True)
+    assert found["target"] == TokenLayer("ngram", tokens=6, ngram_max=2)
+    assert layers(token_layer=everyone("ngram"), reference_defaults=True, sd_tokens=everyone(3))["draft"].tokens == 3
+
+
+def test_the_mode_follows_the_layer_if_it_is_not_given():
+    assert modes_of({}) == ["lookahead"]
+    assert modes_of({"token_layer": everyone("ngram")}) == ["lookahead+sd"]
+    assert modes_of({"mode": ("sd", "sd", "lossless")}) == ["sd", "lossless"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mode": ("lookahead",), "token_layer": everyone("ngram")}, "mode lookahead has no token layer"),
+        ({"mode": ("autoregressive",), "sd_tokens": everyone(4)}, "mode autoregressive has no token layer"),
+        ({"token_layer": everyone("ngran")}, "no token layer is called 'ngran'"),
+        ({"token_layer": everyone("standalone")}, "it drafts with a model"),
+        ({"token_layer": everyone("ngram"), "sd_steps": everyone(3)}, "no token layer here has such a setting"),
+        ({"token_layer": (("judge", "ngram"),)}, "the judge writes one token"),
+        ({"token_layer": (("draft", "ngram"),), "draft": "target"}, "it shares the runtime of target"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be_are_refused(given, said):
+    with pytest.raises(ConfigError, match=said):
+        settings.settle({"mode": (), **given})
+
+
+def test_modes_that_differ_in_the_layer_need_servers_of_their_own():
+    plan = settings.settle({"mode": ("autoregressive", "sd", "lookahead", "lookahead+sd")})
+    sets = plan.server_sets(["autoregressive", "sd", "lookahead", "lookahead+sd", "lossless"])
+    assert sets == [["autoregressive", "lookahead", "lossless"], ["sd", "lookahead+sd"]]
+    for modes, on in zip(sets, (False, True), strict=True):
+        assert plan.needed(modes).runtimes["target"].token_layer.on == on
+    for mode in ("sd", "lookahead"):
+        check(plan, mode)
+        assert (plan.config(mode)["runtimes"]["target"]["token_layer"]["algorithm"] != "none") == (mode == "sd")
+
+
+def test_lossless_has_the_layer_if_it_is_asked_for():
+    plain, layered = (
+        settings.settle({"mode": ("lossless",), **more}) for more in ({}, {"token_layer": everyone("ngram")})
+    )
+    assert not plain.needed(["lossless"]).runtimes["target"].token_layer.on
+    assert layered.needed(["lossless"]).runtimes["target"].token_layer.on
+    config = plain.config("lossless")
+    assert (config["lookahead"]["verifier"], config["sampling"]["temperature"]) == ("exact", 0.0)
+    assert "judge" not in config["runtimes"] and "judge" not in plain.needed(["lossless"]).runtimes
+
+
+def test_the_reference_options_of_a_run_at_urls_are_refused():
+    runtime = {"target": Runtime(url="http://127.0.0.1:1")}
+    deployment = replace(load_deployment(), runtimes=runtime)
+    from lr_sglang.cli import layers as module
+
+    with pytest.raises(ConfigError, match="at URLs"):
+        module.apply({"token_layer": everyone("ngram")}, deployment, ["sd"])
+    with pytest.raises(ConfigError, match="its runtime is at a URL"):
+        module.apply({"token_layer": (("target", "ngram"),)}, deployment, ["sd"])
+
+
+# -- slots
+
+
+def most_in_flight(look, role):
+    """Grows a tree in which nothing is decided, and counts what may be asked for at a time."""
+    tree = StepTree(look.depth, look.width, 10**9)
+    from lr_sglang.steps import Ending, Step
+
+    step = Step("a\n\n", (1,), Ending.DELIMITER, "v")
+    drafts = 0
+    while found := tree.to_propose():
+        drafts = max(drafts, len(found) * look.width)
+        for node in found:
+            for child in tree.propose(node):
+                tree.drafted(child, step)
+    branches = tree.to_expand(look.depth if look.schedule == "sync" else look.depth - 1)
+    drafted = sum(isinstance(node, Node) and node is not tree.root for node in tree.live())
+    return {"target": len(branches), "draft": drafts, "judge": drafted}[role]
+
+
+@pytest.mark.parametrize(("schedule", "depth", "width"), itertools.product(("async", "sync"), (1, 2, 5), (1, 2, 3)))
+def test_slots_are_what_a_whole_tree_has(schedule, depth, width):
+    look = Lookahead(schedule=schedule, depth=depth, width=width)
+    for role in ("target", "draft", "judge"):
+        assert policy.in_flight(look, role) == most_in_flight(look, role), role
+        assert policy.slots(look, role, 3) >= 3 * policy.in_flight(look, role)
+
+
+def test_servers_get_the_slots_that_their_roles_and_answers_need():
+    plan = settings.settle({"depth": 3, "judge": "target"})
+    needed = plan.needed(["lookahead"], answers=4)
+    assert needed.runtimes["target"].slots == 4 * 3 + 4 * 3 + 2 * policy.SPARE
+    assert needed.runtimes["draft"].slots == 4 + policy.SPARE
+    assert plan.needed(["autoregressive"], answers=4).runtimes["target"].slots == 4 + policy.SPARE
+
+
+def test_an_answers_share_is_at_least_one_and_fits_the_memory():
+    look = Lookahead(max_step_tokens=50)
+    assert policy.share(40, None, look, 4) == 10
+    assert policy.share(40, 1000, look, 4) == 2
+    assert policy.share(2, 100, look, 64) == 1
+    assert policy.share(None, None, look, 4) is None
+
+
+# -- counts
+
+
+def test_acceptance_is_counted_from_the_runtimes_own_numbers():
+    one = Speculation.read({"spec_verify_ct": 4, "spec_num_proposed_drafts": 32, "spec_num_correct_drafts": 6})
+    both = one + Speculation(4, 32, 10)
+    assert (both.length, both.rate) == (3.0, 0.25)
+    nothing = Speculation.read({})
+    assert not nothing and nothing.length is None and nothing.rate is None
+    assert both.to_dict() == {"verified": 8, "drafted": 64, "accepted": 16, "length": 3.0, "rate": 0.25}
