@@ -76,10 +76,15 @@ class BatchedAttention:
         and returns [batch, heads, dim].
         """
         pool, loc = backend.token_to_kv_pool, forward_batch.out_cache_loc
-        table, seq_lens = backend.req_to_token_pool.req_to_token, forward_batch.seq_lens
+        # The branches of a draft have a table of their own, and each step of the draft its own backend.
+        table, seq_lens, requests = backend.draft_decode_metadata or (
+            backend.req_to_token_pool.req_to_token,
+            forward_batch.seq_lens,
+            forward_batch.req_pool_indices,
+        )
         # Under speculation others write to the rows of a batch between its decode steps.
         keep = forward_batch.spec_info is None
-        plan = self._decode_plan(table, forward_batch.req_pool_indices, seq_lens, group, 0, keep)
+        plan = self._decode_plan(table, requests, seq_lens, group, 0, keep)
         kept = self._kept if keep and isinstance(plan, Padded) else None
         if kept is not None and isinstance(plan, Padded):
             kept.begin(plan, seq_lens)
@@ -93,6 +98,40 @@ class BatchedAttention:
             return attend_decode(plan, query, k_cache, v_cache, scale)
 
         return step
+
+    def extend_step(self, backend: Any, forward_batch: Any, group: int) -> Callable[..., torch.Tensor]:
+        """As decode_step, for a pass with several new tokens per sequence, trees of drafted tokens among them."""
+        self._kept.clear()
+        pool, loc = backend.token_to_kv_pool, forward_batch.out_cache_loc
+        table, requests = backend.req_to_token_pool.req_to_token, forward_batch.req_pool_indices
+        seq_lens, extend_lens, _, tree_mask = backend.extend_metadata
+        plans = self._extend_plan(table, requests, seq_lens, extend_lens, group, 0, tree_mask)
+
+        def step(layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            k_cache, v_cache = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
+            k_cache.index_copy_(0, loc, key)
+            v_cache.index_copy_(0, loc, value)
+            output = torch.empty_like(query, memory_format=torch.contiguous_format)
+            for plan in plans:
+                attend_extend(plan, query, None, None, k_cache, v_cache, output, scale)
+            return output
+
+        return step
+
+    def _extend_plan(
+        self,
+        table: torch.Tensor,
+        requests: torch.Tensor,
+        seq_lens: torch.Tensor,
+        extend_lens: torch.Tensor,
+        group: int,
+        window: int,
+        tree_mask: torch.Tensor | None,
+    ) -> tuple[ExtendPlan, ...]:
+        if not self._is_known((table, requests, seq_lens, extend_lens, tree_mask), (group, window)):
+            self._plan = plan_extend(table, requests, seq_lens, extend_lens, group, window, tree_mask)
+        assert isinstance(self._plan, tuple)
+        return self._plan
 
     def _decode_plan(
         self,
@@ -141,13 +180,10 @@ class BatchedAttention:
         _refuse_encoder(is_cross_attn, encoder_lens)
         self._kept.clear()
         group = q_extend.shape[1] // k_buffer.shape[1]
-        tensors = (req_to_token, req_pool_indices, seq_lens, extend_seq_lens, tree_mask)
-        if not self._is_known(tensors, (group, sliding_window_size)):
-            self._plan = plan_extend(
-                req_to_token, req_pool_indices, seq_lens, extend_seq_lens, group, sliding_window_size, tree_mask
-            )
-        assert isinstance(self._plan, tuple)
-        for plan in self._plan:
+        plans = self._extend_plan(
+            req_to_token, req_pool_indices, seq_lens, extend_seq_lens, group, sliding_window_size, tree_mask
+        )
+        for plan in plans:
             attend_extend(plan, q_extend, k_extend, v_extend, k_buffer, v_buffer, o_extend, sm_scale, logit_cap, sinks)
 
 

@@ -1,5 +1,6 @@
 """What we change in SGLang 0.5.16 on a CPU, through its own HookRegistry."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,8 +44,23 @@ def _allow_intel_amx() -> None:
 def _use_batched_attention(result: None, backend: Any, *args: object, **kwargs: object) -> None:
     """One plan per forward pass instead of one per layer, and no dispatcher in between."""
     backend.batched_attention = BatchedAttention()
-    backend.decode_attention_fwd = backend.batched_attention.decode
-    backend.extend_attention_fwd = backend.batched_attention.extend
+    backend.decode_attention_fwd = partial(_decode, backend)
+    backend.extend_attention_fwd = partial(_extend, backend)
+
+
+# Under speculation SGLang works out the lengths for a pass and then hands over the batch's own, which leave the drafted
+# tokens out (sgl-project/sglang#36430). These two put the right ones in; `seq_lens` is the 11th and the 9th argument.
+
+
+def _decode(backend: Any, *arguments: Any) -> None:
+    drafting = backend.draft_decode_metadata
+    if drafting is not None:
+        arguments = (*arguments[:10], drafting[1], *arguments[11:])
+    backend.batched_attention.decode(*arguments)
+
+
+def _extend(backend: Any, *arguments: Any) -> None:
+    backend.batched_attention.extend(*arguments[:8], backend.extend_metadata[0], *arguments[9:])
 
 
 def _begin_forward(backend: Any, *args: object, **kwargs: object) -> None:

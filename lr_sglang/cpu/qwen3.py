@@ -99,14 +99,17 @@ class Qwen3Forward:
         return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
     def _attention(self, forward_batch: Any, tokens: int) -> Callable[..., torch.Tensor]:
-        """The layers' attention: straight to BatchedAttention in a decode step, else through SGLang's backend."""
+        """The layers' attention: straight to BatchedAttention where that is what SGLang uses, else through SGLang."""
         from sglang.srt.model_executor.forward_context import get_attn_backend
 
-        backend = get_attn_backend()
-        batched = getattr(backend, "batched_attention", None)
-        if not forward_batch.forward_mode.is_decode() or not isinstance(batched, BatchedAttention):
+        backend, mode = get_attn_backend(), forward_batch.forward_mode
+        batched, group = getattr(backend, "batched_attention", None), self._heads // self._kv_heads
+        if isinstance(batched, BatchedAttention) and mode.is_decode():
+            step = batched.decode_step(backend, forward_batch, group)
+        elif isinstance(batched, BatchedAttention) and mode.is_extend(include_draft_extend_v2=True):
+            step = batched.extend_step(backend, forward_batch, group)
+        else:
             return lambda attention, q, k, v: attention(q.flatten(1), k, v, forward_batch)
-        step = batched.decode_step(backend, forward_batch, self._heads // self._kv_heads)
         return lambda attention, q, k, v: step(attention.layer_id, attention.scaling, q, k, v).view(tokens, -1)
 
 

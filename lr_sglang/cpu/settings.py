@@ -57,6 +57,9 @@ def environment(*, threads: int = 1, all_models: bool = False) -> dict[str, str]
         "MKL_NUM_THREADS": str(threads),
         # A step's inputs need no copy into the static buffers that CUDA graphs read.
         "SGLANG_EAGER_INPUT_NO_COPY": "1",
+        # SGLang has small functions of speculative decoding compiled on first use: 20 to 40 s of the first request, for
+        # what PyTorch does in microseconds.
+        "TORCHDYNAMO_DISABLE": "1",
         # glibc shall keep large blocks instead of giving every one back: a batch with long prefixes spends half of
         # its attention in page faults otherwise.
         "MALLOC_MMAP_THRESHOLD_": str(256 << 20),

@@ -210,6 +210,7 @@ class Server:
                 get_key_buffer=lambda layer: self.layers[layer][0], get_value_buffer=lambda layer: self.layers[layer][1]
             ),
             req_to_token_pool=SimpleNamespace(req_to_token=self.cache.table),
+            draft_decode_metadata=None,
         )
         taken = set(self.cache.table.unique().tolist())
         self.free = [row for row in torch.randperm(ROWS).tolist() if row not in taken]
