@@ -1,0 +1,171 @@
+"""``lr-sglang plan``: what speed-up to expect, and which depth and token layer give the most."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_format
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lr_sglang.errors import ConfigError, RecordError
+
+if TYPE_CHECKING:
+    from lr_sglang.theory import Case, Measured
+
+
+# What one is, and whether in seconds (or in target steps).
+UNITS = {"": (1.0, False), "%": (0.01, False), "s": (1.0, True), "ms": (0.001, True)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Latency:
+    """A time: ``value`` seconds, or that many target steps."""
+
+    value: float
+    seconds: bool = False
+
+
+class LatencyType(click.ParamType):
+    """``0.1`` and ``10%`` are parts of a target step, ``80ms`` and ``0.08s`` are seconds."""
+
+    name = "part|time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Latency:
+        if isinstance(value, Latency):
+            return value
+        found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%|ms|s|)", str(value).strip())
+        if found is None:
+            self.fail(f"{value!r}: give a part of a target step (0.1 or 10%) or a time (80ms or 0.08s)", param, ctx)
+        unit, seconds = UNITS[found[2]]
+        return Latency(float(found[1]) * unit, seconds)
+
+
+@click.command()
+@click.option("--alpha", type=float, help="Share of drafted steps that are accepted.")
+@click.option("--c1", type=float, help="Time of a drafted step / time of a target step.")
+@click.option(
+    "--judge", type=LatencyType(), help="Time of a verdict: 0.1 or 10% of a target step, or 80ms.  [default: 0]"
+)
+@click.option("--step-time", type=float, metavar="SECONDS", help="Time of a target step, if --judge is in seconds.")
+@click.option(
+    "--slowdown", type=float, help="Time of a target step among its parallel branches / of one alone.  [default: 1]"
+)
+@click.option("--steps", type=int, help="Steps of an answer, if it is short.  [default: many]")
+@click.option("--width", type=int, help="Drafted alternatives per step, taken as independent.  [default: 1]")
+@click.option("--records", type=click.Path(path_type=Path), metavar="DIR", help="Measure all that in a run's folder.")
+@click.option("--alpha2", type=float, help="Token layer: share of drafted tokens that are accepted.")
+@click.option("--c2", type=float, help="Token layer: time of a drafted token / of the target's.  [default: 0]")
+@click.option(
+    "--budget", type=click.IntRange(1, 4096), metavar="M", help="Most tokens for the target at once, k1 x k2."
+)
+@click.option("--max-depth", type=click.IntRange(1, 64), default=16, show_default=True, help="Deepest to look at.")
+@click.option("--picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw the surface: .svg or .png.")
+@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
+def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -> None:
+    """Says what speed-up to expect, and which depth is best.
+
+    Give --alpha and --c1, or --records of a run that has them (what is given beside it goes before what it measured).
+    With --alpha2 and --budget, the budget is split between lookahead and the token layer.
+
+    \b
+    Examples:
+      lr-sglang plan --alpha 0.63 --c1 0.1 --judge 5%
+      lr-sglang plan --alpha 0.63 --c1 0.1 --judge 80ms --step-time 1.5 --alpha2 0.6 --budget 16
+      lr-sglang plan --records runs/demo_20261121_214821 --picture surface.svg
+    """
+    from lr_sglang.cli.forecast import Forecast, show
+    from lr_sglang.theory import Tokens
+
+    measured = _measured(records) if records is not None else None
+    case = _case(given, measured)
+    if given["alpha2"] is None and given["c2"] is not None:
+        raise click.UsageError("--c2 is of the token layer, which needs --alpha2 too")
+    if given["alpha2"] is not None and given["budget"] is None:
+        raise click.UsageError("--alpha2 needs a --budget to be split, such as 16")
+    tokens = None if given["alpha2"] is None else Tokens(given["alpha2"], given["c2"] or 0.0)
+    deepest = _deepest(case, given["max_depth"])
+    forecast = Forecast.of(case, tokens, given["budget"], deepest, measured, given["step_time"])
+    if picture is not None:
+        from lr_sglang.theory.picture import draw
+
+        draw(picture, case, tokens, given["budget"], deepest)
+    if json:
+        click.echo(json_format.dumps(_finite(forecast.to_dict()), ensure_ascii=False))
+    else:
+        show(forecast, picture)
+
+
+def _measured(folder: Path) -> Measured:
+    from lr_sglang.results.store import RECORDS, read_records
+    from lr_sglang.theory import measure
+
+    path = folder / RECORDS if folder.is_dir() else folder
+    try:
+        found, _ = read_records(path)
+    except OSError as error:
+        hint = f"give the folder of a run, which has {RECORDS}"
+        raise RecordError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
+    try:
+        return measure(found)
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"{path}: a record lacks {error}", hint="measure a run of this release") from error
+
+
+def _case(given: dict[str, Any], measured: Measured | None) -> Case:
+    """What was given, else what was measured, else the default."""
+    from lr_sglang.theory import Case, one_of
+    from lr_sglang.theory.judged import MAX_STEPS
+
+    alpha, c1, width, slowdown, steps = (given[name] for name in ("alpha", "c1", "width", "slowdown", "steps"))
+    if measured is not None:
+        width = measured.width if width is None else width
+        alpha = one_of(measured.alpha, measured.width) if alpha is None else alpha
+        c1 = measured.c1 if c1 is None else c1
+        slowdown = measured.slowdown if slowdown is None else slowdown
+        steps = measured.steps if steps is None and measured.steps <= MAX_STEPS else steps
+    missing = [name for name, value in (("--alpha", alpha), ("--c1", c1)) if value is None]
+    if missing:
+        raise click.UsageError(f"give {' and '.join(missing)}, or --records of a run to measure")
+    judge = _judge(given["judge"], given["step_time"], measured)
+    return Case(alpha, c1, judge, 1.0 if slowdown is None else slowdown, 1 if width is None else width, steps)
+
+
+def _judge(latency: Latency | None, step_time: float | None, measured: Measured | None) -> float:
+    """In target steps."""
+    if step_time is not None and not 0 < step_time < math.inf:
+        raise ConfigError(f"step_time: {step_time:g} is not possible; it must be more than 0 seconds")
+    if latency is None:
+        return measured.judge if measured is not None else 0.0
+    if not latency.seconds:
+        return latency.value
+    seconds = step_time or (measured.step_seconds if measured is not None else None)
+    if seconds is None:
+        raise click.UsageError("--judge in seconds needs --step-time, or --records that tell it")
+    return latency.value / seconds
+
+
+def _deepest(case: Case, max_depth: int) -> int:
+    """Lookahead refuses trees that are too large."""
+    from lr_sglang.config import Lookahead
+
+    for depth in range(1, max_depth + 1):
+        try:
+            Lookahead(depth=depth, width=case.width)
+        except ConfigError:
+            if depth == 1:
+                raise
+            return depth - 1
+    return max_depth
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: null stands for it."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,207 @@
+"""The formulas of arXiv 2506.19830 under their names there (sections 2, 3.2 and 3.3, appendices B and C).
+
+The paper assumes steps of equal cost, acceptances independent of each other, a verifier that costs nothing, and one
+drafted version per step. ``alpha`` is the share of drafted steps (``alpha1``) or tokens (``alpha2``) that are accepted,
+in [0, 1]; ``c`` is the time of a drafted one over the time of the target's own, in [0, 1); ``k`` is how many the target
+works on at once, at least 1. Speed-ups are over the target alone. A value out of range is a ``ConfigError``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lr_sglang.config import Schedule
+from lr_sglang.errors import ConfigError
+
+# Lemma 6: max over y in (0, 1) of 2 - y + (y - 2 + 1/y) ln(1 - y) is 1.1562; the theorem's condition has 1.157.
+LEMMA6 = 1.157
+# 1/c may miss a whole number by a rounding error.
+_ROUNDING = 1e-9
+
+
+def check(alpha: float, c: float, k: int = 1, layer: str = "1") -> None:
+    """Refuses values that the formulas are not made for.
+
+    Raises:
+        ConfigError: names the value; ``layer`` is the index that it has in the paper.
+    """
+    within(f"alpha{layer}", alpha, 0 <= alpha <= 1, "in [0, 1]")
+    within(f"c{layer}", c, 0 <= c < 1, "in [0, 1): drafting must be faster than the target")
+    within(f"k{layer}", k, k >= 1, "at least 1")
+
+
+def within(name: str, value: float, holds: bool, should: str) -> None:
+    """Raises a ``ConfigError`` unless it holds."""
+    if not holds:
+        raise ConfigError(f"{name}: {value:g} is not possible; it must be {should}")
+
+
+def expected_run(alpha: float, k: int) -> float:
+    """Steps (or tokens) that a cycle yields: the accepted run, of at most ``k - 1``, and the target's own after it.
+
+    1 + alpha + ... + alpha^(k-1) = (1 - alpha^k) / (1 - alpha): the numerator of all the paper's speed-ups.
+    """
+    check(alpha, 0, k)
+    if alpha == 1 or alpha == 0:
+        return float(k) if alpha else 1.0
+    return -math.expm1(k * math.log(alpha)) / (1 - alpha)
+
+
+def bound(alpha: float) -> float:
+    """1 / (1 - alpha): what no depth and no draft, however fast, gets beyond (section 2). Infinite for alpha 1."""
+    check(alpha, 0)
+    return 1 / (1 - alpha) if alpha < 1 else math.inf
+
+
+def g(alpha2: float, c2: float, k2: int) -> float:
+    """Speed-up of token-level speculation, ``k2`` tokens checked at once (section 2; ``k2`` = drafted tokens + 1).
+
+    (1 - alpha2^k2) / ((1 - alpha2)(1 - c2 + c2 k2)). Unimodal in k2 (Lemma 3).
+    """
+    check(alpha2, c2, k2, "2")
+    return expected_run(alpha2, k2) / (1 - c2 + c2 * k2)
+
+
+def f_sync(alpha1: float, c1: float, k1: int) -> float:
+    """Theorem 1: speed-up of the sync schedule, ``k1`` target steps at once (``k1`` = depth + 1).
+
+    (1 - alpha1^k1) / ((1 - alpha1)(1 - c1 + c1 k1)). Unimodal in k1; its peak is at 2 or more if alpha1 > c1 (Lemma 3).
+    """
+    check(alpha1, c1, k1)
+    return expected_run(alpha1, k1) / (1 - c1 + c1 * k1)
+
+
+def whole(ratio: float) -> float:
+    """The smallest whole number that is not below, or infinity."""
+    return ratio if math.isinf(ratio) else float(math.ceil(ratio - _ROUNDING))
+
+
+def draft_limited(c1: float, k1: int) -> bool:
+    """Whether S1 holds in the async schedule, k1 >= ceil(1/c1): the draft cannot keep more target steps busy.
+
+    Otherwise S2 does: the target's width is the limit.
+    """
+    check(0, c1, k1)
+    return c1 > 0 and k1 >= whole(1 / c1)
+
+
+def s1(alpha1: float, c1: float) -> float:
+    """Theorem 2, first case, for k1 >= ceil(1/c1): async speed-up where the draft is the limit.
+
+    (1 + E[X]) / (1 + c1 E[X]) = 1 / (c1 + (1 - c1)(1 - alpha1)), with X the accepted run, geometric.
+    """
+    check(alpha1, c1)
+    rest = c1 + (1 - c1) * (1 - alpha1)
+    return 1 / rest if rest else math.inf
+
+
+def s2(alpha1: float, c1: float, k1: int) -> float:
+    """Theorem 2, second case, for k1 < ceil(1/c1): async speed-up where the width of the target is the limit.
+
+    E[1 + X] / E[ceil((X + 1)/k1) + c1 (X mod k1)]
+    = (1 - alpha1^k1) / ((1 - alpha1) + c1 (alpha1 - alpha1^(k1+1) - k1 (1 - alpha1) alpha1^k1)).
+
+    Raises:
+        ConfigError: also where the first case holds (at k1 = 1/c1 exactly both do, and agree).
+    """
+    check(alpha1, c1, k1)
+    within("k1", k1, k1 * c1 <= 1 + _ROUNDING, f"at most 1/c1 = {1 / c1 if c1 else math.inf:g} for S2; S1 holds here")
+    return _s2(alpha1, c1, k1)
+
+
+def _s2(alpha1: float, c1: float, k1: int) -> float:
+    """Numerator and denominator are both divided by 1 - alpha1, so that alpha1 = 1 is a value like any other."""
+    run = expected_run(alpha1, k1)
+    return run / (1 + c1 * (run - 1 - (k1 - 1) * alpha1**k1))
+
+
+def f_async(alpha1: float, c1: float, k1: int) -> float:
+    """Theorem 2: speed-up of the async schedule with at most ``k1`` target steps at once (``k1`` = depth).
+
+    S2 grows with k1 up to ceil(1/c1), where S1 takes over and nothing changes any more (Lemma 2).
+    """
+    check(alpha1, c1, k1)
+    return s1(alpha1, c1) if draft_limited(c1, k1) else _s2(alpha1, c1, k1)
+
+
+def h(alpha1: float, c1: float, k1: int, alpha2: float, c2: float, k2: int, schedule: Schedule) -> float:
+    """Speed-up of both layers, f(k1) g(k2) (section 3.3). k1 = 1 is the token layer alone, k2 = 1 lookahead alone."""
+    f = f_sync if schedule == "sync" else f_async
+    return f(alpha1, c1, k1) * g(alpha2, c2, k2)
+
+
+def k1_of(schedule: Schedule, depth: int) -> int:
+    """The paper's k1 of our ``--depth``: depth + 1 in sync, depth in async."""
+    return depth + 1 if schedule == "sync" else depth
+
+
+def parallel(schedule: Schedule, c1: float, k1: int) -> int:
+    """Target steps that are really written at once: k1, and in async never more than ceil(1/c1) (section 3.3)."""
+    check(0, c1, k1)
+    return k1 if schedule == "sync" or c1 == 0 else int(min(k1, whole(1 / c1)))
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """What a theorem says of one case.
+
+    Attributes:
+        unmet: conditions that do not hold; the theorem is silent if there is one.
+        best: ``both`` layers, ``tokens`` only or ``steps`` only; None if the theorem is silent.
+        inequalities: its numbered ones, whether they hold.
+    """
+
+    unmet: tuple[str, ...]
+    best: str | None
+    inequalities: dict[str, bool]
+
+    @property
+    def applies(self) -> bool:
+        return not self.unmet
+
+
+def theorem3(alpha1: float, c1: float, alpha2: float, c2: float, budget: int) -> Theorem:
+    """Theorem 3, for the sync schedule under k1 k2 <= budget: which layers the best split uses.
+
+    (7) says that two target steps at once with half the tokens each beat one with all of them, (8) the same with the
+    layers exchanged. At least one holds; if both do, the best split has k1 >= 2 and k2 >= 2.
+    """
+    check(alpha1, c1)
+    check(alpha2, c2, layer="2")
+    step, token = (1 + alpha1) / (1 + c1), (1 + alpha2) / (1 + c2)
+    unmet = _unmet(
+        (budget >= 4 and budget % 2 == 0, f"M = {budget} is not even and at least 4"),
+        (min(step, token) > LEMMA6, f"min((1+alpha1)/(1+c1), (1+alpha2)/(1+c2)) = {min(step, token):.3f} <= {LEMMA6}"),
+    )
+    seven = step >= _halving(alpha2, c2, budget)
+    eight = token >= _halving(alpha1, c1, budget)
+    best = None if unmet else "both" if seven and eight else "steps" if seven else "tokens"
+    return Theorem(unmet, best, {"7": seven, "8": eight})
+
+
+def _halving(alpha: float, c: float, budget: int) -> float:
+    """What a layer loses when it gets half the budget."""
+    half = budget / 2
+    return float((1 + alpha**half) * (1 - c + c * half) / (1 - c + c * budget))
+
+
+def theorem4(alpha1: float, c1: float, alpha2: float, c2: float, budget: int) -> Theorem:
+    """Theorem 4, for the async schedule under min(k1, ceil(1/c1)) k2 <= budget: when the best split uses both layers.
+
+    Sufficient, not necessary: outside its conditions it says nothing.
+    """
+    check(alpha1, c1)
+    check(alpha2, c2, layer="2")
+    unmet = _unmet(
+        (0.52 < alpha1 < 0.8, f"alpha1 = {alpha1:.3g} is not in (0.52, 0.8)"),
+        (0.52 < alpha2 < 0.8, f"alpha2 = {alpha2:.3g} is not in (0.52, 0.8)"),
+        (c1 < 1 / 3, f"c1 = {c1:.3g} is not below 1/3"),
+        (c2 < 1 / 5, f"c2 = {c2:.3g} is not below 1/5"),
+        (budget >= 16 and budget % 2 == 0, f"M = {budget} is not even and at least 16"),
+    )
+    return Theorem(unmet, None if unmet else "both", {})
+
+
+def _unmet(*conditions: tuple[bool, str]) -> tuple[str, ...]:
+    return tuple(otherwise for holds, otherwise in conditions if not holds)

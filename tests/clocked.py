@@ -1,0 +1,84 @@
+"""An answer on a simulated clock: the real programs and step tree, and steps that take as long as they are told.
+
+Only what touches a runtime is replaced. A draft step takes ``c1``, a target step 1, a verdict ``judge``. Every step has
+one token, so that the budget is the number of steps.
+"""
+
+import heapq
+
+from lr_sglang.steps import Ending, Step
+from lr_sglang.tree import Branch, Node, Pair, StepTree, Verdict
+
+STEP = Step("x", (0,), Ending.DELIMITER)
+
+
+class Clocked:
+    """Stands for ``lr_sglang.answer.Answer``.
+
+    Args:
+        accepts: says of a position whether a draft of it is accepted.
+
+    Attributes:
+        now: the time on the clock, in target steps; ``kept`` has it for every step of the answer.
+        most: the most target steps that were written at once.
+    """
+
+    def __init__(self, accepts, c1, depth, judge=0.0, steps=1000, width=1):
+        self.tree = StepTree(depth, width, steps)
+        self.ended, self.now, self.kept, self.most = False, 0.0, [], 0
+        self._accepts, self._judge, self._takes = accepts, judge, {"draft": c1, "target": 1.0}
+        self._queue, self._order = [], 0
+
+    def free(self, role, steps=1):
+        return True
+
+    def branch(self, role, node, child=None):
+        self._in(self._takes[role], node, child)
+        self.most = max(self.most, sum(child is None and not node.dropped for _, _, node, child, _ in self._queue))
+        return Branch(role, node.position)
+
+    def ask(self, child: Node, pair: Pair):
+        verdict = Verdict(self._accepts(child.parent.position), "drawn")
+        if self._judge:
+            child.asked = True
+            self._in(self._judge, child.parent, child, verdict)
+        else:
+            child.verdict = verdict
+
+    def _in(self, seconds, node, child, verdict=None):
+        self._order += 1
+        heapq.heappush(self._queue, (self.now + seconds, self._order, node, child, verdict))
+
+    def first_done(self):
+        while True:
+            when, _, node, child, verdict = heapq.heappop(self._queue)
+            if node.dropped or (child is not None and child.dropped):
+                continue  # it was cancelled, and nobody waited for it
+            self.now = when
+            if verdict is not None:
+                child.verdict = verdict
+            elif child is None:
+                node.target = STEP
+                for late in node.children:
+                    if late.step is None:
+                        late.verdict = Verdict(False, "late")
+            elif child.verdict is None:
+                self.tree.drafted(child, STEP)
+            return node
+
+    def all_done(self):
+        nodes = []
+        while any(not (e[2].dropped or (e[3] is not None and e[3].dropped)) for e in self._queue):
+            nodes.append(self.first_done())
+        return list(dict.fromkeys(nodes))
+
+    def cancel_all_but_chosen(self, node):
+        for child in node.children:
+            if child is not node.chosen:
+                for below in child.subtree():
+                    below.dropped = True
+
+    def keep(self, node):
+        self.kept.append(self.now)
+        self.ended = self.tree.ends(node)
+        node.parent = None
