@@ -28,6 +28,7 @@ def install() -> None:
     HookRegistry.register(seeds.SAMPLE_TARGET, seeds.sample_with_seeds, HookType.AROUND)
     HookRegistry.register(sampling.SAMPLE_TARGET, sampling.sample_and_verify, HookType.AROUND)
     HookRegistry.register(sampling.SETTINGS_TARGET, sampling.refuse_processors, HookType.AFTER)
+    HookRegistry.register(sampling.SCALE_TARGET, sampling.scale_penalties, HookType.REPLACE)
 
 
 def _allow_intel_amx() -> None:

@@ -309,6 +309,12 @@ def test_penalties_count_every_token_and_no_other(shape, penalties):
     assert texts != grow(settings(12, seed=numbers), shape, length=25)
 
 
+def test_a_repetition_penalty_lowers_what_is_above_and_below_zero():
+    logits = torch.tensor([[2.0, -2.0, 3.0, -3.0, float("-inf")]])
+    sampling.scale_penalties(logits, torch.tensor([[2.0, 2.0, 1.0, 1.0, 2.0]]))
+    assert logits.tolist() == [[1.0, -4.0, 3.0, -3.0, float("-inf")]]
+
+
 def test_bias_and_grammar_are_kept():
     def mask(before, last):  # no token twice in a row, and no 5 after a 2
         allowed = ~torch.nn.functional.one_hot(last, VOCABULARY).bool()

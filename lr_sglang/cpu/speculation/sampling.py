@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 SAMPLE_TARGET = "sglang.srt.speculative.eagle_utils.eagle_sample"
+SCALE_TARGET = "sglang.srt.sampling.penaltylib.repetition_penalty.apply_scaling_penalties"
 SETTINGS_TARGET = "sglang.srt.arg_groups.speculative_hook.handle_speculative_decoding"
 
 # SGLang's Sampler._sample_from_probs: (sampler, probabilities, sampling info, positions, no filters at all) -> tokens.
@@ -49,6 +50,15 @@ def refuse_processors(result: None, server_args: Any) -> None:
             "--enable-custom-logit-processor has no effect on drafted tokens: SGLang does not call the processors when "
             "it verifies. Leave it or --speculative-algorithm out."
         )
+
+
+def scale_penalties(logits: torch.Tensor, scales: torch.Tensor) -> None:
+    """Instead of apply_scaling_penalties, in place: a repetition penalty makes a token that there was less likely.
+
+    SGLang compiles it when a request first has such a penalty. That stops a server for seconds, and ends it where
+    torch finds no C++ compiler.
+    """
+    logits.copy_(torch.where(logits < 0, logits * scales, logits / scales))
 
 
 def verify(
@@ -170,5 +180,4 @@ def _penalise_tree(logits: torch.Tensor, request: Any, texts: list[list[int]]) -
         ends = sorted(ends | {request.tokenizer.eos_token_id})
         logits[torch.tensor(short).view(-1, 1), torch.tensor(ends)] = float("-inf")
     if params.repetition_penalty != 1:
-        scale = torch.where(counts > 0, params.repetition_penalty, 1.0)
-        logits.copy_(torch.where(logits < 0, logits * scale, logits / scale))
+        scale_penalties(logits, torch.where(counts > 0, params.repetition_penalty, 1.0))
