@@ -1,0 +1,174 @@
+"""SGLang's own speculative decoding in target and draft: the same tokens, fewer forward passes, nothing left running.
+
+One set of servers after the other, after the shared ones are gone: speculation is set when a server starts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from lr_sglang import tasks
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.config import Deployment, Limits, Lookahead, Sampling, TokenLayer
+from lr_sglang.connect import deployed
+from lr_sglang.modes import MODES
+from lr_sglang.results.record import Record
+from lr_sglang.runner import Runner, Settings
+from lr_sglang.runtimes import load_deployment
+from lr_sglang.speculation import Speculation
+from lr_sglang.tasks.plan import Work, plan
+from tests.e2e.conftest import full
+from tests.e2e.test_pocket import load
+
+PROBLEMS = tasks.load("pocket", limit=50 if full else 6)
+LOOK, LIMITS = Lookahead(depth=4), Limits(max_tokens=300)
+STANDALONE = TokenLayer("standalone", draft_model="pocket:draft", tokens=3)
+LAYERS: dict[str, dict[str, TokenLayer]] = {
+    "none": {},
+    "ngram": {"target": TokenLayer("ngram"), "draft": TokenLayer("ngram", tokens=5, ngram_max=2, topk=1)},
+    "standalone": {"target": STANDALONE},
+    "tree": {"target": TokenLayer("standalone", draft_model="pocket:draft", steps=3, topk=2, tokens=6)},
+    "itself": {"target": STANDALONE.replace(draft_model="pocket:target")},
+}
+SAMPLED = Sampling(temperature=0.6, seed=3)
+
+
+@dataclass
+class Layered:
+    """A deployment with a token layer, up and running."""
+
+    name: str
+    roles: dict[str, RuntimeBackend]
+    told: dict[str, Record] = field(default_factory=dict)
+
+    def answers(self, mode: str, sampling: Sampling, concurrency: int = 1) -> dict[str, Record]:
+        """A record for every problem."""
+        settings = Settings(lookahead=LOOK, sampling=sampling, limits=LIMITS)
+        with Runner(self.roles, settings, concurrency) as runner:
+            return {r["question_id"]: r for r in runner.run(plan(PROBLEMS, [mode]))}
+
+    @property
+    def plain_mode(self) -> str:
+        return "sd" if LAYERS[self.name] else "autoregressive"
+
+
+def deployment(layers: dict[str, TokenLayer]) -> Deployment:
+    pocket = load_deployment("pocket")
+    runtimes = {
+        role: pocket.runtimes[role].replace(token_layer=layers.get(role), slots=40) for role in ("target", "draft")
+    }
+    return pocket.replace(runtimes=runtimes)
+
+
+@pytest.fixture(scope="module", params=LAYERS)
+def layered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layered]:
+    with deployed(deployment(LAYERS[request.param]), tmp_path_factory.mktemp("logs"), timeout=280) as roles:
+        yield Layered(request.param, roles)
+
+
+@pytest.fixture(scope="module")
+def without() -> dict[str, dict[str, tuple[str, str]]]:
+    """What servers without a token layer wrote, filled by the first set."""
+    return {}
+
+
+def digests(records: dict[str, Record]) -> dict[str, tuple[str, str]]:
+    assert all(r["error"] is None for r in records.values())
+    return {question: (r["ids_digest"], r["text"]) for question, r in records.items()}
+
+
+def same_as_without(layered: Layered, without: dict[str, object], what: str, records: dict[str, Record]) -> None:
+    found = digests(records)
+    if layered.name == "none":
+        without[what] = found
+    assert found == without[what]
+
+
+@pytest.mark.timeout(900)
+def test_greedy_output_is_the_same_token_for_token(layered: Layered, without: dict[str, object]) -> None:
+    records = layered.answers(layered.plain_mode, Sampling(temperature=0.0))
+    same_as_without(layered, without, "greedy", records)
+    done = sum((r["finish"] == "stop") for r in records.values())
+    assert done == len(PROBLEMS)
+    layered.told = records
+
+
+@pytest.mark.timeout(900)
+def test_lossless_lookahead_is_the_targets_own_too(layered: Layered, without: dict[str, object]) -> None:
+    records = layered.answers("lossless", SAMPLED)
+    assert digests(records) == without["greedy"]
+    assert sum(r["accepted"] for r in records.values()) > 0
+
+
+@pytest.mark.timeout(900)
+def test_a_seed_draws_the_same_tokens_with_and_without(layered: Layered, without: dict[str, object]) -> None:
+    records = layered.answers(layered.plain_mode, SAMPLED)
+    assert all(r["seeded"] for r in records.values())
+    same_as_without(layered, without, "sampled", records)
+    assert without["sampled"] != without["greedy"]
+
+
+def test_several_tokens_come_of_a_forward_pass(layered: Layered, without: dict[str, object]) -> None:
+    sds = [r["tokens"]["target"]["sd"] for r in layered.told.values()]
+    total = sum((Speculation(sd["verified"], sd["drafted"], sd["accepted"]) for sd in sds), Speculation())
+    used = sum(r["tokens"]["used"] for r in layered.told.values())
+    if layered.name == "none":
+        assert not total
+        return
+    assert total.length is not None and total.rate is not None
+    # every token came of a verification, but the first of an answer, which the prefill gave
+    assert total.verified + total.accepted >= used - len(PROBLEMS)
+    without[f"{layered.name} missed"] = 1 - total.rate
+    if layered.name == "itself":
+        missed, standalone = 1 - total.rate, without["standalone missed"]
+        assert missed < 0.7 * standalone  # type: ignore[operator]
+    else:
+        assert total.length > (1.05 if layered.name == "ngram" else 1.5)
+
+
+def test_eight_at_once_with_some_cancelled_leave_nothing_behind(layered: Layered, without: dict[str, object]) -> None:
+    """Those that go on write what they write alone; nothing runs on a server afterwards."""
+    settings = Settings(lookahead=LOOK, sampling=SAMPLED, limits=LIMITS)
+    modes = ["lossless"] if layered.name == "none" else ["lossless", "sd"]
+    go_on, stopped = ([Work(q, sample, m) for q in PROBLEMS[:4] for m in modes] for sample in (0, 1))
+
+    def run(work: list[Work], after: float | None) -> list[Record]:
+        with Runner(layered.roles, settings, concurrency=4) as runner:
+            if after is None:
+                return list(runner.run(work))
+            return _until(lambda: list(runner.run(work)), runner.stop, after)
+
+    with ThreadPoolExecutor(2) as pool:
+        kept, _ = pool.submit(run, go_on, None), pool.submit(run, stopped, 0.15)
+        records = kept.result()
+    for record in records:
+        known = without["greedy" if MODES[record["mode"]].lossless else "sampled"]
+        assert record["error"] is None
+        assert record["ids_digest"] == known[record["question_id"]][0], record["mode"]  # type: ignore[index]
+    deadline = time.monotonic() + 2
+    while any(load(layered).values()):  # type: ignore[arg-type]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _until(work: Callable[[], list[Record]], stop: Callable[[], None], after: float) -> list[Record]:
+    timer = threading.Timer(after, stop)
+    timer.start()
+    try:
+        return work()
+    except Exception:  # noqa: BLE001 - stopped: what it says does not matter here
+        return []
+    finally:
+        timer.join()
+
+
+def test_the_log_names_no_missing_operator(layered: Layered, tmp_path_factory: pytest.TempPathFactory) -> None:
+    logs = [path.read_text(errors="replace") for path in Path(tmp_path_factory.getbasetemp()).glob("logs*/*.log")]
+    assert logs and not any("has no CPU version in lr-sglang" in text for text in logs)
