@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from lr_sglang.cpu.decode import DecodePlan, Padded, attend_decode, attend_padded, plan_decode
+from lr_sglang.cpu.drafted import plan_drafted
 from lr_sglang.cpu.extend import ExtendPlan, attend_extend, plan_extend
 from lr_sglang.cpu.kept import KeptRows
 
@@ -105,12 +106,15 @@ class BatchedAttention:
         pool, loc = backend.token_to_kv_pool, forward_batch.out_cache_loc
         table, requests = backend.req_to_token_pool.req_to_token, forward_batch.req_pool_indices
         seq_lens, extend_lens, _, tree_mask = backend.extend_metadata
-        plans = self._extend_plan(table, requests, seq_lens, extend_lens, group, 0, tree_mask)
+        drafted = plan_drafted(table, requests, seq_lens, extend_lens, group, tree_mask)
+        plans = () if drafted else self._extend_plan(table, requests, seq_lens, extend_lens, group, 0, tree_mask)
 
         def step(layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
             k_cache, v_cache = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
             k_cache.index_copy_(0, loc, key)
             v_cache.index_copy_(0, loc, value)
+            if drafted is not None:
+                return attend_decode(drafted, query, k_cache, v_cache, scale)
             output = torch.empty_like(query, memory_format=torch.contiguous_format)
             for plan in plans:
                 attend_extend(plan, query, None, None, k_cache, v_cache, output, scale)

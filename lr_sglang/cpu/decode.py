@@ -51,9 +51,18 @@ def plan_decode(
     if window > 0:
         visible &= column >= (seq_lens - window).view(-1, 1)
     batch, width = rows.shape
-    queries = batch * group
     padded = (18 if kept else 28) * batch * width
     own = torch.where(visible, rows, rows.gather(1, seq_lens.view(-1, 1) - 1))  # not padding, but a row seen anyway
+    plan = plan_together(own, group, padded)
+    return plan or Padded(rows.view(-1), additive(visible).view(batch, 1, 1, width))
+
+
+def plan_together(own: torch.Tensor, group: int, padded: int) -> Together | None:
+    """Plan for reading together, unless that costs more than `padded`.
+
+    `own` [queries, width] int64 has the rows that each query sees, in any order and with repetitions.
+    """
+    queries, width = own.shape[0] * group, own.shape[1]
     start, end = int(own.min()), int(own.max()) + 1
     column, spanned = own - start, (end - start) * (10 + queries)
     if spanned > min(padded, width * (40 + queries)):
@@ -62,7 +71,7 @@ def plan_decode(
         used = taken.nonzero().view(-1)
         gathered = used.shape[0] * (40 + queries)
         if padded < min(spanned, gathered):
-            return Padded(rows.view(-1), additive(visible).view(batch, 1, 1, width))
+            return None
         if gathered < spanned:
             column = (taken.cumsum(0) - 1)[column]
             return Together(used + start, _together_mask(column, used.shape[0], group))

@@ -1,11 +1,13 @@
 """Speculation's operators on a CPU, each against a reference that is slow and obviously right."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lr_sglang.cpu import operators
+from lr_sglang.cpu import hooks, operators
+from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.speculation import cache, trees, verify
 
 SEEDS = range(25)
@@ -319,6 +321,112 @@ def test_sequences_are_shifted_and_get_a_new_token(seed, selects):
         torch.tensor(select) if selects else None,
     )  # fmt: skip
     assert got.tolist() == expected
+
+
+# -------------------------------------------------------------- attention
+
+
+class Backend:
+    """What a pass sees of SGLang's backend: one layer's caches and the rows of a batch, new ones included."""
+
+    def __init__(self, seed: int, new: list[int], scattered: bool) -> None:
+        torch.manual_seed(seed)
+        chance = random.Random(seed)
+        self.new = torch.tensor(new, dtype=torch.int32)
+        self.seq_lens = torch.tensor([chance.randint(0, 70) + n for n in new])
+        self.requests = torch.randperm(len(new) + 1)[: len(new)]
+        total = int(self.seq_lens.sum())
+        free = iter((torch.randperm(3000 - 1) + 1 if scattered else torch.arange(7, 7 + total)).tolist())
+        self.req_to_token_pool = SimpleNamespace(req_to_token=torch.zeros(len(new) + 1, 130, dtype=torch.int32))
+        for request, length in zip(self.requests.tolist(), self.seq_lens.tolist(), strict=True):
+            for column in range(length):
+                self.req_to_token_pool.req_to_token[request, column] = next(free)
+        self.k, self.v = torch.randn(3000, 2, 16), torch.randn(3000, 2, 16)
+        self.token_to_kv_pool = SimpleNamespace(get_key_buffer=lambda _: self.k, get_value_buffer=lambda _: self.v)
+        self.draft_decode_metadata = None
+        self.extend_metadata = (self.seq_lens, self.new, None, None)
+
+    def rows(self, sequence: int) -> torch.Tensor:
+        table = self.req_to_token_pool.req_to_token
+        return table[self.requests[sequence], : self.seq_lens[sequence]].long()
+
+    def batch(self) -> SimpleNamespace:
+        """SGLang's, whose lengths leave the new tokens out."""
+        loc = torch.cat([self.rows(i)[-n:] for i, n in enumerate(self.new.tolist())])
+        return SimpleNamespace(
+            out_cache_loc=loc, seq_lens=self.seq_lens - self.new, req_pool_indices=self.requests, spec_info=object()
+        )
+
+
+def attention(query, keys, values, visible, scale):
+    """query [n, heads, dim] over the rows [m, kv_heads, dim] that each sees, one at a time, in float64."""
+    heads = []
+    for head in range(query.shape[1]):
+        k, v = (x[:, head * x.shape[1] // query.shape[1]].double() for x in (keys, values))
+        scores = (query[:, head].double() @ k.t() * scale).masked_fill(~visible, float("-inf"))
+        heads.append(torch.softmax(scores, -1) @ v)
+    return torch.stack(heads, 1)
+
+
+def a_tree(n: int) -> torch.Tensor:
+    parents = [random.randrange(node) if node else -1 for node in range(n)]
+    visible = torch.zeros(n, n, dtype=torch.bool)
+    for node in range(n):
+        visible[node, ancestors(parents, node)] = True
+    return visible
+
+
+@pytest.mark.parametrize("scattered", [True, False])
+@pytest.mark.parametrize("with_trees", [True, False])
+@pytest.mark.parametrize("new", [[4], [5, 5, 5], [3] * 9, [8] * 12, [2, 7, 1], [1]])
+def test_a_pass_over_drafted_tokens_is_attention(new, with_trees, scattered):
+    backend = Backend(len(new), new, scattered)
+    trees_of = [a_tree(n) if with_trees else torch.ones(n, n, dtype=torch.bool).tril() for n in new]
+    if with_trees:
+        backend.extend_metadata = (*backend.extend_metadata[:3], torch.cat([tree.view(-1) for tree in trees_of]))
+    query, key, value = (torch.randn(sum(new), heads, 16) for heads in (4, 2, 2))
+    step = BatchedAttention().extend_step(backend, backend.batch(), 2)
+    got, first = step(0, 0.3, query, key, value), 0
+    for i, (n, tree) in enumerate(zip(new, trees_of, strict=True)):
+        rows, mine = backend.rows(i), slice(first, first + n)
+        first += n
+        assert torch.equal(backend.k[rows[-n:]], key[mine]) and torch.equal(backend.v[rows[-n:]], value[mine])
+        visible = torch.cat([torch.ones(n, len(rows) - n, dtype=torch.bool), tree], 1)
+        expected = attention(query[mine], backend.k[rows], backend.v[rows], visible, 0.3)
+        torch.testing.assert_close(got[mine].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_draft_step_follows_the_table_of_branches():
+    backend = Backend(3, [6, 6], scattered=True)
+    table = ops().build_draft_decode_metadata_cpu(
+        backend.req_to_token_pool.req_to_token, backend.requests, backend.seq_lens - 6, 2, 3, 130
+    )
+    lengths = (backend.seq_lens - 6).repeat_interleave(2) + 2
+    backend.draft_decode_metadata = (table, lengths, torch.arange(4))
+    batch = backend.batch()
+    batch.out_cache_loc = table[torch.arange(4), lengths - 1].long()
+    query, key, value = (torch.randn(4, heads, 16) for heads in (4, 2, 2))
+    batched = BatchedAttention()
+    got = batched.decode_step(backend, batch, 2)(0, 0.3, query, key, value)
+    for i, length in enumerate(lengths.tolist()):
+        rows = table[i, :length].long()
+        seen = torch.ones(1, length, dtype=torch.bool)
+        expected = attention(query[i : i + 1], backend.k[rows], backend.v[rows], seen, 0.3)
+        torch.testing.assert_close(got[i : i + 1].double(), expected, rtol=1e-5, atol=1e-5)
+    assert not batched._kept._layers  # rows of a draft are written again and again: none are kept
+
+
+def test_sglangs_own_layers_get_the_lengths_with_the_drafted_tokens():
+    """SGLang hands over the batch's own lengths (sgl-project/sglang#36430)."""
+    backend, seen = Backend(1, [4], scattered=False), []
+    backend.batched_attention = SimpleNamespace(decode=lambda *a: seen.append(a), extend=lambda *a: seen.append(a))
+    hooks._extend(backend, *range(19))
+    hooks._decode(backend, *range(17))
+    backend.draft_decode_metadata = (None, backend.seq_lens, None)
+    hooks._decode(backend, *range(17))
+    assert seen[0] == (*range(8), backend.seq_lens, *range(9, 19))
+    assert seen[1] == tuple(range(17))
+    assert seen[2] == (*range(10), backend.seq_lens, *range(11, 17))
 
 
 def test_every_operator_of_the_package_is_registered():
