@@ -16,7 +16,7 @@ def install() -> None:
     """Register all hooks; SGLang applies them when every plugin has been called."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from lr_sglang.cpu import qwen3, seeds
+    from lr_sglang.cpu import grammar, qwen3, seeds
     from lr_sglang.cpu.speculation import sampling
 
     _allow_intel_amx()
@@ -29,6 +29,7 @@ def install() -> None:
     HookRegistry.register(sampling.SAMPLE_TARGET, sampling.sample_and_verify, HookType.AROUND)
     HookRegistry.register(sampling.SETTINGS_TARGET, sampling.refuse_processors, HookType.AFTER)
     HookRegistry.register(sampling.SCALE_TARGET, sampling.scale_penalties, HookType.REPLACE)
+    HookRegistry.register(grammar.CREATE_TARGET, grammar.mask_on_cpu, HookType.AFTER)
 
 
 def _allow_intel_amx() -> None:

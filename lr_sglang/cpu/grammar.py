@@ -1,0 +1,36 @@
+"""Grammars (a regex, a JSON schema) without a GPU.
+
+SGLang 0.5.16 applies the masks of xgrammar, its default, with a GPU kernel, and a CPU server ends at the first request
+that has a grammar. xgrammar itself has the operation for a CPU.
+"""
+
+from typing import Any
+
+import torch
+
+# Not the class whose method is meant: importing it takes two seconds, in every process. The scheduler calls this.
+CREATE_TARGET = "sglang.srt.constrained.base_grammar_backend.create_grammar_backend"
+MASK_TARGETS = tuple(
+    f"sglang.srt.constrained.xgrammar_backend.{owner}.apply_vocab_mask"
+    for owner in ("XGrammarGrammar", "XGrammarGrammarBackend")
+)
+
+
+def mask_on_cpu(backend: Any, server_args: Any, *args: object, **kwargs: object) -> None:
+    """After create_grammar_backend: let xgrammar's own function apply the masks of its grammars."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if backend is not None and server_args.grammar_backend == "xgrammar":
+        for target in MASK_TARGETS:
+            HookRegistry.register(target, apply_mask, HookType.REPLACE)
+        HookRegistry.apply_hooks()
+
+
+def apply_mask(*owner: object, logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+    """Set the logits [rows, vocabulary] of tokens that are not allowed to minus infinity.
+
+    vocab_mask: [rows, vocabulary / 32] int32, a bit for every token.
+    """
+    import xgrammar
+
+    xgrammar.apply_token_bitmask_inplace(logits, vocab_mask)
