@@ -17,23 +17,24 @@ class Clocked:
 
     Args:
         accepts: says of a position whether a draft of it is accepted.
+        lasts: drawn for every step, and multiplied with the time that it would take.
 
     Attributes:
         now: the time on the clock, in target steps; ``kept`` has it for every step of the answer.
         most: the most target steps that were written at once.
     """
 
-    def __init__(self, accepts, c1, depth, judge=0.0, steps=1000, width=1):
+    def __init__(self, accepts, c1, depth, judge=0.0, steps=1000, width=1, lasts=lambda: 1.0):
         self.tree = StepTree(depth, width, steps)
         self.ended, self.now, self.kept, self.most = False, 0.0, [], 0
         self._accepts, self._judge, self._takes = accepts, judge, {"draft": c1, "target": 1.0}
-        self._queue, self._order = [], 0
+        self._queue, self._order, self._lasts = [], 0, lasts
 
     def free(self, role, steps=1):
         return True
 
     def branch(self, role, node, child=None):
-        self._in(self._takes[role], node, child)
+        self._in(self._takes[role] * self._lasts(), node, child)
         self.most = max(self.most, sum(child is None and not node.dropped for _, _, node, child, _ in self._queue))
         return Branch(role, node.position)
 

@@ -125,10 +125,17 @@ class Forecast:
     def arguments(self) -> str:
         """The plan, for ``lr-sglang run``."""
         chosen = self.choice
-        if chosen.depth == 0:
-            return "--mode autoregressive"
-        width = f" --width {self.case.width}" if self.case.width > 1 else ""
-        return f"--schedule {chosen.schedule} --depth {chosen.depth}{width}"
+        layer = chosen.k2 > 1 if isinstance(chosen, Split) else False
+        ahead = chosen.depth > 0
+        mode = {(True, True): "lookahead+sd", (True, False): "lookahead", (False, True): "sd"}.get((ahead, layer))
+        parts = [f"--mode {mode or 'autoregressive'}"]
+        if ahead:
+            parts.append(f"--schedule {chosen.schedule} --depth {chosen.depth}")
+            if self.case.width > 1:
+                parts.append(f"--width {self.case.width}")
+        if isinstance(chosen, Split) and layer:
+            parts.append(f"--sd-tokens {chosen.k2 - 1}")
+        return " ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -158,6 +165,7 @@ def show(forecast: Forecast, picture: Path | None) -> None:
         out.print(Padding(_split_table(forecast), (1, 0)))
         for line in _theorems(forecast):
             out.print(Text(line), soft_wrap=True)
+    out.print()
     out.print(Text("plan: ", style="bold") + Text(f"lr-sglang run {forecast.arguments}", style="bold green"))
     for line in _why(forecast):
         out.print(Text(line), soft_wrap=True)
@@ -222,10 +230,12 @@ def _measured(forecast: Forecast) -> list[str]:
     measured, expected = forecast.measured, forecast.expected
     if measured is None or expected is None:
         return []
-    said = "not measured, it has no autoregressive sample"
+    said = f"no speed-up measured, for it has no {measured.base} sample"
     if measured.speedup is not None:
         said = f"{measured.speedup:.2f}x measured"
-    return [f"that run ({measured.schedule}, depth {measured.depth}): {said}; {expected:.2f}x expected"]
+    return [
+        f"that run ({measured.mode}, {measured.schedule}, depth {measured.depth}): {said}; {expected:.2f}x expected"
+    ]
 
 
 def _split_table(forecast: Forecast) -> Table:
@@ -260,8 +270,8 @@ def _theorems(forecast: Forecast) -> list[str]:
 def _why(forecast: Forecast) -> list[str]:
     chosen = forecast.choice
     if isinstance(chosen, Split):
-        layer = f"{chosen.k2} tokens at once, {chosen.k2 - 1} drafted" if chosen.k2 > 1 else "none"
-        return [f"token layer: {layer}; {chosen.speedup:.2f}x with it"]
+        layer = f"{chosen.k2} tokens at once, {chosen.k2 - 1} of them drafted" if chosen.k2 > 1 else "none"
+        return [f"{chosen.speedup:.2f}x; token layer: {layer}"]
     best = forecast.best[chosen.schedule]
     if chosen.depth < best.depth:
         return [f"{chosen.speedup:.2f}x; depth {best.depth} would have {best.speedup:.2f}x, and waste more branches"]

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.modes import MODES
 
 if TYPE_CHECKING:
-    from lr_sglang.theory import Case, Measured
+    from lr_sglang.theory import Case, Measured, Tokens
 
 
+AHEAD = [name for name, mode in MODES.items() if mode.ahead]
 # What one is, and whether in seconds (or in target steps).
 UNITS = {"": (1.0, False), "%": (0.01, False), "s": (1.0, True), "ms": (0.001, True)}
 
@@ -57,6 +59,7 @@ class LatencyType(click.ParamType):
 @click.option("--steps", type=int, help="Steps of an answer, if it is short.  [default: many]")
 @click.option("--width", type=int, help="Drafted alternatives per step, taken as independent.  [default: 1]")
 @click.option("--records", type=click.Path(path_type=Path), metavar="DIR", help="Measure all that in a run's folder.")
+@click.option("--mode", type=click.Choice(AHEAD), help="Of the run's modes, which.  [default: the first there is]")
 @click.option("--alpha2", type=float, help="Token layer: share of drafted tokens that are accepted.")
 @click.option("--c2", type=float, help="Token layer: time of a drafted token / of the target's.  [default: 0]")
 @click.option(
@@ -78,15 +81,11 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
       lr-sglang plan --records runs/demo_20261121_214821 --picture surface.svg
     """
     from lr_sglang.cli.forecast import Forecast, show
-    from lr_sglang.theory import Tokens
 
-    measured = _measured(records) if records is not None else None
-    case = _case(given, measured)
-    if given["alpha2"] is None and given["c2"] is not None:
-        raise click.UsageError("--c2 is of the token layer, which needs --alpha2 too")
-    if given["alpha2"] is not None and given["budget"] is None:
-        raise click.UsageError("--alpha2 needs a --budget to be split, such as 16")
-    tokens = None if given["alpha2"] is None else Tokens(given["alpha2"], given["c2"] or 0.0)
+    measured = _measured(records, given["mode"]) if records is not None else None
+    if records is None and given["mode"]:
+        raise click.UsageError("--mode is of the run in --records")
+    case, tokens = _case(given, measured), _tokens(given, measured)
     deepest = _deepest(case, given["max_depth"])
     forecast = Forecast.of(case, tokens, given["budget"], deepest, measured, given["step_time"])
     if picture is not None:
@@ -99,7 +98,7 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
         show(forecast, picture)
 
 
-def _measured(folder: Path) -> Measured:
+def _measured(folder: Path, mode: str | None) -> Measured:
     from lr_sglang.results.store import RECORDS, read_records
     from lr_sglang.theory import measure
 
@@ -110,7 +109,7 @@ def _measured(folder: Path) -> Measured:
         hint = f"give the folder of a run, which has {RECORDS}"
         raise RecordError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
     try:
-        return measure(found)
+        return measure(found, mode)
     except (KeyError, TypeError) as error:
         raise RecordError(f"{path}: a record lacks {error}", hint="measure a run of this release") from error
 
@@ -132,6 +131,20 @@ def _case(given: dict[str, Any], measured: Measured | None) -> Case:
         raise click.UsageError(f"give {' and '.join(missing)}, or --records of a run to measure")
     judge = _judge(given["judge"], given["step_time"], measured)
     return Case(alpha, c1, judge, 1.0 if slowdown is None else slowdown, 1 if width is None else width, steps)
+
+
+def _tokens(given: dict[str, Any], measured: Measured | None) -> Tokens | None:
+    """The token layer, if there is one and a budget to be split."""
+    from lr_sglang.theory import Tokens
+
+    alpha2, budget = given["alpha2"], given["budget"]
+    if alpha2 is not None and budget is None:
+        raise click.UsageError("--alpha2 needs a --budget to be split, such as 16")
+    if alpha2 is None and measured is not None and budget is not None:
+        alpha2 = measured.alpha2
+    if alpha2 is None and given["c2"] is not None:
+        raise click.UsageError("--c2 is of the token layer, which needs --alpha2 and --budget too")
+    return None if alpha2 is None else Tokens(alpha2, given["c2"] or 0.0)
 
 
 def _judge(latency: Latency | None, step_time: float | None, measured: Measured | None) -> float:

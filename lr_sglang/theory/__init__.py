@@ -4,7 +4,7 @@
 """
 
 from lr_sglang.theory.judged import answer_time, any_of, branches, deepest_useful, one_of, speedup
-from lr_sglang.theory.measured import Measured, measure
+from lr_sglang.theory.measured import Measured, measure, token_acceptance
 from lr_sglang.theory.paper import (
     Theorem,
     bound,
@@ -53,4 +53,5 @@ __all__ = [
     "speedup",
     "theorem3",
     "theorem4",
+    "token_acceptance",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang.errors import ConfigError
+from lr_sglang.theory.paper import expected_run, within
 
 # Branches that went on to their end: the target's that are in the answer, or agreed with what is; the draft's that a
 # verdict was given on. A late draft, stopped when it was refused, is among them with the time it had.
@@ -15,23 +16,32 @@ _FINISHED = {"target": ("accepted", "corrected", "bonus"), "draft": ("accepted",
 _NO_VERDICT = ("late", "draft")
 
 
+# The ways to look ahead, and those without it that have the same token layer.
+_WITHOUT = {"lookahead": ("autoregressive",), "lookahead+sd": ("sd",), "lossless": ("autoregressive", "sd")}
+
+
 @dataclass(frozen=True)
 class Measured:
     """Means of a run. ``judge`` and ``c1`` are in units of ``step_seconds``, a target step among parallel branches.
 
     Attributes:
         alpha: share of judged steps that were accepted; a late draft counts as refused.
+        alpha2: acceptance of the token layer's drafts, if there was one (see ``token_acceptance``).
         judge: of all verdicts, those included that needed no question.
-        slowdown: seconds per token of such a target step over those of the run's autoregressive samples; None if it
-            has none. ``speedup`` is that of the run, in tokens per second, under the same condition.
+        slowdown: seconds per token of such a target step over those of ``base``, the mode without lookahead that is
+            otherwise the same; None if the run does not have it. ``speedup`` is that of the run over it, in tokens per
+            second, under the same condition.
         steps: per answer, rounded.
         schedule, depth, width: what the run was made with.
     """
 
+    mode: str
+    base: str
     alpha: float
     c1: float
     judge: float
     step_seconds: float
+    alpha2: float | None
     slowdown: float | None
     speedup: float | None
     steps: int
@@ -42,36 +52,42 @@ class Measured:
     judged: int
 
 
-def measure(records: Iterable[dict[str, Any]]) -> Measured:
-    """Measures from the lookahead samples of one run, and from its autoregressive ones if there are any.
+def measure(records: Iterable[dict[str, Any]], mode: str | None = None) -> Measured:
+    """Measures one mode of a run, the first that looks ahead if none is named.
 
     Raises:
         ConfigError: there is nothing to measure from, or the samples were made in different ways.
     """
     ended = [r for r in records if r["error"] is None]
-    ahead = [r for r in ended if r["mode"].startswith("lookahead")]
-    alone = [r for r in ended if r["mode"] == "autoregressive"]
+    modes = {r["mode"] for r in ended}
+    mode = mode or next((m for m in _WITHOUT if m in modes), "lookahead")
+    ahead = [r for r in ended if r["mode"] == mode]
     if not ahead:
-        raise ConfigError("the records have no lookahead sample that ended well", hint="measure a run with lookahead")
+        raise ConfigError(f"the records have no sample of mode {mode} that ended well", hint="measure another run")
+    base = next((m for m in _WITHOUT[mode] if m in modes), _WITHOUT[mode][0])
+    alone = [r for r in ended if r["mode"] == base]
     ways = {(c["schedule"], c["depth"], c["width"]) for c in (r["config"]["lookahead"] for r in ahead)}
-    if len(ways) > 1 or len({r["mode"] for r in ahead}) > 1:
-        raise ConfigError("the records are of different schedules, depths, widths or modes", hint="measure one run")
+    if len(ways) > 1:
+        raise ConfigError("the records are of different schedules, depths or widths", hint="measure one run")
     judged = sum(r["judged"] for r in ahead)
-    step = _mean([b["ended"] - b["started"] for b in _finished(ahead, "target")], "target step")
-    draft = _mean([b["ended"] - b["started"] for b in _finished(ahead, "draft")], "judged draft step")
+    written = list(_finished(ahead, "target"))
+    step = _mean(list(map(_seconds, written)), "target step")
+    draft = _mean(list(map(_seconds, _finished(ahead, "draft"))), "judged draft step")
     verdict = _mean(list(_verdicts(ahead)), "verdict")
     slowdown = speedup = None
     if alone:
         pace = sum(r["seconds"] for r in alone) / max(1, sum(r["tokens"]["used"] for r in alone))
-        tokens = sum(b["generated"] for b in _finished(ahead, "target"))
-        slowdown = sum(b["ended"] - b["started"] for b in _finished(ahead, "target")) / max(1, tokens) / pace
+        slowdown = sum(map(_seconds, written)) / max(1, sum(b["generated"] for b in written)) / pace
         speedup = pace * sum(r["tokens"]["used"] for r in ahead) / sum(r["seconds"] for r in ahead)
     schedule, depth, width = ways.pop()
     return Measured(
+        mode=mode,
+        base=base,
         alpha=sum(r["accepted"] for r in ahead) / judged,
         c1=draft / step,
         judge=verdict / step,
         step_seconds=step,
+        alpha2=_token_layer(written),
         slowdown=slowdown,
         speedup=speedup,
         steps=max(1, round(sum(len(r["steps"]) for r in ahead) / len(ahead))),
@@ -81,6 +97,34 @@ def measure(records: Iterable[dict[str, Any]]) -> Measured:
         samples=len(ahead),
         judged=judged,
     )
+
+
+def token_acceptance(accepted: float, drafted: int) -> float:
+    """alpha2 of a layer that drafts so many tokens for each verification, of which ``accepted`` are kept on average.
+
+    Not the share kept: what follows a refused token is not kept either. Solves g's numerator for alpha2:
+    alpha2 + ... + alpha2^drafted = accepted.
+    """
+    within("drafted", drafted, drafted >= 1, "at least 1")
+    within("accepted", accepted, 0 <= accepted <= drafted, f"in [0, {drafted}]")
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if expected_run(middle, drafted + 1) - 1 < accepted else (low, middle)
+    return high
+
+
+def _token_layer(branches: list[dict[str, Any]]) -> float | None:
+    counts = [b["sd"] for b in branches if b.get("sd")]
+    verified, drafted, accepted = (sum(count[i] for count in counts) for i in range(3))
+    if not verified or not drafted:
+        return None
+    width = max(1, round(drafted / verified))
+    return token_acceptance(min(accepted / verified, width), width)
+
+
+def _seconds(branch: dict[str, Any]) -> float:
+    return float(branch["ended"] - branch["started"])
 
 
 def _finished(records: list[dict[str, Any]], role: str) -> Iterator[dict[str, Any]]:

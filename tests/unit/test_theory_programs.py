@@ -1,6 +1,7 @@
 """The theory against the real programs, which run on a simulated clock."""
 
 import itertools
+import math
 import random
 
 import pytest
@@ -23,8 +24,8 @@ CASES = [
 LONGEST = 120
 
 
-def run(schedule, accepts, c1, depth, judge=0.0, steps=1000, width=1):
-    answer = Clocked(accepts, c1, depth, judge, steps, width)
+def run(schedule, accepts, c1, depth, judge=0.0, steps=1000, width=1, lasts=lambda: 1.0):
+    answer = Clocked(accepts, c1, depth, judge, steps, width, lasts)
     PROGRAMS[schedule](answer)
     assert len(answer.kept) == steps
     return answer
@@ -98,3 +99,17 @@ def test_a_slow_judge_does_not_keep_the_target_busy(judge, most):
 def test_a_draft_as_slow_as_the_target_gains_nothing():
     """It is always late."""
     assert run("async", lambda position: True, 1.01, 4, steps=20).now == pytest.approx(20)
+
+
+@pytest.mark.parametrize(("schedule", "low", "high"), [("sync", 0.6, 0.8), ("async", 0.9, 1.0)])
+def test_steps_of_unequal_length_gain_less(schedule, low, high):
+    """The paper's are equal. These vary by half their mean: a batch waits for its longest, an order for its first."""
+    draw, steps = random.Random(0), 2000
+    sigma = math.log(1 + 0.5**2) ** 0.5
+
+    def lasts():
+        return draw.lognormvariate(-(sigma**2) / 2, sigma)
+
+    taken = run(schedule, lambda position: draw.random() < 0.63, 0.1, 6, 0.1, steps, lasts=lasts).now
+    share = steps / taken / speedup(schedule, 0.63, 0.1, 6, 0.1)
+    assert low < share < high

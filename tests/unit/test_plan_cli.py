@@ -1,0 +1,354 @@
+"""``lr-sglang plan``: what it finds, what it measures in a run's records, what it draws, and how it fails."""
+
+import builtins
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang import theory
+from lr_sglang.cli import cli
+
+ROOT = Path(__file__).parents[2]
+PAPER = ("--alpha", "0.63", "--c1", "0.1")
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def invoke(*arguments, code=0):
+        result = CliRunner().invoke(cli, ["plan", *map(str, arguments)])
+        assert result.exit_code == code, result.output + result.stderr
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def found(call):
+    return lambda *arguments: json.loads(call(*arguments, "--json").stdout)
+
+
+# -- records with known numbers
+
+
+def branch(role, outcome, seconds, generated=20, **more):
+    return {"role": role, "outcome": outcome, "started": 1.0, "ended": 1.0 + seconds, "generated": generated} | {
+        "error": "",
+        **more,
+    }
+
+
+def verdict(accepted, by="judge", seconds=0.3, failed=False):
+    return {"accepted": accepted, "by": by, "reason": "", "seconds": seconds, "failed": failed}
+
+
+def lookahead(name="a", mode="lookahead", **more):
+    """Three steps, of which two are drafted: a target step takes 1.5 s, a draft step 0.3 s, a verdict 0.2 s."""
+    steps = [
+        {"verdicts": [verdict(True)]},
+        {"verdicts": [verdict(True, "identical", 0.0)]},
+        {"verdicts": [verdict(False)]},
+    ]
+    branches = [
+        branch("draft", "accepted", 0.2),
+        branch("draft", "accepted", 0.4),
+        branch("draft", "rejected", 0.3),
+        branch("draft", "cancelled", 9.0),
+        branch("draft", "rejected", 9.0, error="gone"),
+        branch("target", "accepted", 1.0),
+        branch("target", "accepted", 1.5),
+        branch("target", "corrected", 2.0),
+        branch("target", "cancelled", 9.0),
+        branch("judge", "accepted", 0.3),
+        {**branch("target", "bonus", 9.0), "ended": None},
+    ]
+    return {
+        "schema": 1,
+        "question_id": name,
+        "sample": 0,
+        "mode": mode,
+        "error": None,
+        "judged": 3,
+        "accepted": 2,
+        "seconds": 3.0,
+        "tokens": {"used": 60},
+        "steps": steps,
+        "branches": branches,
+        "config": {"lookahead": {"schedule": "async", "depth": 4, "width": 1}},
+    } | more
+
+
+def autoregressive(name="a", **more):
+    return lookahead(name, "autoregressive", seconds=4.0, steps=[{"verdicts": []}] * 3, branches=[], **more)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def write(*records):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (tmp_path / "run" / "records.jsonl").write_text(lines, "utf-8")
+        return "run"
+
+    return write
+
+
+def test_a_run_is_measured(found, folder):
+    failed = lookahead("c", error={"kind": "RuntimeDown"}, judged=90)
+    said = found("--records", folder(autoregressive(), lookahead(), lookahead("b"), failed))
+    measured, case = said["measured"], said["case"]
+    assert measured["step_seconds"] == pytest.approx(1.5)
+    assert (measured["samples"], measured["judged"], measured["depth"], measured["steps"]) == (2, 6, 4, 3)
+    assert case["alpha"] == pytest.approx(2 / 3)
+    assert case["c1"] == pytest.approx(0.3 / 1.5)
+    assert case["judge"] == pytest.approx(0.2 / 1.5)
+    assert case["slowdown"] == measured["slowdown"] == pytest.approx((4.5 / 60) / (4 / 60))
+    assert measured["speedup"] == pytest.approx(4 / 3)
+    assert case["steps"] == 3
+    expected = theory.Case(2 / 3, 0.2, 0.2 / 1.5, 4.5 / 4, steps=3).speedup("async", 4)
+    assert said["expected_of_the_run"] == pytest.approx(expected)
+
+
+def test_what_is_given_goes_before_what_was_measured(found, folder):
+    given = ("--alpha", 0.5, "--c1", 0.1, "--judge", 0, "--slowdown", 1, "--steps", 9)
+    case = found("--records", folder(autoregressive(), lookahead()), *given)["case"]
+    assert case == {"alpha": 0.5, "c1": 0.1, "judge": 0.0, "slowdown": 1.0, "steps": 9, "width": 1}
+
+
+def test_a_run_without_a_baseline_has_no_slow_down(call, found, folder):
+    said = found("--records", folder(lookahead()))
+    assert (said["measured"]["slowdown"], said["measured"]["speedup"], said["case"]["slowdown"]) == (None, None, 1.0)
+    assert "no autoregressive sample" in call("--records", "run").output
+
+
+def test_late_and_failed_drafts_have_no_verdict_that_took_time(found, folder):
+    steps = [{"verdicts": [verdict(False, "late", 0.0)]}, {"verdicts": [verdict(False, failed=True), None]}]
+    steps += [{"verdicts": [verdict(True, seconds=0.6)]}]
+    assert found("--records", folder(lookahead(steps=steps)))["case"]["judge"] == pytest.approx(0.6 / 1.5)
+
+
+def test_of_several_modes_one_is_measured(found, folder):
+    drawn = branch("target", "accepted", 3.0, sd=[100, 400, 100])
+    layered = lookahead("a", "lookahead+sd", branches=[drawn, branch("draft", "accepted", 0.3)])
+    where = folder(lookahead(), layered, {**autoregressive(), "mode": "sd"})
+    assert found("--records", where)["measured"]["mode"] == "lookahead"
+    said = found("--records", where, "--mode", "lookahead+sd", "--budget", 16)
+    assert (said["measured"]["base"], said["case"]["c1"]) == ("sd", pytest.approx(0.1))
+    assert theory.expected_run(said["tokens"]["alpha2"], 5) == pytest.approx(2)
+    assert said["splits"]["async"]["k2"] > 1
+
+
+def test_alternatives_are_taken_apart(found, folder):
+    """A run of width 2 tells the acceptance of a step, not of a version."""
+    wide = lookahead(config={"lookahead": {"schedule": "async", "depth": 4, "width": 2}})
+    said = found("--records", folder(wide))
+    assert (said["case"]["width"], said["alpha_of_a_step"]) == (2, pytest.approx(2 / 3))
+    assert said["case"]["alpha"] == pytest.approx(1 - (1 / 3) ** 0.5)
+    assert found("--records", "run", "--width", 1)["alpha_of_a_step"] == pytest.approx(1 - (1 / 3) ** 0.5)
+
+
+SYNC = {"lookahead": {"schedule": "sync", "depth": 4, "width": 1}}
+
+
+@pytest.mark.parametrize(
+    ("records", "code", "message"),
+    [
+        ([], 2, "no sample of mode lookahead"),
+        ([autoregressive()], 2, "no sample of mode lookahead"),
+        ([lookahead(branches=[])], 2, "no target step"),
+        ([lookahead(steps=[])], 2, "no verdict"),
+        ([lookahead(), lookahead("b", config=SYNC)], 2, "different schedules"),
+        ([lookahead(config={})], 1, "lacks 'lookahead'"),
+        ([lookahead(schema=99)], 1, "later release"),
+    ],
+)
+def test_records_that_tell_nothing(call, folder, records, code, message):
+    result = call("--records", folder(*records), code=code)
+    assert message in result.stderr
+    assert "Hint: " in result.stderr
+
+
+def test_a_folder_without_records(call):
+    result = call("--records", "nowhere", code=1)
+    assert "nowhere: cannot be read" in result.stderr
+
+
+# -- what it says
+
+
+def test_the_papers_numbers(found):
+    said = found(*PAPER)
+    by_depth = {row["depth"]: row for row in said["rows"]}
+    assert by_depth[6]["speedup"]["async"] == pytest.approx(2.26, abs=0.005)
+    assert by_depth[16]["speedup"]["async"] == pytest.approx(2.31, abs=0.005)
+    assert by_depth[6]["k1"] == {"sync": 7, "async": 6}
+    assert (by_depth[9]["formula"], by_depth[10]["formula"]) == ("S2", "S1")
+    assert by_depth[16]["branches"]["async"] == 10
+    assert said["bound"] == pytest.approx(2.70, abs=0.005)
+    assert said["best"]["async"]["depth"] == 10
+    assert said["best"]["sync"]["speedup"] == max(row["speedup"]["sync"] for row in said["rows"])
+    assert said["suggested"]["async"]["depth"] < 10
+    assert said["run"] == f"--mode lookahead --schedule async --depth {said['suggested']['async']['depth']}"
+
+
+def test_people_read_the_same(call):
+    text = call(*PAPER, "--judge", "5%").output
+    for part in ("depth", "k1", "2.16x", "S2", "S1", "best sync: depth 3", "best async: depth 11", "2.70x"):
+        assert part in text
+    assert "lr-sglang run --mode lookahead --schedule async --depth 7" in text
+
+
+def test_both_layers(call, found):
+    layered = (*PAPER, "--alpha2", "0.6", "--c2", "0.05", "--budget", "16")
+    said = found(*layered)
+    for schedule in ("sync", "async"):
+        best = theory.best_split(theory.Case(0.63, 0.1), theory.Tokens(0.6, 0.05), schedule, 16, 16)
+        assert said["splits"][schedule]["speedup"] == best.speedup
+    assert said["theorems"]["3"]["best"] == said["theorems"]["4"]["best"] == "both"
+    assert said["run"] == "--mode lookahead+sd --schedule async --depth 4 --sd-tokens 3"
+    text = call(*layered).output
+    assert "theorem 3 (sync): both layers [(7) holds, (8) holds]" in text
+    assert "theorem 4 (async): both layers" in text
+
+
+def test_a_theorem_that_does_not_apply_says_why(call):
+    text = " ".join(call("--alpha", 0.4, "--c1", 0.1, "--judge", 1, "--alpha2", 0.6, "--budget", 8).output.split())
+    assert "theorem 4 (async): does not apply: alpha1 = 0.4 is not in (0.52, 0.8); M = 8" in text
+    assert "(the theorems are for a judge that costs nothing" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "plan"),
+    [
+        (("--alpha", 0.1, "--c1", 0.9, "--judge", 1), "--mode autoregressive"),
+        (("--alpha", 0.1, "--c1", 0.9, "--judge", 1, "--alpha2", 0.7, "--budget", 4), "--mode sd --sd-tokens 3"),
+        (
+            ("--alpha", 0.9, "--c1", 0.05, "--alpha2", 0, "--c2", 0.9, "--budget", 4),
+            "--mode lookahead --schedule async",
+        ),
+        (("--alpha", 0.4, "--c1", 0.1, "--width", 2), "--width 2"),
+        ((*PAPER, "--budget", 3), "--depth 3"),
+        ((*PAPER, "--max-depth", 2), "--depth 2"),
+    ],
+)
+def test_the_plan_is_a_command(found, arguments, plan):
+    assert plan in found(*arguments)["run"]
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        (("--judge", "0.2"), 0.2),
+        (("--judge", "20%"), 0.2),
+        (("--judge", "300ms", "--step-time", "1.5"), 0.2),
+        (("--judge", "0.3 s", "--step-time", "1.5"), 0.2),
+        ((), 0.0),
+    ],
+)
+def test_a_judge_is_a_part_of_a_step_or_a_time(found, given, part):
+    assert found(*PAPER, *given)["case"]["judge"] == pytest.approx(part)
+
+
+def test_a_judge_in_seconds_takes_the_step_from_the_records(found, folder):
+    folder(lookahead())
+    assert found("--records", "run", "--judge", "150ms")["case"]["judge"] == pytest.approx(0.1)
+    assert found("--records", "run", "--judge", "150ms", "--step-time", 3)["case"]["judge"] == pytest.approx(0.05)
+
+
+def test_wide_trees_end_where_lookahead_refuses_them(found):
+    assert len(found(*PAPER, "--width", 4)["rows"]) < 16
+
+
+def test_infinity_is_null(found):
+    said = found("--alpha", 1, "--c1", 0)
+    assert (said["bound"], said["useful"]) == (None, None)
+
+
+def test_it_can_come_from_variables(call, monkeypatch):
+    monkeypatch.setenv("LR_SGLANG_PLAN_ALPHA", "0.63")
+    monkeypatch.setenv("LR_SGLANG_PLAN_C1", "0.1")
+    monkeypatch.setenv("LR_SGLANG_PLAN_JUDGE", "10%")
+    assert "judge 0.10" in call().output
+
+
+# -- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--alpha and --c1"),
+        (("--alpha", 0.5), "give --c1"),
+        (("--alpha", 1.5, "--c1", 0.1), "alpha1: 1.5 is not possible"),
+        (("--alpha", "nan", "--c1", 0.1), "alpha1"),
+        (("--alpha", 0.5, "--c1", 1), "c1: 1 is not possible"),
+        ((*PAPER, "--judge", "soon"), "a part of a target step"),
+        ((*PAPER, "--judge", "-1"), "a part of a target step"),
+        ((*PAPER, "--judge", "80ms"), "needs --step-time"),
+        ((*PAPER, "--judge", "80ms", "--step-time", 0), "step_time"),
+        ((*PAPER, "--slowdown", 0), "slowdown"),
+        ((*PAPER, "--steps", 0), "steps"),
+        ((*PAPER, "--width", 0), "width"),
+        ((*PAPER, "--width", 17), "width"),
+        ((*PAPER, "--alpha2", 0.5), "--budget"),
+        ((*PAPER, "--alpha2", 2, "--budget", 4), "alpha2"),
+        ((*PAPER, "--c2", 0.5), "--alpha2"),
+        ((*PAPER, "--budget", 0), "--budget"),
+        ((*PAPER, "--max-depth", 65), "--max-depth"),
+        ((*PAPER, "--mode", "lossless"), "--records"),
+        ((*PAPER, "--picture", "a.pdf"), ".svg or .png"),
+        ((*PAPER, "--picture", "no/folder/a.svg"), "cannot be written"),
+    ],
+)
+def test_bad_input_is_named(call, arguments, message):
+    result = call(*arguments, code=2)
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+# -- pictures
+
+
+@pytest.mark.parametrize("more", [(), ("--alpha2", 0.6, "--budget", 8)], ids=["depths", "splits"])
+def test_a_picture_is_small_and_the_same_every_time(call, tmp_path, more):
+    for name in ("a.svg", "b.svg"):
+        call(*PAPER, "--max-depth", 6, "--picture", name, *more)
+    one, other = ((tmp_path / name).read_bytes() for name in ("a.svg", "b.svg"))
+    assert one == other
+    assert len(one) < 100_000
+    assert b"async" in one
+
+
+def test_a_png_too(call, tmp_path):
+    call("--alpha", 0, "--c1", 0.9, "--max-depth", 1, "--picture", "a.png", "--json")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_error_says_what_to_install(call, monkeypatch, tmp_path):
+    real = builtins.__import__
+
+    def missing(name, *rest, **more):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    result = call(*PAPER, "--picture", "a.svg", code=1)
+    assert "Hint: pip install 'lr-sglang[plots]'" in result.stderr
+    assert not (tmp_path / "a.svg").exists()
+
+
+def test_it_imports_nothing_heavy():
+    code = (
+        "import sys; from click.testing import CliRunner; from lr_sglang.cli import cli\n"
+        "assert not CliRunner().invoke(cli, ['plan', '--alpha', '.6', '--c1', '.1']).exit_code\n"
+        "heavy = {'torch', 'sglang', 'transformers', 'numpy', 'matplotlib', 'urllib3'}\n"
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
