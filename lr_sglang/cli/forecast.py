@@ -166,7 +166,8 @@ def show(forecast: Forecast, picture: Path | None) -> None:
         for line in _theorems(forecast):
             out.print(Text(line), soft_wrap=True)
     out.print()
-    out.print(Text("plan: ", style="bold") + Text(f"lr-sglang run {forecast.arguments}", style="bold green"))
+    command = Text(f"lr-sglang run {forecast.arguments}", style="bold green")
+    out.print(Text("plan: ", style="bold") + command, soft_wrap=True)
     for line in _why(forecast):
         out.print(Text(line), soft_wrap=True)
     if picture is not None:
