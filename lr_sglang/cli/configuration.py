@@ -11,6 +11,7 @@ from lr_sglang import policy
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Role, Runtime, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
+from lr_sglang.runtimes import shapes
 
 # Said again here, because the packages that have them import SGLang; a test compares.
 VERIFIERS = ("judge", "exact", "random")
@@ -90,6 +91,13 @@ class Plan:
         ahead = any(MODES[mode].ahead for mode in modes)
         slots = sum(policy.slots(self.lookahead, role, answers) for role in roles) if ahead else answers + policy.SPARE
         return runtime.replace(slots=runtime.slots or slots)
+
+    def shapes(self, modes: Collection[str]) -> list[str]:
+        """Models that the modes use and that have random weights."""
+        named = {self.models[role] for mode in modes for role in self.roles(mode) if role in self.models}
+        layers = [runtime.token_layer for runtime in self.needed(modes).runtimes.values()]
+        named |= {layer.draft_model for layer in layers}
+        return sorted({shape for model in named if (shape := shapes.name_of(model))})
 
     def placement(self) -> dict[str, Any]:
         """Where each role runs."""

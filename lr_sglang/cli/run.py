@@ -72,6 +72,8 @@ def run(question: str | None, **given: Any) -> None:
     plan, modes = settle(given), modes_of(given)
     for mode in modes:
         check(plan, mode)
+    if shapes := plan.shapes(modes):
+        display.warn(f"{', '.join(shapes)}: weights are random; the text means nothing, only speeds can be measured")
     suffix = _suffix(given)
     name = re.sub(r"[^\w.-]+", "-", given["name"] or (Path(source).stem if source else "question"))
     folder = _folder(name, given["output"], given["resume"])

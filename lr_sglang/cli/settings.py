@@ -11,7 +11,7 @@ from typing import Any
 from lr_sglang.cli import layers
 from lr_sglang.cli.configuration import Plan
 from lr_sglang.config import ROLES, Deployment, Runtime, Sampling
-from lr_sglang.runtimes import built_in, deployments, load_deployment, override, probe
+from lr_sglang.runtimes import built_in, deployments, load_deployment, override, probe, shapes
 from lr_sglang.runtimes.attach import api_key
 
 # How a family's makers advise to sample it; the first name that stands in the model's name counts.
@@ -82,7 +82,7 @@ def _model(role: str, runtime: Runtime) -> str:
         except probe.NoSuchRoute:
             model = runtime.tokenizer  # a router; whether that will do is for whoever attaches to it
     pocket = POCKET.search(model)
-    return f"pocket:{pocket[1]}" if pocket else model
+    return f"pocket:{pocket[1]}" if pocket else shapes.name_of(model) or model
 
 
 def _judge_prompt(options: Mapping[str, Any], deployment: Deployment, models: Mapping[str, str]) -> str:

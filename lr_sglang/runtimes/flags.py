@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from lr_sglang.config import Runtime
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import token_layer
+from lr_sglang.runtimes import shapes, token_layer
 from lr_sglang.runtimes.ports import HOST
 
 Device = Literal["cpu", "cuda"]
@@ -106,6 +106,7 @@ def command(
         flags.pop("enable-mixed-chunk", None)  # SGLang leaves it out with every token layer
         flags |= token_layer.flags(runtime.token_layer, where)
     flags |= extra
+    flags |= {name: value for name, value in _load_formats(flags).items() if name not in flags}
     env = dict(platform.env)
     if runtime.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
@@ -143,6 +144,16 @@ def arguments(flags: Flags) -> list[str]:
         elif value is not True:
             line.append(str(value))
     return line
+
+
+def _load_formats(flags: Flags) -> Flags:
+    """Shapes have no weights to load; the token layer's draft model would be loaded as its target is."""
+    random = shapes.is_shape(flags["model-path"])
+    found: Flags = {"load-format": "dummy"} if random else {}
+    draft = flags.get("speculative-draft-model-path") or flags.get("speculative-draft-model")
+    if isinstance(draft, str) and (shapes.is_shape(draft) or random):
+        found["speculative-draft-load-format"] = "dummy" if shapes.is_shape(draft) else "auto"
+    return found
 
 
 def _gpu_flags(runtime: Runtime, extra: Flags, where: str) -> Flags:

@@ -1,4 +1,4 @@
-"""Where a model is: a path, a model that ships with the package, or a name on the hub."""
+"""Where a model is: a path, a model that ships with the package, a shape, or a name on the hub."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes import shapes
 
 POCKET = "pocket:"
 
@@ -24,8 +25,11 @@ def locate(model: str, role: str | None = None) -> str:
     """What SGLang shall load.
 
     Raises:
-        ConfigError: a path or a pocket model that does not exist. Hub names are left to SGLang.
+        ConfigError: a path, a pocket model or a shape that does not exist. Hub names are left to SGLang.
+        SetupError: a shape cannot be written.
     """
+    if model.startswith(shapes.PREFIX):
+        return str(shapes.make(model, role))
     if is_pocket(model):
         return str(_pocket(model.removeprefix(POCKET), role))
     path = Path(model).expanduser()

@@ -1,0 +1,188 @@
+"""Models without weights: published architectures with random numbers, to see what starts and how fast it is.
+
+``dummy:qwen3-32b`` is a directory with the architecture of Qwen3-32B and the tokenizer of the pocket models, made on
+first use; SGLang fills in random weights (``--load-format dummy``). Nothing is downloaded. What such a model writes
+means nothing, and most of its token ids, which the small tokenizer does not know, are no text at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lr_sglang import pocket
+from lr_sglang.errors import ConfigError, SetupError
+
+PREFIX = "dummy:"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+# More than the 817 of the pocket tokenizer, so that small shapes too write ids that it does not know.
+POCKET_VOCABULARY = 1024
+
+_PATH = re.compile(r"(?:^|/)lr-sglang/shapes/[0-9a-f]{16}/([\w.-]+)/?$")
+Config = dict[str, Any]
+
+
+def _published(architecture: str, kind: str, layers: int, hidden: int, inner: int, **more: Any) -> Config:
+    return {
+        "architectures": [architecture],
+        "model_type": kind,
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "initializer_range": 0.02,
+        "max_window_layers": layers,
+        "rms_norm_eps": 1e-6,
+        "rope_scaling": None,
+        "rope_theta": 1_000_000,
+        "sliding_window": None,
+        "use_sliding_window": False,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        **more,
+    }
+
+
+def _qwen3(layers: int, hidden: int, inner: int, heads: int, *, tied: bool) -> Config:
+    """Config.json of Qwen/Qwen3-32B, -1.7B and -0.6B on the hub."""
+    return _published(
+        *("Qwen3ForCausalLM", "qwen3", layers, hidden, inner),
+        attention_bias=False,
+        head_dim=128,
+        max_position_embeddings=40960,
+        num_attention_heads=heads,
+        num_key_value_heads=8,
+        tie_word_embeddings=tied,
+        vocab_size=151936,
+    )
+
+
+def _eagle3(hidden: int, inner: int, heads: int, head_dim: int) -> Config:
+    """A head of one layer over the target's hidden states.
+
+    SpecForge, configs/qwen3-32b-eagle3.json, and AngelSlim, configs/qwen3-1.7b-eagle3.json (untied, as SGLang needs it
+    for a vocabulary that is smaller than the target's). Heads for Qwen3-32B and -4B were published with a head_dim of
+    80: hidden size by number of heads (AngelSlim issue 5).
+    """
+    return _published(
+        *("LlamaForCausalLMEagle3", "llama", 1, hidden, inner),
+        attention_bias=False,
+        draft_vocab_size=32000,
+        head_dim=head_dim,
+        max_position_embeddings=40960,
+        num_attention_heads=heads,
+        num_key_value_heads=8,
+        vocab_size=151936,
+    )
+
+
+def _pocket(role: str) -> Config:
+    config: Config = json.loads((pocket.weights(role) / "config.json").read_text("utf-8"))
+    return {**config, "vocab_size": POCKET_VOCABULARY}
+
+
+def _pocket_eagle3() -> Config:
+    target = _pocket("target")
+    taken = ("attention_bias", "head_dim", "max_position_embeddings", "num_attention_heads", "num_key_value_heads")
+    return {
+        **_published("LlamaForCausalLMEagle3", "llama", 1, target["hidden_size"], target["intermediate_size"]),
+        **{key: target[key] for key in (*taken, "vocab_size")},
+        "draft_vocab_size": POCKET_VOCABULARY // 2,
+    }
+
+
+@cache
+def shapes() -> Mapping[str, Config]:
+    """Architectures by the name that follows ``dummy:``."""
+    qwen2 = _published(
+        *("Qwen2ForCausalLM", "qwen2", 28, 3584, 18944),  # config.json of Qwen/Qwen2.5-7B-Instruct
+        max_position_embeddings=32768,
+        num_attention_heads=28,
+        num_key_value_heads=4,
+        vocab_size=152064,
+    )
+    return {
+        "qwen3-32b": _qwen3(64, 5120, 25600, 64, tied=False),
+        "qwen3-1.7b": _qwen3(28, 2048, 6144, 16, tied=True),
+        "qwen3-0.6b": _qwen3(28, 1024, 3072, 16, tied=True),
+        "qwen3-32b-eagle3": _eagle3(5120, 25600, 64, 80),
+        "qwen3-1.7b-eagle3": _eagle3(2048, 6144, 16, 128),
+        "qwen2.5-7b": qwen2,
+        **{f"pocket-{role}": _pocket(role) for role in pocket.ROLES},
+        "pocket-target-eagle3": _pocket_eagle3(),
+    }
+
+
+def is_shape(model: str) -> bool:
+    """True for a shape's name, and for the directory that ``make`` made of it."""
+    return bool(name_of(model))
+
+
+def name_of(model: str) -> str:
+    """``dummy:qwen3-32b`` for that name or its directory; empty for every other model."""
+    if model.startswith(PREFIX):
+        return model
+    made = _PATH.search(model)
+    return PREFIX + made[1] if made else ""
+
+
+def make(name: str, role: str | None = None) -> Path:
+    """The directory of a shape, made if it is not there yet.
+
+    Args:
+        name: with or without ``dummy:``.
+
+    Raises:
+        ConfigError: there is no such shape.
+        SetupError: it cannot be written.
+    """
+    name = name.removeprefix(PREFIX)
+    if name not in shapes():
+        near = get_close_matches(name, shapes(), n=1)
+        known = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"no shape {name!r}", role=role, hint=f"{known}There are {', '.join(shapes())}")
+    source = pocket.weights("target")
+    try:
+        files = {file: (source / file).read_bytes() for file in TOKENIZER_FILES}
+        special = {key: value for key, value in json.loads(files["generation_config.json"]).items() if "_id" in key}
+        files["config.json"] = json.dumps({**shapes()[name], **special}, indent=1).encode()
+        digest = hashlib.blake2b(repr(sorted(files.items())).encode(), digest_size=8).hexdigest()
+        folder = _cache() / digest / name
+        if not folder.is_dir():
+            _write(folder, files)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
+        raise SetupError(
+            f"the shape {name!r} cannot be made: {error}", hint="set XDG_CACHE_HOME to a directory of yours"
+        ) from error
+    return folder
+
+
+def _cache() -> Path:
+    given = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    return (given if given.is_absolute() else Path("~/.cache").expanduser()) / "lr-sglang" / "shapes"
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """All files or none: whoever finds the folder finds it whole, also where several processes make it at once."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
+    try:
+        for name, content in files.items():
+            (partial / name).write_bytes(content)
+        partial.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # else another process was first
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,205 @@
+"""Shapes: models without weights; the directories that they become, the flags, and ids that no tokenizer knows."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang import pocket
+from lr_sglang.chat import ModelTokenizer, resolve
+from lr_sglang.cli import settings
+from lr_sglang.cli.run import run
+from lr_sglang.config import Runtime, TokenLayer
+from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.runtimes import flags, fleet, models, shapes
+from lr_sglang.runtimes.flags import Platform
+from lr_sglang.steps import Ending, make_step, split_ids
+from lr_sglang.tokens import TokenText
+
+GPU = Platform("cuda")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def config(name):
+    return json.loads((shapes.make(name) / "config.json").read_text())
+
+
+def parameters(name):
+    """In billions, by hand: attention, MLP, embeddings."""
+    found = config(name)
+    width, heads = found["hidden_size"], found["num_attention_heads"]
+    head = found.get("head_dim", width // heads)
+    layer = width * head * 2 * (heads + found["num_key_value_heads"]) + 3 * width * found["intermediate_size"]
+    ends = found["vocab_size"] * width * (1 if found["tie_word_embeddings"] else 2)
+    return (found["num_hidden_layers"] * layer + ends) / 1e9
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("qwen3-32b", 32.8), ("qwen3-1.7b", 1.7), ("qwen3-0.6b", 0.6), ("qwen2.5-7b", 7.6)]
+)
+def test_a_shape_has_as_many_parameters_as_its_makers_say(name, billions):
+    assert parameters(name) == pytest.approx(billions, abs=0.06)
+
+
+@pytest.mark.parametrize("name", shapes.shapes())
+def test_a_directory_has_a_configuration_and_a_tokenizer(name):
+    folder = shapes.make(name)
+    assert models.locate(f"dummy:{name}") == str(folder)
+    assert {*shapes.TOKENIZER_FILES, "config.json"} == {file.name for file in folder.iterdir()}
+    assert shapes.name_of(str(folder)) == shapes.name_of(f"{folder}/") == f"dummy:{name}"
+    found = config(name)
+    assert found["num_attention_heads"] % found["num_key_value_heads"] == 0
+    assert found["vocab_size"] > 817  # the pocket tokenizer's
+
+
+@pytest.mark.parametrize(
+    ("head", "target"), [(name, name.removesuffix("-eagle3")) for name in shapes.shapes() if name.endswith("-eagle3")]
+)
+def test_a_head_fits_its_target(head, target):
+    ours, theirs = config(head), config(target)
+    assert all(ours[key] == theirs[key] for key in ("hidden_size", "vocab_size", "num_key_value_heads"))
+
+
+def test_it_is_made_once_and_whole_whoever_is_first(cache):
+    with ThreadPoolExecutor(8) as pool:
+        folders = set(pool.map(shapes.make, ["qwen3-0.6b"] * 16))
+    (folder,) = folders
+    (folder / "config.json").write_text("kept")
+    assert (shapes.make("qwen3-0.6b") / "config.json").read_text() == "kept"
+    assert [path.name for path in folder.parent.iterdir()] == ["qwen3-0.6b"]  # no half of one
+    assert folder.is_relative_to(cache)
+
+
+def test_a_shape_that_changes_gets_another_directory(monkeypatch):
+    before = shapes.make("pocket-draft")
+    monkeypatch.setattr(shapes, "POCKET_VOCABULARY", 2048)
+    shapes.shapes.cache_clear()
+    try:
+        assert shapes.make("pocket-draft") != before
+    finally:
+        monkeypatch.undo()
+        shapes.shapes.cache_clear()
+
+
+@pytest.mark.parametrize("given", ["", "relative/cache"])
+def test_without_a_variable_it_is_in_the_users_cache(given, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", given)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert shapes.make("qwen3-0.6b").is_relative_to(tmp_path / "home" / ".cache" / "lr-sglang" / "shapes")
+
+
+def test_what_cannot_be(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="no shape 'qwen3-32'") as caught:
+        models.locate("dummy:qwen3-32", "draft")
+    assert caught.value.role == "draft" and "'qwen3-32b'" in caught.value.hint
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(SetupError, match="cannot be made") as late:
+        models.locate("dummy:qwen3-32b")
+    assert "XDG_CACHE_HOME" in late.value.hint
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-32B", "pocket:target", "./lr-sglang/shapes/mine", "/a/dummy:b", ""])
+def test_other_models_are_no_shapes(model):
+    assert not shapes.is_shape(model)
+
+
+# -- flags
+
+
+def line(runtime):
+    """The flags of the command, models located as when it is launched."""
+    layer = fleet._with_draft(runtime.token_layer, models.locate(runtime.model), "target")
+    argv = flags.command(runtime.replace(token_layer=layer), 1, GPU, model=models.locate(runtime.model)).argv
+    return dict(itertools.pairwise(argv))
+
+
+@pytest.mark.parametrize(
+    ("model", "draft", "target_format", "draft_format"),
+    [
+        ("owner/name", "", None, None),
+        ("owner/name", "owner/head", None, None),
+        ("dummy:qwen3-32b", "", "dummy", None),
+        ("dummy:qwen3-32b", "dummy:qwen3-32b-eagle3", "dummy", "dummy"),
+        ("owner/name", "dummy:qwen3-32b-eagle3", None, "dummy"),
+        ("dummy:qwen3-32b", "owner/head", "dummy", "auto"),  # SGLang would take the target's
+    ],
+)
+def test_random_weights_are_asked_for_where_there_are_none(model, draft, target_format, draft_format):
+    layer = TokenLayer("eagle3", draft_model=draft) if draft else TokenLayer()
+    found = line(Runtime(model=model, token_layer=layer))
+    assert (found.get("--load-format"), found.get("--speculative-draft-load-format")) == (target_format, draft_format)
+
+
+def test_a_user_may_load_it_in_another_way():
+    assert line(Runtime(model="dummy:qwen3-32b", extra={"load-format": "auto"}))["--load-format"] == "auto"
+
+
+# -- records and warnings
+
+
+def test_records_and_warnings_name_them():
+    given = {
+        "mode": ("sd", "lookahead"),
+        "target": "dummy:qwen3-32b",
+        "draft": models.locate("dummy:qwen3-1.7b"),
+        "verifier": "random:0.6",
+        "token_layer": ((None, "eagle3"),),
+        "sd_draft_model": ((None, "dummy:qwen3-32b-eagle3"),),
+    }
+    plan = settings.settle(given)
+    assert plan.models == {"target": "dummy:qwen3-32b", "draft": "dummy:qwen3-1.7b"}
+    assert plan.config("lookahead")["runtimes"]["draft"]["model"] == "dummy:qwen3-1.7b"
+    assert plan.shapes(["lookahead"]) == ["dummy:qwen3-1.7b", "dummy:qwen3-32b"]
+    assert plan.shapes(["autoregressive", "sd"]) == ["dummy:qwen3-32b", "dummy:qwen3-32b-eagle3"]
+    assert settings.settle({}).shapes(["lookahead"]) == []
+
+
+@pytest.mark.parametrize("more", [(), ("--quiet",), ("--json",)])
+def test_a_run_warns_once(more, tmp_path, monkeypatch):
+    monkeypatch.setattr("lr_sglang.cli.work.carry_out", lambda *_: [])
+    words = ["hello", "--target", "dummy:qwen3-0.6b", "--mode", "autoregressive", "--output", str(tmp_path / "run")]
+    result = CliRunner().invoke(run, [*words, *more])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("Warning") == 1
+    assert "dummy:qwen3-0.6b: weights are random" in " ".join(result.stderr.split())
+
+
+# -- ids that the tokenizer does not know
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return ModelTokenizer(str(pocket.weights("target")))
+
+
+def test_unknown_ids_are_no_text_and_are_kept(tokenizer):
+    known = tokenizer.encode("Ava has 4 boxes.\n\n")
+    unknown = (151_935, 100_000, 900)
+    assert tokenizer.decode(unknown) == ""
+    mixed = (*unknown, *known, *unknown)
+    assert tokenizer.decode(mixed) == "Ava has 4 boxes.\n\n"
+
+    step = make_step(mixed, "length", "", tokenizer.decode, frozenset({2}), tokenizer.vocabulary)
+    assert step.ids == (*unknown, *known) and step.ending is Ending.DELIMITER
+    capped = make_step(unknown, "length", "", tokenizer.decode, frozenset({2}), tokenizer.vocabulary)
+    assert (capped.text, capped.ids, capped.ending) == ("", unknown, Ending.CAP)
+    assert sum((s.ids for s in split_ids(mixed, "length", tokenizer.decode, frozenset({2}))), ()) == mixed
+
+
+def test_a_step_without_text_reaches_the_next_branch(tokenizer):
+    unknown = (151_935, 100_000, 900)
+    step = TokenText.of("", unknown, tokenizer.vocabulary)
+    assert resolve("Q: " + step + step, tokenizer) == (*tokenizer.encode("Q: "), *unknown, *unknown)
+    # SGLang slices a state's text where a role begins, which may be where such a step stands
+    whole = TokenText.wrap("Q: ") + step
+    assert resolve(whole[len("Q: ") :], tokenizer) == unknown
