@@ -16,10 +16,11 @@ def install() -> None:
     """Register all hooks; SGLang applies them when every plugin has been called."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from lr_sglang.cpu import grammar, qwen3, seeds
+    from lr_sglang.cpu import builds, grammar, qwen3, seeds
     from lr_sglang.cpu.speculation import sampling
 
     _allow_intel_amx()
+    HookRegistry.register(builds.TARGET, builds.load_alone, HookType.AROUND)
     HookRegistry.register(LINEAR, _lay_out_weight, HookType.AFTER)
     HookRegistry.register(qwen3.TARGET, qwen3.forward_qwen3, HookType.AROUND)
     HookRegistry.register(f"{BACKEND}.__init__", _use_batched_attention, HookType.AFTER)

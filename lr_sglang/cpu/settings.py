@@ -1,6 +1,9 @@
 """With which settings servers without a GPU start fast, and live together on few cores."""
 
 import importlib.util
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,8 @@ def environment(*, threads: int = 1, all_models: bool = False) -> dict[str, str]
         # process is half of a cold start, and some container images switch the keeping off.
         "PYTHONDONTWRITEBYTECODE": "",
     }
+    if shutil.which("ninja") is None:  # it comes with SGLang, beside a Python that need not be on the path
+        variables["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     if not all_models:
         variables["SGLANG_DISABLED_MODEL_ARCHS"] = ",".join(_other_model_files())
     return variables

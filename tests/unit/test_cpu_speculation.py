@@ -1,14 +1,21 @@
 """Speculation's operators on a CPU, each against a reference that is slow and obviously right."""
 
+import os
 import random
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lr_sglang.cpu import hooks, operators
+from lr_sglang.cpu import builds, hooks, operators, settings
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.speculation import cache, trees, verify
+from lr_sglang.errors import SetupError
+from lr_sglang.runtimes.compiler import need_compiler
 
 SEEDS = range(25)
 
@@ -432,3 +439,46 @@ def test_sglangs_own_layers_get_the_lengths_with_the_drafted_tokens():
 def test_every_operator_of_the_package_is_registered():
     own = {name for module in (cache, trees, verify) for name in vars(module) if name.endswith("_cpu")}
     assert own < set(operators.OPERATORS) and len(own) == 11
+
+
+# ------------------------------------------------------------------ building
+
+
+def test_a_missing_compiler_is_named(tmp_path):
+    with pytest.raises(SetupError, match="no compiler 'c\\+\\+'") as caught:
+        need_compiler("target", {"PATH": str(tmp_path)})
+    assert caught.value.role == "target" and "g++" in caught.value.hint
+    with pytest.raises(SetupError, match="no compiler 'nope'"):
+        need_compiler(environ={"CXX": "nope -include cstddef", "PATH": str(tmp_path)})
+
+
+def test_a_missing_ninja_is_named(tmp_path, monkeypatch):
+    compiler = tmp_path / "c++"
+    compiler.write_text("")
+    compiler.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with pytest.raises(SetupError, match="no ninja"):
+        need_compiler(environ={"PATH": str(tmp_path)})
+    (tmp_path / "ninja").write_text("")  # beside the Python that starts the server
+    need_compiler(environ={"PATH": str(tmp_path)})
+
+
+def test_the_servers_find_the_ninja_that_came_with_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert settings.environment()["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}{tmp_path}"
+
+
+def test_one_process_at_a_time_builds(tmp_path, monkeypatch):
+    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(tmp_path / "cache"))
+    inside, most = [], []
+
+    def load(name, *, cpp_files):
+        inside.append(name)
+        most.append(len(inside))
+        time.sleep(0.02)
+        inside.remove(name)
+        return (name, cpp_files)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda i: builds.load_alone(load, i, cpp_files=[i]), range(4)))
+    assert results == [(i, [i]) for i in range(4)] and set(most) == {1}
