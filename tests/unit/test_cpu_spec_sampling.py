@@ -328,6 +328,21 @@ def test_bias_and_grammar_are_kept():
     assert texts == [undrafted(number, 25, bias=bias, mask=mask) for number in numbers]
 
 
+@pytest.mark.parametrize("scale", [0, 1, 5])
+@pytest.mark.parametrize("ties", [False, True])
+def test_few_tokens_are_enough_for_a_draw(scale, ties):
+    """Filters are tried on the most probable tokens first. That changes nothing, in a tie neither."""
+    torch.manual_seed(5)
+    logits = torch.randn(60, 300) * scale
+    probs = torch.softmax(logits.round() if ties else logits, -1)
+    filters = {"top_ks": torch.randint(1, 90, (60,)), "top_ps": torch.rand(60), "min_ps": torch.rand(60) * 0.2}
+    for names in (["top_ks"], ["top_ps"], ["min_ps"], ["top_ks", "top_ps"], list(filters)):
+        given = {name: filters[name] for name in names}
+        few = seeds.draw(probs, torch.arange(60), torch.arange(60), **given)
+        with patch.object(seeds, "FEW", 300):
+            assert torch.equal(few, seeds.draw(probs, torch.arange(60), torch.arange(60), **given))
+
+
 # ------------------------------------------------------- batches
 
 
