@@ -1,0 +1,283 @@
+"""The example deployments as SGLang reads them: its own ``ServerArgs``, built from our command lines for GPUs.
+
+SGLang's import takes ten seconds, so everything is asked in one process, which sees no GPU whatever the machine has:
+what is resolved without one is compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lr_sglang.cli.run import run
+from lr_sglang.cli.settings import settle
+from lr_sglang.config import Deployment, Runtime, TokenLayer
+from lr_sglang.errors import ConfigError
+from lr_sglang.modes import MODES
+from lr_sglang.runtimes import flags, fleet, load_deployment, platforms, token_layer
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples" / "deployments").glob("*.toml"))
+LAYERED = [path for path in EXAMPLES if load_deployment(path).runtimes["target"].token_layer.on]
+FOUR = ("autoregressive", "sd", "lookahead", "lookahead+sd")
+
+# Where the hub is out of reach: the same architectures.
+SHAPES = {
+    "Qwen/Qwen3-32B": "dummy:qwen3-32b",
+    "Qwen/Qwen3-1.7B": "dummy:qwen3-1.7b",
+    "Qwen/Qwen3-0.6B": "dummy:qwen3-0.6b",
+    "Qwen/Qwen2.5-7B-Instruct": "dummy:qwen2.5-7b",
+    "AngelSlim/Qwen3-32B_eagle3": "dummy:qwen3-32b-eagle3",
+}
+FIELDS = (
+    *("speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens"),
+    *("speculative_draft_model_path", "speculative_draft_load_format", "load_format", "attention_backend"),
+    *("max_running_requests", "disable_radix_cache", "tp_size"),
+)
+
+# What asks SGLang: argument lists by name come in; resolved fields, and asked-for ones that were changed, go out.
+ASK = """
+import argparse, json, sys
+from sglang.srt.server_args import ServerArgs, prepare_server_args
+parser = argparse.ArgumentParser()
+ServerArgs.add_cli_args(parser)
+found = {}
+for name, (argv, fields) in json.load(sys.stdin).items():
+    try:
+        asked, got = vars(parser.parse_args(argv)), vars(prepare_server_args(argv))
+        given = {a.dest for a in parser._actions if set(a.option_strings) & set(argv)}
+        changed = {d: [asked[d], got[d]] for d in given if d in got and asked[d] != got[d]}
+        found[name] = {"fields": {f: got[f] for f in fields}, "changed": changed}
+    except (Exception, SystemExit) as error:
+        found[name] = {"refused": f"{type(error).__name__}: {error}"}
+json.dump(found, open(sys.argv[1], "w"))
+"""
+
+# Settings that token_layer.check refuses, and flags for them; what SGLang does with the flags while it reads them.
+DRAFT = "dummy:qwen3-1.7b-eagle3"
+DP = {"enable-dp-attention": True, "dp": 2, "tp": 2}
+WRONG: dict[str, tuple[Runtime, dict[str, Any], str]] = {
+    name: (Runtime(model="dummy:qwen3-1.7b", device="cuda", token_layer=layer, extra=extra), more, said)
+    for name, layer, extra, more, said in (
+        (
+            "ngram with data-parallel attention",
+            *(TokenLayer("ngram"), DP, {}),
+            "refused: ngram speculative decoding does not support dp attention",
+        ),
+        (
+            "standalone with data-parallel attention",
+            *(TokenLayer("standalone", draft_model="dummy:qwen3-0.6b"), DP, {}),
+            "refused: standalone speculative decoding does not support dp attention",
+        ),
+        (
+            "dflash with data-parallel attention",
+            *(TokenLayer("dflash", draft_model=DRAFT), DP, {}),
+            "refused: DFLASH speculative decoding does not support dp attention",
+        ),
+        ("no such algorithm", TokenLayer("nagram"), {}, {"speculative-algorithm": "NAGRAM"}, "refused: Unknown"),
+        (
+            "dflash on a CPU",
+            *(TokenLayer("dflash", draft_model=DRAFT), {}, {"device": "cpu"}),
+            "refused: only supports CUDA",
+        ),
+        ("dflash without a draft", TokenLayer("dflash"), {}, {}, "refused: requires setting"),
+        (
+            "a chain of other length than its steps",
+            *(TokenLayer("eagle3", draft_model=DRAFT, steps=3, tokens=5), {}, {}),
+            "changed: speculative_num_draft_tokens from 6 to 4",
+        ),
+        (
+            "a tree for dflash",
+            *(TokenLayer("dflash", draft_model=DRAFT, tokens=7, topk=2), {}, {"speculative-eagle-topk": 2}),
+            "changed: speculative_eagle_topk from 2 to 1",
+        ),
+        # These pass here and end, or mean nothing, later: our check is the only one that says so in time.
+        ("eagle3 without a head", TokenLayer("eagle3"), {}, {}, "passes"),
+        ("a tree too small", TokenLayer("eagle3", draft_model=DRAFT, steps=3, topk=2, tokens=2), {}, {}, "passes"),
+        ("a tree too large", TokenLayer("eagle3", draft_model=DRAFT, steps=3, topk=2, tokens=11), {}, {}, "passes"),
+        ("a model for ngram", TokenLayer("ngram", draft_model=DRAFT), {}, {}, "passes"),
+        ("steps for ngram", TokenLayer("ngram", steps=3), {}, {"speculative-num-steps": 3}, "passes"),
+    )
+}
+
+
+def lines(deployment: Deployment) -> dict[str, list[str]]:
+    """The command line of every server, made as ``launch`` makes it, on a machine with four GPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(platforms, "_gpus", lambda: 4)
+        made = fleet.Fleet(deployment)
+        for role, runtime in deployment.runtimes.items():
+            fleet._prepare(made, role, runtime, ROOT / "logs").release()
+    found = {}
+    for role, server in made.servers.items():
+        words = list(server.argv)
+        found[role] = words[words.index("sglang.launch_server") + 1 :]
+    return found
+
+
+def shaped(deployment: Deployment) -> Deployment:
+    """With shapes in place of the models of the hub."""
+    runtimes = {}
+    for role, runtime in deployment.runtimes.items():
+        layer = runtime.token_layer
+        draft = SHAPES.get(layer.draft_model, layer.draft_model)
+        runtimes[role] = runtime.replace(model=SHAPES[runtime.model], token_layer=layer.replace(draft_model=draft))
+    return deployment.replace(runtimes=runtimes)
+
+
+def plan_of(path: Path, modes: tuple[str, ...] = FOUR):
+    return settle({"deployment": str(path), "mode": modes})
+
+
+def wrong_line(runtime: Runtime, more: dict[str, Any]) -> list[str]:
+    """The line that there would be if nothing were checked."""
+    layer = runtime.token_layer
+    if layer.algorithm in token_layer.BUILT_IN:
+        layer = fleet._with_draft(layer, "", "target")
+        more = token_layer.flags(layer) | more
+    plain = runtime.replace(token_layer=TokenLayer(), extra={})
+    return [*lines(Deployment("wrong", {"target": plain}))["target"], *flags.arguments({**more, **runtime.extra})]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def answers(cache, tmp_path_factory) -> dict[str, Any]:
+    """What SGLang made of everything."""
+    asked = {name: wrong_line(runtime, more) for name, (runtime, more, _) in WRONG.items()}
+    for path in EXAMPLES:
+        plan = plan_of(path)
+        for modes in plan.server_sets(FOUR):
+            for role, line in lines(shaped(plan.needed(modes))).items():
+                asked[f"{path.stem} {modes[0]} {role}"] = line
+    out = tmp_path_factory.mktemp("answers") / "answers.json"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ASK, str(out)],
+        input=json.dumps({name: (line, FIELDS) for name, line in asked.items()}),
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {"asked": asked, **json.loads(out.read_text())}
+
+
+# -- what the examples become
+
+LAYERS = {
+    ("qwen3-ngram", "target"): ("NGRAM", None, None, 9, None, "flashinfer"),
+    ("qwen3-ngram", "draft"): ("NGRAM", None, None, 9, None, "flashinfer"),
+    ("qwen3-standalone", "target"): ("STANDALONE", 4, 1, 5, "qwen3-0.6b", "flashinfer"),
+    ("qwen3-eagle3", "target"): ("EAGLE3", 5, 4, 8, "qwen3-32b-eagle3", "triton"),
+}
+
+
+def test_there_is_an_example_for_each_algorithm():
+    assert {load_deployment(path).runtimes["target"].token_layer.algorithm for path in LAYERED} == {
+        *("ngram", "standalone", "eagle3")
+    }
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_sglang_takes_every_example_as_it_is(path, answers):
+    mine = [name for name in answers["asked"] if name.split()[0] == path.stem]
+    assert {name.split()[2] for name in mine} == {"target", "draft", "judge"}
+    for name in mine:
+        assert "refused" not in answers[name], (name, answers[name])
+        assert answers[name]["changed"] == {}, name
+        assert not answers[name]["fields"]["disable_radix_cache"], name
+
+
+@pytest.mark.parametrize(("stem", "role"), LAYERS, ids=str)
+@pytest.mark.parametrize("layered", [True, False], ids=["layered", "plain"])
+def test_the_resolved_fields(stem, role, layered, answers):
+    fields = answers[f"{stem} {'sd' if layered else 'autoregressive'} {role}"]["fields"]
+    algorithm, steps, topk, tokens, draft, attention = LAYERS[stem, role]
+    assert fields["attention_backend"] == attention
+    assert fields["load_format"] == "dummy"
+    assert fields["tp_size"] == (2 if role == "target" else 1)
+    # For one answer at a time: what lookahead has in flight, not the 48 that SGLang allows with a token layer.
+    assert fields["max_running_requests"] == {"target": 8, "draft": 3}[role]
+    if not layered:
+        assert not any(fields[name] for name in FIELDS[:6])
+        return
+    assert fields["speculative_algorithm"] == algorithm
+    assert fields["speculative_num_draft_tokens"] == tokens
+    if draft is None:
+        # SGLang's own, of which its n-gram worker uses the breadth only
+        assert (fields["speculative_eagle_topk"], fields["speculative_num_steps"]) == (10, 0)
+        return
+    assert (fields["speculative_num_steps"], fields["speculative_eagle_topk"]) == (steps, topk)
+    assert Path(fields["speculative_draft_model_path"]).name == draft
+    assert fields["speculative_draft_load_format"] == "dummy"
+
+
+# -- what their comments say
+
+
+def comment(path: Path) -> str:
+    """The head of the file."""
+    return "".join(line[1:] for line in re.match(r"(?:#.*\n)+", path.read_text())[0].splitlines(keepends=True))
+
+
+def spelled_out(path: Path) -> dict[str, list[str]]:
+    """The servers of a file's head: ``role: python -m sglang.launch_server ...``, with deeper indented lines after."""
+    found = re.findall(r"^   (\w+): python -m sglang\.launch_server((?:.*\n)(?:     \S.*\n)*)", comment(path), re.M)
+    return {role: shlex.split(words) for role, words in found}
+
+
+@pytest.mark.parametrize("path", LAYERED, ids=lambda path: path.stem)
+def test_the_flags_in_the_comments_are_ours(path):
+    plan = plan_of(path)
+    real = lines(plan.needed(["sd", "lookahead+sd"]))
+    for line in real.values():
+        for flag in ("--host", "--port"):
+            del line[(at := line.index(flag)) : at + 2]
+    assert spelled_out(path) == real
+    plain = lines(plan.needed(["autoregressive", "lookahead"]))
+    assert not [word for line in plain.values() for word in line if "speculative" in word]
+
+
+@pytest.mark.parametrize("path", LAYERED, ids=lambda path: path.stem)
+def test_the_command_in_the_comments_runs_the_four_modes(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    command = re.search(r"^   lr-sglang run ((?:.*\\\n)*.*\n)", comment(path), re.M)[1]
+    given = run.make_context("run", shlex.split(command)).params
+    assert given["mode"] == FOUR and set(FOUR) <= MODES.keys()
+    assert Path(given["deployment"]) == path.relative_to(ROOT)
+    assert given["input"].is_file()
+    assert settle(given) == plan_of(path)
+
+
+# -- what we refuse
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_we_refuse_sglang_refuses_or_changes_or_passes_unseen(name, cache, answers):
+    runtime, more, said = WRONG[name]
+    with pytest.raises(ConfigError):
+        token_layer.check(runtime, more.get("device", "cuda"), "target")
+    what, _, text = said.partition(": ")
+    answer = answers[name]
+    if what == "refused":
+        assert text in answer["refused"]
+    elif what == "changed":
+        field, before, after = re.fullmatch(r"(\w+) from (\d+) to (\d+)", text).groups()
+        assert answer["changed"] == {field: [int(before), int(after)]}
+    else:
+        assert what == "passes" and answer["changed"] == {}
