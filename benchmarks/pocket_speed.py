@@ -1,11 +1,14 @@
-"""How much sooner does the embedded default answer? Lookahead beside plain decoding, on this machine.
+"""How much sooner does the embedded default answer? Lookahead and the token layer beside plain decoding.
 
     python benchmarks/pocket_speed.py --questions 50 --json speed.json
+    python benchmarks/pocket_speed.py --modes autoregressive,sd --token-layer ngram --sd-tokens 5
 
 One question at a time. For every question the modes take turns, so that a machine that slows down slows all of them
-alike; which of them goes first changes from question to question. The baseline is the same target server, with the
-same settings. Its tokens/s are then shown beside `transformers` generate on the same model and the same prompts, one
-thread each, with the servers stopped. Figures are ratios of sums over all questions, after one question for warm-up.
+alike; which of them goes first changes from question to question. Modes with a token layer (sd, async+sd, sync+sd)
+have a second set of servers, up at the same time and idle while the other works. The baseline is the target server
+without one, with the same settings. Its tokens/s are then shown beside `transformers` generate on the same model and
+the same prompts, one thread each, with the servers stopped. Figures are ratios of sums over all questions, after one
+question for warm-up.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +27,34 @@ import click
 
 from lr_sglang import tasks, verifiers
 from lr_sglang.backend import RuntimeBackend
-from lr_sglang.config import Deployment, Limits
+from lr_sglang.cli import layers, options
+from lr_sglang.config import Deployment, Limits, TokenLayer
 from lr_sglang.connect import deployed
 from lr_sglang.job import Job
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes import load_deployment
+from lr_sglang.speculation import Speculation
 from lr_sglang.trace import Trace
 
-MODES = ("autoregressive", "async", "sync")
+MODES = ("autoregressive", "async", "sync", "sd", "async+sd")
+Roles = dict[str, RuntimeBackend]
 
 
-def answer(mode: str, question: tasks.Question, deployment: Deployment, roles: dict[str, RuntimeBackend]) -> Trace:
+def layered(mode: str) -> bool:
+    """Whether the mode's servers have their token layer."""
+    return mode.endswith("sd")
+
+
+def answer(mode: str, question: tasks.Question, deployment: Deployment, roles: Roles) -> Trace:
     """One question in one mode."""
-    schedule = "async" if mode == "autoregressive" else mode
-    look = deployment.lookahead.replace(schedule=schedule)
+    schedule = mode.removesuffix("+sd")
+    ahead = schedule in ("async", "sync")
+    look = deployment.lookahead.replace(schedule=schedule if ahead else None)
     job = Job(look, deployment.sampling, Limits(max_tokens=400), question=question.id)
-    program = autoregressive
-    if mode != "autoregressive":
+    if ahead:
         job.verifier = verifiers.make(look.verifier, roles, deployment.judge_prompt)
-        program = lookahead
+    program = lookahead if ahead else autoregressive
     program.run([{"role": "user", "content": question.question}], job, backend=roles["target"])
     return job.record
 
@@ -52,15 +64,26 @@ def measure(
 ) -> dict[str, list[Trace]]:
     """All questions in all modes, interleaved."""
     traces: dict[str, list[Trace]] = {mode: [] for mode in modes}
-    with tempfile.TemporaryDirectory() as logs, deployed(deployment, Path(logs)) as roles:
+    with ExitStack() as stack:
+        sets = {on: stack.enter_context(servers(deployment, on)) for on in {layered(mode) for mode in modes}}
         with click.progressbar(questions, label="answering", file=sys.stderr) as bar:
             for number, question in enumerate(bar):
                 turn = number % len(modes)
                 for mode in (*modes[turn:], *modes[:turn]):
-                    trace = answer(mode, question, deployment, roles)
+                    trace = answer(mode, question, deployment, sets[layered(mode)])
                     if number:  # the first is for warm-up
                         traces[mode].append(trace)
     return traces
+
+
+@contextmanager
+def servers(deployment: Deployment, with_layer: bool) -> Iterator[Roles]:
+    """The deployment's servers, with their token layer or without, until the end."""
+    if not with_layer:
+        plain = {role: runtime.replace(token_layer=TokenLayer()) for role, runtime in deployment.runtimes.items()}
+        deployment = deployment.replace(runtimes=plain)
+    with tempfile.TemporaryDirectory() as logs, deployed(deployment, Path(logs)) as roles:
+        yield roles
 
 
 def transformers_speed(model: str, questions: Sequence[tasks.Question]) -> float:
@@ -108,6 +131,9 @@ def summary(traces: list[Trace], baseline: list[Trace]) -> dict[str, Any]:
         "wasted_share": sum(c["wasted"] for c in counts) / sum(c["generated"] for c in counts),
         "reuse": {role: ratio(role, "cached", "shareable") for role in ("target", "draft", "judge")},
         "hit_rate": {role: ratio(role, "cached", "prompt") for role in ("target", "draft", "judge")},
+        "sd": {
+            role: sum((t.speculation(role) for t in traces), Speculation()).to_dict() for role in ("target", "draft")
+        },
         "drain_seconds": max(t.drained - t.seconds for t in traces),
     }
 
@@ -116,11 +142,16 @@ def summary(traces: list[Trace], baseline: list[Trace]) -> dict[str, Any]:
 @click.option("--deployment", "name", default="pocket", show_default=True, help="Built-in name or TOML file.")
 @click.option("--task", default="pocket", show_default=True)
 @click.option("--questions", default=50, show_default=True)
+@options.token_layer
+@click.option("--depth", type=int, help="Steps to look ahead.  [default: the deployment's]")
 @click.option("--modes", default=",".join(MODES), show_default=True)
 @click.option("--transformers/--no-transformers", "beside", default=True, show_default=True)
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Also write the figures here.")
-def main(name: str, task: str, questions: int, modes: str, beside: bool, output: Path | None) -> None:
-    deployment = load_deployment(name)
+def main(
+    name: str, task: str, questions: int, modes: str, beside: bool, output: Path | None, depth: int | None, **given: Any
+) -> None:
+    deployment = layers.apply(given, load_deployment(name), ["sd"])
+    deployment = deployment.replace(lookahead=deployment.lookahead.replace(depth=depth))
     chosen = tasks.load(task, limit=questions + 1)
     traces = measure(deployment, chosen, modes.split(","))
     figures: dict[str, Any] = {mode: summary(of, traces["autoregressive"]) for mode, of in traces.items()}
