@@ -6,7 +6,7 @@ together, and what all layers share (rotary angles, the rows of the KV cache) is
 those of SGLang's own layers up to float32 rounding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,9 +39,10 @@ def forward_qwen3(original: Callable[..., Any], model: Any, *args: Any, **kwargs
     if decoder is None:
         decoder = Qwen3Forward(model) if _is_plain(model) else False
         model.__dict__[_CACHE] = decoder
-    if not decoder or model.layers_to_capture or kwargs.get("pp_proxy_tensors") is not None:
+    if not decoder or kwargs.get("pp_proxy_tensors") is not None:
         return original(model, *args, **kwargs)
-    return decoder(*args, **{key: value for key, value in kwargs.items() if key != "pp_proxy_tensors"})
+    given = {key: value for key, value in kwargs.items() if key != "pp_proxy_tensors"}
+    return decoder(*args, captured=model.layers_to_capture, **given)
 
 
 class Qwen3Forward:
@@ -66,14 +67,21 @@ class Qwen3Forward:
         positions: torch.Tensor,
         forward_batch: Any,
         input_embeds: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Token ids and positions [tokens] -> normed hidden states [tokens, hidden]."""
+        captured: Collection[int] = (),
+    ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]:
+        """Token ids and positions [tokens] -> normed hidden states [tokens, hidden].
+
+        Where layers are `captured`, for an EAGLE3 head to draft from, also what goes into each of them.
+        """
         residual = self._embed(input_ids) if input_embeds is None else input_embeds
         tokens = residual.shape[0]
         cos, sin = self._angles(positions)
         attend = self._attention(forward_batch, tokens)
         rotated = self._heads + self._kv_heads
-        for layer in self._layers:
+        aux = []
+        for i, layer in enumerate(self._layers):
+            if i in captured:
+                aux.append(residual)
             qkv = self._rms_norm(residual, layer.input_norm) @ layer.qkv
             qkv = qkv.view(tokens, rotated + self._kv_heads, self._head_dim)
             qk = self._norm_heads(qkv[:, :rotated], layer.qk_norm)
@@ -82,7 +90,8 @@ class Qwen3Forward:
             residual = torch.addmm(residual, mixed, layer.output)
             gate, up = (self._rms_norm(residual, layer.mlp_norm) @ layer.gate_up).chunk(2, -1)
             residual = torch.addmm(residual, F.silu(gate, inplace=True).mul_(up), layer.down)
-        return self._rms_norm(residual, self._norm)
+        hidden = self._rms_norm(residual, self._norm)
+        return (hidden, aux) if aux else hidden
 
     def _rms_norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         scale = torch.addmm(self._eps, x * x, self._hidden_mean).rsqrt_()

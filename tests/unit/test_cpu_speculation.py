@@ -13,6 +13,7 @@ import torch
 
 from lr_sglang.cpu import builds, hooks, operators, settings
 from lr_sglang.cpu.attention import BatchedAttention
+from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import cache, trees, verify
 from lr_sglang.errors import SetupError
 from lr_sglang.runtimes.compiler import need_compiler
@@ -434,6 +435,49 @@ def test_sglangs_own_layers_get_the_lengths_with_the_drafted_tokens():
     assert seen[0] == (*range(8), backend.seq_lens, *range(9, 19))
     assert seen[1] == tuple(range(17))
     assert seen[2] == (*range(10), backend.seq_lens, *range(11, 17))
+
+
+# -------------------------------------------------------- the lean forward
+
+
+def a_model(layers: int, hidden: int = 24) -> SimpleNamespace:
+    """A Qwen3 of random weights, as far as the lean forward looks at one: two heads, one KV head, eight wide."""
+    torch.manual_seed(0)
+
+    def weight(*shape: int) -> SimpleNamespace:
+        return SimpleNamespace(weight=torch.randn(*shape) / shape[-1] ** 0.5)
+
+    def layer(number: int) -> SimpleNamespace:
+        attention = SimpleNamespace(
+            num_heads=2, num_kv_heads=1, head_dim=8, attn=SimpleNamespace(layer_id=number, scaling=0.35),
+            rotary_emb=SimpleNamespace(cos_sin_cache=torch.randn(50, 8)), qkv_proj=weight(32, hidden),
+            q_norm=weight(8), k_norm=weight(8), o_proj=weight(hidden, 16),
+        )  # fmt: skip
+        mlp = SimpleNamespace(gate_up_proj=weight(40, hidden), down_proj=weight(hidden, 20))
+        norms = {"input_layernorm": weight(hidden), "post_attention_layernorm": weight(hidden)}
+        return SimpleNamespace(self_attn=attention, mlp=mlp, **norms)
+
+    return SimpleNamespace(
+        embed_tokens=torch.nn.Embedding(99, hidden),
+        norm=SimpleNamespace(weight=torch.ones(hidden), variance_epsilon=1e-6),
+        layers=[layer(number) for number in range(layers)],
+    )
+
+
+@torch.no_grad()
+def test_what_an_eagle3_head_drafts_from(monkeypatch):
+    """What goes into layer i is what a model of i layers gives out, before its last norm."""
+    attend = lambda attention, q, k, v: q.flatten(1) + v.repeat(1, 2, 1).flatten(1)  # noqa: E731
+    monkeypatch.setattr(Qwen3Forward, "_attention", lambda *_: attend)
+    model, ids, positions = a_model(4), torch.tensor([5, 98, 7]), torch.tensor([3, 4, 5])
+    plain = Qwen3Forward(model)(ids, positions, None)
+    hidden, aux = Qwen3Forward(model)(ids, positions, None, captured=[1, 3])
+    assert torch.equal(hidden, plain) and len(aux) == 2
+    for state, layers in zip(aux, (1, 3), strict=True):
+        shorter = Qwen3Forward(SimpleNamespace(**{**vars(model), "layers": model.layers[:layers]}))
+        expected = shorter(ids, positions, None)
+        normed = state * torch.rsqrt((state * state).mean(-1, keepdim=True) + 1e-6)
+        torch.testing.assert_close(normed, expected)
 
 
 def test_every_operator_of_the_package_is_registered():
