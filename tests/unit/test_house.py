@@ -24,6 +24,7 @@ LAYERS = (
     {"runtimes", "tasks", "results"},
     {"connect"},
     {"runner"},
+    {"simulated"},
     {"cli"},
 )
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}

@@ -1,0 +1,94 @@
+"""Faults to order: what a simulated runtime does wrong, how often, and from when on."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from lr_sglang.errors import ConfigError
+from lr_sglang.tables import Table, need
+
+Kind = Literal["late", "fail", "busy", "hang", "die", "garbage"]
+
+
+@dataclass(frozen=True)
+class Fault(Table):
+    """One order.
+
+    Attributes:
+        kind: ``late`` takes ``seconds`` more; ``fail`` is an error status, ``busy`` the one of a full server; ``hang``
+            never answers; ``die`` is the end of the runtime; ``garbage`` is an answer that is no generation.
+        share: of the requests, drawn with a seed.
+        times: at most so many; None is always.
+        after: so many requests that go well at first.
+    """
+
+    kind: Kind
+    share: float = 1.0
+    times: int | None = None
+    after: int = 0
+    seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        need(0 < self.share <= 1, "share: must be in (0, 1]")
+        need(self.times is None or self.times >= 1, "times: must be at least 1")
+        need(self.after >= 0, "after: must be 0 or more")
+        need(0 <= self.seconds < math.inf, "seconds: must be 0 or more")
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """From ``late:share=0.1,seconds=2``.
+
+        Raises:
+            ConfigError: it is no fault.
+        """
+        kind, _, rest = text.partition(":")
+        table: dict[str, Any] = {"kind": kind}
+        for part in filter(None, rest.split(",")):
+            key, _, value = part.partition("=")
+            try:
+                table[key.strip()] = int(value) if key.strip() in ("times", "after") else float(value)
+            except ValueError:
+                hint = f"such as late:share=0.1,seconds=2; kinds: {', '.join(get_args(Kind))}"
+                raise ConfigError(f"fault {text!r}: {part!r} is not KEY=NUMBER", hint=hint) from None
+        return cls.from_dict(table, f"fault {kind}")
+
+
+class Faults:
+    """What a runtime has been ordered to do wrong. Thread-safe."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._orders: list[list[Any]] = []  # fault, requests seen, times left
+        self._draw = random.Random(seed)
+        self._lock = threading.Lock()
+        self.dead = False
+
+    def order(self, fault: Fault) -> None:
+        """From the next request on."""
+        with self._lock:
+            self._orders.append([fault, 0, fault.times])
+
+    def clear(self) -> None:
+        """Everything is well again."""
+        with self._lock:
+            self._orders.clear()
+            self.dead = False
+
+    def next(self) -> Fault | None:
+        """What is wrong with the request that comes now; the first order that applies."""
+        if not self._orders:
+            return None
+        with self._lock:
+            for order in self._orders:
+                fault, seen, left = order
+                order[1] += 1
+                if seen < fault.after or left == 0 or (fault.share < 1 and self._draw.random() >= fault.share):
+                    continue
+                if left is not None:
+                    order[2] -= 1
+                self.dead = self.dead or fault.kind == "die"
+                return fault
+        return None

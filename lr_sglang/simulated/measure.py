@@ -1,0 +1,192 @@
+"""Measures the controller: the real programs over simulated runtimes, against the least time that there can be.
+
+Everything but the runtimes is what a real run has: the runner, SGLang's interpreter, the backend, the verifier.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from lr_sglang.config import Lookahead, Sampling
+from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.results.record import Record
+from lr_sglang.runner import Runner, Settings
+from lr_sglang.simulated.many import alone, answer_all
+from lr_sglang.simulated.model import Writer
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.tasks import Question
+from lr_sglang.tasks.plan import plan
+from lr_sglang.tasks.prompts import messages
+
+MODE = "lookahead"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one process did.
+
+    Attributes:
+        seconds, bound, alone: of each answer: as it was, as it could be, and without lookahead.
+        calls: requests by role; ``steps`` were delivered.
+        wall, cpu: seconds of the process, from the first question to the last answer.
+        threads: at most at once, ``megabytes`` of memory likewise; ``grown`` of them in the second half of the run.
+    """
+
+    seconds: list[float]
+    bound: list[float]
+    alone: list[float]
+    steps: int
+    judged: int
+    accepted: int
+    calls: dict[str, int]
+    wall: float
+    cpu: float
+    threads: int
+    megabytes: float
+    grown: float
+    errors: list[str] = field(default_factory=list)
+
+
+def questions(count: int) -> list[Question]:
+    """Questions that simulated models answer."""
+    return [Question(f"simulated-{n}", f"Simulated question {n}?") for n in range(count)]
+
+
+def numbers(writer: Writer, asked: Sequence[Question]) -> list[int]:
+    """Under which number a simulated model knows them."""
+    chat = writer.words.tokenizer.chat
+    return [writer.words.number(chat(messages(question.question), True).ids) for question in asked]
+
+
+def measure(simulation: Simulation, look: Lookahead, count: int = 1, processes: int = 1) -> list[Shard]:
+    """Answers ``count`` questions at once, in one process or several.
+
+    Raises:
+        ConfigError: what several processes cannot do.
+    """
+    asked = questions(count)
+    if processes == 1:
+        return [shard(simulation, look, asked)]
+    if not simulation.engine().steady:
+        raise ConfigError(
+            "several processes have runtimes of their own",
+            hint="leave out --batch-slowdown and --slots, or --processes",
+        )
+    parts = [part for n in range(processes) if (part := asked[n::processes])]
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(parts), mp_context=fresh) as pool:
+        return list(pool.map(shard, [simulation] * len(parts), [look] * len(parts), parts))
+
+
+def shard(simulation: Simulation, look: Lookahead, asked: Sequence[Question]) -> Shard:
+    """Answers questions at once in this process.
+
+    Raises:
+        LookaheadError: an answer failed.
+    """
+    writer = Writer(simulation.model)
+    known = numbers(writer, asked)
+    roles = simulated_roles(simulation, writer)
+    settings = Settings(lookahead=look, sampling=Sampling(seed=simulation.model.seed))
+    watch = _Watch()
+    records: dict[str, Record] = {}
+    with Runner(roles, settings, len(asked)) as runner, watch:
+        for record in runner.run(plan(asked, [MODE]), watch.look):
+            records[record["question_id"]] = record
+    made = [records[question.id] for question in asked]
+    for record in made:
+        if error := record["error"]:
+            raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
+    return Shard(
+        seconds=[record["seconds"] for record in made],
+        bound=[answer.seconds for answer in answer_all(simulation, look, known, writer)],
+        alone=alone(simulation, known, writer),
+        steps=sum(len(record["steps"]) for record in made),
+        judged=sum(record["judged"] for record in made),
+        accepted=sum(record["accepted"] for record in made),
+        calls={role: sum(record["tokens"][role]["calls"] for record in made) for role in roles},
+        wall=watch.wall,
+        cpu=watch.cpu,
+        threads=watch.threads,
+        megabytes=watch.memory[-1] if watch.memory else 0.0,
+        grown=watch.grown,
+    )
+
+
+class _Watch:
+    """Looks at this process while it works."""
+
+    def __init__(self) -> None:
+        self.threads, self.memory = 0, list[float]()
+        self.wall = self.cpu = 0.0
+
+    def __enter__(self) -> _Watch:
+        self._began, self._used = time.monotonic(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.look()
+        self.wall, self.cpu = time.monotonic() - self._began, time.process_time() - self._used
+
+    def look(self) -> None:
+        """About once a second."""
+        self.threads = max(self.threads, threading.active_count())
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self.memory.append(peak / (2**20 if sys.platform == "darwin" else 2**10))
+
+    @property
+    def grown(self) -> float:
+        """Megabytes that the second half of the run added."""
+        return self.memory[-1] - self.memory[len(self.memory) // 2] if self.memory else 0.0
+
+
+def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> dict[str, Any]:
+    """The figures of a measurement, ready for JSON."""
+    from lr_sglang.theory import speedup
+
+    every = [one for part in shards for one in zip(part.seconds, part.bound, part.alone, strict=True)]
+    seconds, bound, without = (sum(column) / len(every) for column in zip(*every, strict=True))
+    each = sorted(least / taken for taken, least, _ in every)
+    steps, calls = sum(part.steps for part in shards), {r: sum(p.calls[r] for p in shards) for r in shards[0].calls}
+    wall, cpu, total = max(p.wall for p in shards), sum(p.cpu for p in shards), sum(calls.values())
+    waits = simulation.judge_seconds / simulation.step_seconds if look.verifier == "judge" else 0.0
+    return {
+        "simulated": True,
+        "questions": len(every),
+        "processes": len(shards),
+        "lookahead": look.to_dict(),
+        "simulation": simulation.to_dict(),
+        "seconds": seconds,
+        "speedup": without / seconds,
+        "bound": {
+            "event_driven": without / bound,
+            "formula": speedup(look.schedule, simulation.model.alpha[-1], simulation.c1, look.depth, waits),
+        },
+        "efficiency": bound / seconds,
+        "efficiency_worst": each[0],
+        "efficiency_best": each[-1],
+        "alpha": sum(p.accepted for p in shards) / max(1, sum(p.judged for p in shards)),
+        "per_step": {
+            "target_branches": calls["target"] / steps,
+            "draft_branches": calls["draft"] / steps,
+            "judge_calls": calls["judge"] / steps,
+        },
+        "wall_seconds": wall,
+        "cpu_seconds": cpu,
+        "cpu_share": cpu / wall,
+        "calls": total,
+        "calls_per_second": total / wall,
+        "cpu_ms_per_call": 1000 * cpu / total,
+        "threads": max(p.threads for p in shards),
+        "megabytes": sum(p.megabytes for p in shards),
+        "megabytes_grown": sum(p.grown for p in shards),
+    }

@@ -1,0 +1,169 @@
+"""What simulated models write: drawn from a seed, the question, the position and the version, and from nothing else.
+
+So the same steps are written, and the same drafts agree, whatever the timing: on the real clock, on the virtual one,
+and in another process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal, NamedTuple
+
+from lr_sglang.simulated.words import BASE, HEAD, NUMBERS, Head, Words, pocket_words
+from lr_sglang.tables import Table, need
+
+TARGET = 0  # the version that the target writes of every step; drafts are versions from 1
+Finish = Literal["delimiter", "end", "length"]
+
+
+@dataclass(frozen=True)
+class Model(Table):
+    """What target, draft and judge of one simulation know.
+
+    Attributes:
+        alpha: share of drafts that agree, by position; the last holds for all positions after it.
+        trace: by question, which positions' drafts agree, in place of ``alpha``; begun again where it ends.
+        steps: of an answer.
+        tokens: of a step, on average, its blank line among them.
+        spread: how much they vary: standard deviation over mean, log-normal; 0 is not at all.
+        own_words: a draft that agrees says it in other words, so that a judge is needed; else in the very same.
+        width: drafted alternatives per step; with more than one they follow from the sampling seeds.
+    """
+
+    alpha: tuple[float, ...] = (0.63,)
+    trace: tuple[tuple[bool, ...], ...] = ()
+    steps: int = 300
+    tokens: int = 24
+    spread: float = 0.0
+    own_words: bool = True
+    width: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        need(bool(self.alpha) and all(0 <= a <= 1 for a in self.alpha), "alpha: must be in [0, 1], one or more")
+        need(all(self.trace), "trace: a question without positions")
+        need(1 <= self.steps < NUMBERS, f"steps: must be in 1..{NUMBERS - 1}")
+        need(self.tokens > HEAD, f"tokens: a step has at least {HEAD + 1}")
+        need(0 <= self.spread <= 2, "spread: must be in 0..2")
+
+    def agrees(self, question: int, position: int, version: int) -> bool:
+        """Whether a version of a step means what the target's means."""
+        if version == TARGET:
+            return True
+        if self.trace:
+            row = self.trace[question % len(self.trace)]
+            return row[position % len(row)]
+        alpha = self.alpha[min(position, len(self.alpha) - 1)]
+        return _uniform(self._noise("agrees", question, position, version, 8)) < alpha
+
+    def version(self, role: str, seed: int | None = None) -> int:
+        """Which version a role writes."""
+        if role != "draft":
+            return TARGET
+        return 1 if self.width == 1 or seed is None else 1 + seed % (BASE - 1)
+
+    def step(self, words: Words, question: int, position: int, version: int) -> tuple[int, ...]:
+        """The tokens of one version of a step."""
+        agrees = self.agrees(question, position, version)
+        if agrees and not self.own_words:
+            version = TARGET
+        noise = self._noise("step", question, position, version, 8 + self.longest)
+        length = self._length(_uniform(noise[:8]))
+        meaning = self._noise("means", question, position, TARGET, 1)[0] % BASE
+        head = Head(question, position, version, meaning if agrees else (meaning + version) % BASE)
+        last = words.eos if position >= self.steps - 1 else words.delimiter
+        return (*words.head(head), *words.filler(noise[8 : 8 + length - HEAD - 1]), last)
+
+    @property
+    def longest(self) -> int:
+        """Tokens that no step has more of."""
+        return self.tokens if not self.spread else 6 * self.tokens
+
+    def _length(self, uniform: float) -> int:
+        if not self.spread:
+            return self.tokens
+        sigma = math.sqrt(math.log(1 + self.spread**2))
+        drawn = NormalDist(-(sigma**2) / 2, sigma).inv_cdf(min(max(uniform, 1e-9), 1 - 1e-9))
+        return min(max(HEAD + 1, round(self.tokens * math.exp(drawn))), self.longest)
+
+    def _noise(self, what: str, question: int, position: int, version: int, size: int) -> bytes:
+        key = f"{self.seed}/{what}/{question}/{position}/{version}"
+        return hashlib.shake_128(key.encode()).digest(size)
+
+
+def _uniform(noise: bytes) -> float:
+    return int.from_bytes(noise[:8], "big") / 2**64
+
+
+class Place(NamedTuple):
+    """Where an answer is: ``offset`` tokens into a version of a step (0: before it, and the version is open)."""
+
+    question: int
+    position: int = 0
+    version: int = TARGET
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a role wrote: tokens, why it stopped, and where the answer is then."""
+
+    ids: tuple[int, ...]
+    finish: Finish
+    place: Place
+
+
+class Writer:
+    """Writes for every role.
+
+    Args:
+        model: what there is to write.
+        words: how to write it.
+    """
+
+    def __init__(self, model: Model, words: Words | None = None) -> None:
+        self.model, self.words = model, words or pocket_words()
+
+    def place(self, prompt: Sequence[int]) -> Place:
+        """Where a prompt ends."""
+        words, size = self.words, len(prompt)
+        for at in range(size - 1, max(-1, size - 2 * self.model.longest - 1), -1):
+            if prompt[at] == words.start and (head := words.read(prompt[at : at + HEAD])):
+                offset = size - at
+                if words.delimiter in prompt[at + HEAD :]:
+                    return Place(head.question, head.position + 1)
+                return Place(head.question, head.position, head.version, offset)
+        return Place(words.number(prompt))
+
+    def write(self, place: Place, version: int, most: int, one_step: bool) -> Written:
+        """Goes on from a place.
+
+        Args:
+            version: that the role writes.
+            most: tokens.
+            one_step: whether a blank line ends it.
+        """
+        ids: list[int] = []
+        question, position, now, offset = place
+        while True:
+            now = now if offset else version
+            rest = self.model.step(self.words, question, position, now)[offset:]
+            room = most - len(ids)
+            ids += rest[:room]
+            if len(rest) > room:
+                return Written(tuple(ids), "length", Place(question, position, now, offset + room))
+            position, offset, last = position + 1, 0, rest[-1]
+            if last == self.words.eos:
+                return Written(tuple(ids), "end", Place(question, position))
+            if one_step:
+                return Written(tuple(ids), "delimiter", Place(question, position))
+
+    def judge(self, text: str) -> str:
+        """The label for the last two steps that a judge's prompt shows; it has opened the label with a bracket."""
+        heads = self.words.find(text)[-2:]
+        alike = len(heads) == 2 and heads[0][:2] == heads[1][:2] and heads[0].meaning == heads[1].meaning
+        return "aligned" if alike else "unaligned"

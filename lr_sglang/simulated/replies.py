@@ -1,0 +1,74 @@
+"""What a simulated runtime answers to /generate, in the form of SGLang's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lr_sglang.simulated.model import Place, Writer
+
+# Meta_info and server_info of everything simulated say so.
+MARK = {"simulated": True}
+WHOLE = 128  # SGLang's own max_new_tokens
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer that is still to take its time.
+
+    Attributes:
+        ids: all tokens that it will have.
+        finish: its finish_reason then.
+        end: where the answer is then; of no meaning for a judge.
+    """
+
+    ids: tuple[int, ...]
+    finish: dict[str, Any]
+    prompt_tokens: int
+    end: Place
+    trimmed: int = 0
+
+
+def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
+    """The answer of a role.
+
+    Args:
+        payload: of /generate, with ``input_ids``.
+    """
+    prompt, sampling = payload["input_ids"], payload.get("sampling_params") or {}
+    words, most = writer.words, int(sampling.get("max_new_tokens") or WHOLE)
+    if role == "judge":
+        label = words.tokenizer.encode(writer.judge(words.tokenizer.decode(prompt)))
+        return Reply(label[:most], {"type": "length", "length": most}, len(prompt), Place(0))
+    one_step = bool(sampling.get("stop"))
+    version = writer.model.version(role, sampling.get("sampling_seed"))
+    written = writer.write(writer.place(prompt), version, most, one_step)
+    finish: dict[str, Any] = {
+        "delimiter": {"type": "stop", "matched": sampling.get("stop")},
+        "end": {"type": "stop", "matched": words.eos},
+        "length": {"type": "length", "length": most},
+    }[written.finish]
+    keeps = written.finish == "length" or sampling.get("no_stop_trim")
+    return Reply(written.ids, finish, len(prompt), written.place, 0 if keeps else 1)
+
+
+def body(writer: Writer, made: Reply, share: float = 1.0, cached: int | None = None, rid: str = "") -> dict[str, Any]:
+    """The JSON of an answer.
+
+    Args:
+        share: of its tokens that there are when it is aborted.
+        cached: tokens of the prompt that did not have to be computed, if that is known.
+    """
+    aborted = share < 1
+    ids = made.ids[: int(share * len(made.ids))] if aborted else made.ids
+    shown = ids if aborted or not made.trimmed else ids[: -made.trimmed]
+    meta = {
+        "id": rid,
+        "finish_reason": {"type": "abort", "message": "aborted"} if aborted else made.finish,
+        "prompt_tokens": made.prompt_tokens,
+        "completion_tokens": len(ids),
+        **MARK,
+    }
+    if cached is not None:
+        meta["cached_tokens"] = cached
+    return {"text": writer.words.tokenizer.decode(shown), "output_ids": list(ids), "meta_info": meta}

@@ -1,0 +1,48 @@
+"""The numbers of a simulation: what the models write, and how long everything takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from lr_sglang.simulated.engine import Engine
+from lr_sglang.simulated.model import Model
+from lr_sglang.tables import Table, need
+
+
+@dataclass(frozen=True)
+class Simulation(Table):
+    """Three simulated runtimes.
+
+    Attributes:
+        step_seconds: the target's, for a step of the average length, alone; its tokens take equal parts of it.
+        c1: of that, what the draft takes for as many tokens.
+        judge_seconds: of a verdict.
+        slowdown: what each further request at once costs the others, on every runtime: 0.01 is one in a hundred.
+        slots: requests that each runtime serves at a time; None is any number.
+    """
+
+    model: Model = field(default_factory=Model)
+    step_seconds: float = 0.2
+    c1: float = 0.1
+    judge_seconds: float = 0.04
+    slowdown: float = 0.0
+    slots: int | None = None
+
+    def __post_init__(self) -> None:
+        need(0 < self.step_seconds < math.inf, "step_seconds: must be more than 0")
+        need(0 <= self.c1 < math.inf, "c1: must be 0 or more")
+        need(0 <= self.judge_seconds < math.inf, "judge_seconds: must be 0 or more")
+        need(0 <= self.slowdown < math.inf, "slowdown: must be 0 or more")
+        need(self.slots is None or self.slots >= 1, "slots: must be at least 1")
+
+    def work(self, role: str, tokens: int) -> float:
+        """Seconds that a role takes for so many tokens, alone."""
+        if role == "judge":
+            return self.judge_seconds
+        seconds = self.step_seconds * tokens / self.model.tokens
+        return seconds * self.c1 if role == "draft" else seconds
+
+    def engine(self) -> Engine:
+        """One runtime's."""
+        return Engine(self.slowdown, self.slots)

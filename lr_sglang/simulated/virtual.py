@@ -1,0 +1,170 @@
+"""The virtual clock: the same step tree, schedules and policy over an event queue. No threads, no waiting.
+
+Only what touches a runtime is replaced (``lr_sglang.answer.Answer``, the interpreter, the transport), and nothing here
+takes time but the simulated models. So the time of an answer is the least that its schedule can need: the bound that a
+controller on the real clock is measured against.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any, cast
+
+from lr_sglang import policy
+from lr_sglang.config import ROLES, Lookahead
+from lr_sglang.job import Job
+from lr_sglang.simulated.engine import Engine, Ticket
+from lr_sglang.simulated.model import Place, Writer, Written
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.words import HEAD
+from lr_sglang.steps import Ending, Step
+from lr_sglang.tree import Branch, Node, Pair, StepTree, Verdict, without_a_judge
+
+_ENDINGS = {"delimiter": Ending.DELIMITER, "end": Ending.END, "length": Ending.CAP}
+_BUDGET = 2**30
+
+
+class World:
+    """Runtimes on a clock that jumps from one event to the next.
+
+    Args:
+        simulation: the numbers.
+        look: how far answers look ahead; its verifier is ``judge`` or ``exact``.
+        answers: how many share the runtimes' slots.
+    """
+
+    def __init__(self, simulation: Simulation, look: Lookahead, answers: int = 1, writer: Writer | None = None) -> None:
+        self.simulation, self.look = simulation, look
+        self.writer = writer or Writer(simulation.model)
+        self.engines: dict[str, Engine] = {role: simulation.engine() for role in ROLES}
+        self.now = 0.0
+        self.share = policy.share(simulation.slots, None, look, answers)
+
+    def start(self, role: str, work: float, owner: Any) -> Ticket:
+        """One more request."""
+        ticket = Ticket(work, owner)
+        self.engines[role].add(self.now, ticket)
+        return ticket
+
+    def stop(self, role: str, ticket: Ticket) -> None:
+        """Nobody wants it any more."""
+        self.engines[role].remove(self.now, ticket)
+
+    def tick(self) -> VirtualAnswer:
+        """Goes on to the next event; returns the answer that it belongs to."""
+        engines = [engine for engine in self.engines.values() if engine.next_due() < math.inf]
+        engine = min(engines, key=Engine.next_due)
+        self.now, ticket = engine.next_due(), cast(Ticket, engine.head())
+        engine.remove(self.now, ticket)
+        answer, event = ticket.owner
+        answer.inbox.append(event)
+        return cast(VirtualAnswer, answer)
+
+
+class VirtualAnswer:
+    """Stands for ``lr_sglang.answer.Answer`` in a world.
+
+    Attributes:
+        seconds: when the last step was kept.
+        calls: requests by role.
+    """
+
+    def __init__(self, world: World, question: int, name: str = "") -> None:
+        look = world.look
+        self.world, self.job = world, Job(look, question=name)
+        self.tree = StepTree(look.depth, look.width, _BUDGET, look.half_sentence_guard)
+        self.tree.root.state = Place(question)
+        self.ended, self.seconds, self.kept = False, 0.0, 0
+        self.inbox: deque[tuple[Node, Node | None, Written | Verdict]] = deque()
+        self.open: dict[Any, tuple[str, Ticket]] = {}
+        self.calls: dict[str, int] = dict.fromkeys(ROLES, 0)
+
+    def free(self, role: str, steps: int = 1) -> bool:
+        """As ``Answer.free``."""
+        running = sum(kind == role for kind, _ in self.open.values())
+        return self.world.share is None or not running or running + steps <= self.world.share
+
+    def branch(self, role: str, node: Node, child: Node | None = None) -> Branch:
+        """As ``Answer.branch``."""
+        alternative = child.alternative if child else 0
+        seed = self.job.seed(role, node.position, node.corrections, node.lineage, alternative)
+        place = node.state
+        most = min(self.world.look.max_step_tokens, self.tree.room(node))
+        written = self.world.writer.write(place, self.world.writer.model.version(role, seed), most, True)
+        branch = Branch(role, node.position, alternative, seed)
+        self._begin(branch, role, len(written.ids), (node, child, written))
+        return branch
+
+    def ask(self, child: Node, pair: Pair) -> None:
+        """As ``Answer.ask``, with a judge that sees what the model knows."""
+        assert child.parent is not None
+        child.verdict = without_a_judge(pair)
+        if child.verdict is not None:
+            return
+        same = pair.target.ids == pair.draft.ids
+        if same or self.world.look.verifier == "exact":
+            child.verdict = Verdict(same, "exact")
+            return
+        heads = [self.world.writer.words.read(step.ids[:HEAD]) for step in (pair.target, pair.draft)]
+        agrees = None not in heads and len({head.meaning for head in heads if head}) == 1
+        child.asked = child
+        self._begin(child, "judge", 1, (child.parent, child, Verdict(agrees, "judge")))
+
+    def _begin(self, key: Any, role: str, tokens: int, event: Any) -> None:
+        self.calls[role] += 1
+        work = self.world.simulation.work(role, tokens)
+        self.open[key] = role, self.world.start(role, work, (self, (key, *event)))
+
+    def first_done(self) -> Node:
+        """As ``Answer.first_done``; the world goes on until there is something."""
+        while not self.inbox:
+            self.world.tick()
+        return self.take()
+
+    def all_done(self) -> list[Node]:
+        """As ``Answer.all_done``."""
+        nodes = []
+        while self.open:
+            nodes.append(self.first_done())
+        return list(dict.fromkeys(nodes))
+
+    def take(self) -> Node:
+        """What has come, and what follows from it for the tree."""
+        key, node, child, result = cast(Any, self.inbox.popleft())
+        if self.open.pop(key, None) is None:
+            return node  # stopped in the very moment it came
+        if isinstance(result, Verdict):
+            child.verdict = result
+            return node
+        step = Step("", result.ids, _ENDINGS[result.finish])
+        if child is None:
+            node.target, node.target_state = step, result.place
+            for late in node.children:
+                if late.step is None and late.verdict is None:
+                    late.verdict = Verdict(False, "late")
+        elif child.verdict is None:
+            child.state = result.place
+            self.tree.drafted(child, step)
+        return node
+
+    def cancel_all_but_chosen(self, node: Node) -> None:
+        """As ``Answer.cancel_all_but_chosen``."""
+        for child in (c for c in node.children if c is not node.chosen):
+            for below in child.subtree():
+                below.dropped = True
+                for key in (below.drafting, below.expanding, below):
+                    if key is not None and key in self.open:
+                        self.world.stop(*self.open.pop(key))
+
+    def keep(self, node: Node) -> None:
+        """As ``Answer.keep``."""
+        self.kept, self.seconds = self.kept + 1, self.world.now
+        self.ended = self.tree.ends(node)
+        node.parent = None
+
+    def land(self) -> None:
+        """As at the end of ``Answer``: nothing is left running."""
+        for role, ticket in self.open.values():
+            self.world.stop(role, ticket)
+        self.open.clear()

@@ -1,0 +1,126 @@
+"""The words that simulated models write: each is one token, and the first few of a step say which step it is.
+
+A step reads ``So the cost has many each ... <blank line>``. Its head is a question's number, the position, which
+version of the step it is, what it means, and a check. So a simulated runtime needs no memory: the prompt tells it where
+it is, in whatever process, and a simulated judge reads in two steps whether they mean the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from lr_sglang.chat import ModelTokenizer, load_tokenizer
+from lr_sglang.errors import SetupError
+from lr_sglang.pocket import weights
+from lr_sglang.steps import DELIMITER
+
+# A number has two digits, each of them a word.
+BASE = 200
+NUMBERS = BASE * BASE
+_START = "So"
+# Start, question (2), position (2), version, meaning, check.
+HEAD = 8
+
+
+class Head(NamedTuple):
+    """What the first words of a step say."""
+
+    question: int
+    position: int
+    version: int
+    meaning: int
+
+
+@dataclass(frozen=True)
+class Words:
+    """A tokenizer's words.
+
+    Attributes:
+        known: ids of ``BASE`` words, each with a space before it.
+        start, delimiter, eos: ids that begin a step, and that end one or everything.
+    """
+
+    tokenizer: ModelTokenizer
+    known: tuple[int, ...]
+    start: int
+    delimiter: int
+    eos: int
+
+    @cached_property
+    def value(self) -> dict[int, int]:
+        """The digit that a word stands for."""
+        return {token: digit for digit, token in enumerate(self.known)}
+
+    @cached_property
+    def spelled(self) -> dict[str, int]:
+        """The same, by the word as it is written."""
+        return {self.tokenizer.decode((token,)).strip(): digit for token, digit in self.value.items()}
+
+    def head(self, head: Head) -> tuple[int, ...]:
+        """The first words of a step."""
+        digits = (*divmod(head.question, BASE), *divmod(head.position, BASE), head.version, head.meaning)
+        return (self.start, *(self.known[digit] for digit in (*digits, _check(digits))))
+
+    def filler(self, noise: bytes) -> list[int]:
+        """Words that say nothing."""
+        return [self.known[byte % BASE] for byte in noise]
+
+    def read(self, ids: Sequence[int]) -> Head | None:
+        """The head that ``ids`` begin with, if they do."""
+        if len(ids) < HEAD or ids[0] != self.start:
+            return None
+        return _head([self.value.get(token) for token in ids[1:HEAD]])
+
+    def find(self, text: str) -> list[Head]:
+        """The heads of all steps in a text, such as a judge is shown."""
+        found = (_head([self.spelled.get(word) for word in hit.split()[1:]]) for hit in _HEADS.findall(text))
+        return [head for head in found if head is not None]
+
+    def number(self, prompt: Sequence[int]) -> int:
+        """A question's number, from the prompt that asks it."""
+        digest = hashlib.blake2b(array("i", prompt).tobytes(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % NUMBERS
+
+
+_HEADS = re.compile(rf"\b{_START}(?: [A-Za-z]+){{{HEAD - 1}}}")
+
+
+def _check(digits: Sequence[int]) -> int:
+    return sum((place + 3) * digit for place, digit in enumerate(digits)) % BASE
+
+
+def _head(digits: list[int | None]) -> Head | None:
+    known = [digit for digit in digits if digit is not None]
+    if len(known) != HEAD - 1 or _check(known[:-1]) != known[-1]:
+        return None
+    return Head(known[0] * BASE + known[1], known[2] * BASE + known[3], known[4], known[5])
+
+
+@lru_cache(maxsize=1)
+def pocket_words() -> Words:
+    """The words of the pocket models' tokenizer, which every installation has."""
+    from lr_sglang.pocket.tokenizer import END, SPECIALS, VOCABULARY  # with transformers, which takes seconds
+
+    tokenizer = load_tokenizer(tokenizer_path())
+    known = [token for token in range(VOCABULARY) if _is_word(tokenizer, token)]
+    start, delimiter = tokenizer.encode(_START), tokenizer.encode(DELIMITER)
+    if len(known) < BASE or len(start) != 1 or len(delimiter) != 1:
+        raise SetupError("the pocket tokenizer lacks words that simulated models need", hint="reinstall lr-sglang")
+    return Words(tokenizer, tuple(known[:BASE]), start[0], delimiter[0], SPECIALS.index(END))
+
+
+def tokenizer_path() -> str:
+    """Where the tokenizer is that clients of a simulated runtime need."""
+    return str(weights("target"))
+
+
+def _is_word(tokenizer: ModelTokenizer, token: int) -> bool:
+    text = tokenizer.decode((token,))
+    plain = len(text) > 3 and text[0] == " " and text[1:].isalpha() and text.isascii()
+    return plain and tokenizer.encode(text) == (token,)
