@@ -1,0 +1,102 @@
+"""Options of a simulation, which ``bench simulated`` and ``simulate`` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lr_sglang.cli.options import together
+from lr_sglang.errors import ConfigError, RecordError
+
+if TYPE_CHECKING:
+    from lr_sglang.simulated.simulation import Simulation
+
+
+class Shares(click.ParamType):
+    """``0.63``, or one share for each position: ``0.9,0.7,0.5``."""
+
+    name = "SHARE[,SHARE]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(float(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r}: give a share such as 0.63, or one for each position: 0.9,0.7,0.5", param, ctx)
+
+
+simulation = together(
+    click.option(
+        "--alpha", type=Shares(), default="0.63", show_default=True, help="Drafted steps that agree; or by position."
+    ),
+    click.option("--trace", type=click.Path(path_type=Path), metavar="DIR", help="Which agree, from a run's records."),
+    click.option("--c1", type=float, default=0.1, show_default=True, help="Time of a drafted step / of a target step."),
+    click.option("--step-seconds", type=float, default=0.2, show_default=True, help="Of a target step alone."),
+    click.option("--judge-seconds", type=float, default=0.04, show_default=True, help="Of a verdict."),
+    click.option("--steps", type=int, default=300, show_default=True, help="Of an answer."),
+    click.option("--step-tokens", type=int, default=24, show_default=True, help="Of a step, on average."),
+    click.option(
+        "--spread", type=float, default=0.0, show_default=True, help="Of steps' lengths: standard deviation / mean."
+    ),
+    click.option("--same-words", is_flag=True, help="Drafts that agree are the very same: no judge is needed."),
+    click.option(
+        "--batch-slowdown", type=float, default=0.0, show_default=True, help="What each further request costs others."
+    ),
+    click.option("--slots", type=int, help="Requests that a runtime serves at a time.  [default: any number]"),
+    click.option("--width", type=int, default=1, show_default=True, help="Drafted alternatives per step."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of everything that is drawn."),
+)
+
+
+def simulation_of(given: dict[str, Any]) -> Simulation:
+    """What the options say.
+
+    Raises:
+        ConfigError: a value that cannot be.
+        RecordError: there are no records to trace.
+    """
+    from lr_sglang.simulated.model import Model
+    from lr_sglang.simulated.simulation import Simulation
+
+    model = Model(
+        alpha=given["alpha"],
+        trace=traced(given["trace"]) if given["trace"] else (),
+        steps=given["steps"],
+        tokens=given["step_tokens"],
+        spread=given["spread"],
+        own_words=not given["same_words"],
+        width=given["width"],
+        seed=given["seed"],
+    )
+    return Simulation(
+        model,
+        given["step_seconds"],
+        given["c1"],
+        given["judge_seconds"],
+        given["batch_slowdown"],
+        given["slots"],
+    )
+
+
+def traced(folder: Path) -> tuple[tuple[bool, ...], ...]:
+    """Which drafts were accepted in a run, by answer and position.
+
+    Raises:
+        RecordError: there is no such run.
+        ConfigError: it did not look ahead.
+    """
+    from lr_sglang.results.store import RECORDS, read_records
+
+    path = folder / RECORDS if folder.is_dir() else folder
+    try:
+        records, _ = read_records(path)
+    except OSError as error:
+        hint = f"give the folder of a run, which has {RECORDS}"
+        raise RecordError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
+    rows = [tuple(step["source"] == "draft" for step in r["steps"]) for r in records if r["judged"]]
+    if not rows:
+        raise ConfigError(f"{path} has no answer that looked ahead", hint="give a run of mode lookahead")
+    return tuple(rows)
