@@ -6,6 +6,7 @@ what is resolved without one is compared.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -137,6 +138,30 @@ def plan_of(path: Path, modes: tuple[str, ...] = FOUR):
     return settle({"deployment": str(path), "mode": modes})
 
 
+def benchmark() -> Any:
+    """benchmarks/gpu_modes.py, which is no package."""
+    spec = importlib.util.spec_from_file_location("gpu_modes", ROOT / "benchmarks" / "gpu_modes.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def benchmarked(folder: Path) -> dict[str, list[str]]:
+    """The command lines of the benchmark that tries the four modes on a GPU."""
+    module, found = benchmark(), {}
+    bench = module.Bench(
+        folder, "cuda", 0, 3, 32, 256, 4, "random:0.6", 0.6, 150, 0, {"attention-backend": "triton"}, {}
+    )
+    for size in ("small", "large"):
+        for layer in ("none", *module.LAYERS):
+            path = folder / f"{size}-{layer}.toml"
+            path.write_text(bench._deployment(module.SIZES[size], layer))
+            for role, line in lines(load_deployment(path)).items():
+                found[f"benchmark {size}-{layer} {role}"] = line
+    return found
+
+
 def wrong_line(runtime: Runtime, more: dict[str, Any]) -> list[str]:
     """The line that there would be if nothing were checked."""
     layer = runtime.token_layer
@@ -163,6 +188,7 @@ def answers(cache, tmp_path_factory) -> dict[str, Any]:
         for modes in plan.server_sets(FOUR):
             for role, line in lines(shaped(plan.needed(modes))).items():
                 asked[f"{path.stem} {modes[0]} {role}"] = line
+    asked |= benchmarked(tmp_path_factory.mktemp("benchmark"))
     out = tmp_path_factory.mktemp("answers") / "answers.json"
     done = subprocess.run(
         [sys.executable, "-P", "-c", ASK, str(out)],
@@ -177,7 +203,7 @@ def answers(cache, tmp_path_factory) -> dict[str, Any]:
     return {"asked": asked, **json.loads(out.read_text())}
 
 
-# -- what the examples become
+# -- what the examples become, and the benchmark's deployments
 
 LAYERS = {
     ("qwen3-ngram", "target"): ("NGRAM", None, None, 9, None, "flashinfer"),
@@ -191,6 +217,18 @@ def test_there_is_an_example_for_each_algorithm():
     assert {load_deployment(path).runtimes["target"].token_layer.algorithm for path in LAYERED} == {
         *("ngram", "standalone", "eagle3")
     }
+
+
+def test_sglang_takes_what_the_benchmark_asks_for(answers):
+    mine = [name for name in answers["asked"] if name.startswith("benchmark ")]
+    assert len(mine) == 2 * 4 * 2
+    for name in mine:
+        assert answers[name].get("changed") == {}, (name, answers[name])
+        fields = answers[name]["fields"]
+        layer = name.split()[1].partition("-")[2]
+        layered = layer != "none" and (layer == "ngram" or name.endswith(" target"))
+        assert fields["speculative_algorithm"] == (layer.upper() if layered else None)
+        assert (fields["attention_backend"], fields["load_format"]) == ("triton", "dummy")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
