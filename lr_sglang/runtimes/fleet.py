@@ -18,6 +18,7 @@ from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
 from lr_sglang.runtimes import flags, models, options, platforms, token_layer
 from lr_sglang.runtimes.attach import Attached, attach
+from lr_sglang.runtimes.compiler import need_compiler
 from lr_sglang.runtimes.ports import HOST, Reservation
 from lr_sglang.runtimes.server import ProgressEvent, Server, Stage
 
@@ -135,6 +136,8 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path) -> Reservati
             environ=os.environ,
             where=where,
         )
+        if "NGRAM" in command.argv:
+            need_compiler(role, {**os.environ, **command.env})
     except LookaheadError:
         reservation.release()
         raise

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lr_sglang.backend import RuntimeBackend
-from lr_sglang.config import ROLES
+from lr_sglang.config import ROLES, TokenLayer
 from lr_sglang.connect import connect
 from lr_sglang.runtimes import Fleet, launch, load_deployment, override
 
@@ -45,8 +45,9 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
     deployment = load_deployment("pocket")
     for role in ROLES if MODELS else ():
         deployment = override(deployment, role, f"{MODELS}/{role}")
-    # The target reports when each request entered it, so that its reuse of prefixes is known exactly.
-    target = deployment.runtimes["target"].replace(extra={"enable-metrics": True})
+    # The target reports when each request entered it, so that its reuse of prefixes is known exactly; speculation has
+    # servers of its own (test_zzzz_token_layer.py).
+    target = deployment.runtimes["target"].replace(extra={"enable-metrics": True}, token_layer=TokenLayer())
     deployment = dataclasses.replace(deployment, runtimes={**deployment.runtimes, "target": target})
     with launch(deployment, tmp_path_factory.mktemp("logs"), timeout=280) as fleet:
         roles = connect(fleet)

@@ -35,6 +35,8 @@ LAYERS: dict[str, dict[str, TokenLayer]] = {
     "ngram": {"target": TokenLayer("ngram"), "draft": TokenLayer("ngram", tokens=5, ngram_max=2, topk=1)},
     "standalone": {"target": STANDALONE},
     "tree": {"target": TokenLayer("standalone", draft_model="pocket:draft", steps=3, topk=2, tokens=6)},
+    # a head of random weights: nothing that it drafts is right
+    "eagle3": {"target": TokenLayer("eagle3", draft_model="dummy:pocket-target-eagle3", steps=2, topk=2, tokens=4)},
     "itself": {"target": STANDALONE.replace(draft_model="pocket:target")},
 }
 SAMPLED = Sampling(temperature=0.6, seed=3)
@@ -62,7 +64,8 @@ class Layered:
 def deployment(layers: dict[str, TokenLayer]) -> Deployment:
     pocket = load_deployment("pocket")
     runtimes = {
-        role: pocket.runtimes[role].replace(token_layer=layers.get(role), slots=40) for role in ("target", "draft")
+        role: pocket.runtimes[role].replace(token_layer=layers.get(role, TokenLayer()), slots=40)
+        for role in ("target", "draft")
     }
     return pocket.replace(runtimes=runtimes)
 
@@ -130,7 +133,7 @@ def test_several_tokens_come_of_a_forward_pass(layered: Layered, without: dict[s
         missed, standalone = 1 - total.rate, without["standalone missed"]
         assert missed < 0.7 * standalone  # type: ignore[operator]
     else:
-        assert total.length > (1.05 if layered.name == "ngram" else 1.5)
+        assert total.length > {"ngram": 1.05, "eagle3": 0.99}.get(layered.name, 1.5)
 
 
 def test_eight_at_once_with_some_cancelled_leave_nothing_behind(layered: Layered, without: dict[str, object]) -> None:
