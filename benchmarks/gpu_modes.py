@@ -6,8 +6,10 @@ It needs an installed lr-sglang and a GPU, and downloads nothing: the models are
 `--sizes small,large` dummy:qwen3-32b where 110 GiB of GPU memory are free). Target and draft share one GPU. Each launch
 has its own time limit, and a failure is noted and not the end: after every launch, OUTPUT/results.json and
 OUTPUT/results.md have everything so far, with what the log of a server that died says. With `--device cpu` the same is
-done with the small shapes of the pocket models, on any machine. What FlashInfer would compile for minutes is spared with
-`--flag sampling-backend=pytorch --flag grammar-backend=none`, and CUDA graphs with `--flag disable-cuda-graph`.
+done with the small shapes of the pocket models, on any machine.
+
+`--flag sampling-backend=pytorch --flag grammar-backend=none` spares what FlashInfer would compile for minutes, and
+`--flag disable-cuda-graph` the capture of CUDA graphs.
 
 Random weights say nothing about acceptance. The verifier accepts a share that is given; what the token layer accepts is
 chance; figures are about what one step of each kind costs.

@@ -115,7 +115,8 @@ class TokenLayer(Table):
 class Runtime(Table):
     """One SGLang server: ``model`` (we launch it) or ``url`` (it runs already), never both.
 
-    ``model`` is a path, a hub name, or ``pocket:target`` for a model that ships with the package.
+    ``model`` is a path, a hub name, ``pocket:target`` for a model that ships with the package, or ``dummy:qwen3-32b``
+    for an architecture with random weights (see ``runtimes.shapes``).
     ``tokenizer`` is needed only when a URL's server reports a path that this machine does not have.
     ``token_layer`` is what the modes with one use. ``slots`` are the requests that it runs at a time; None is what
     lookahead can have in flight (see ``policy``).
