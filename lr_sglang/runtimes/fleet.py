@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from lr_sglang.config import Deployment, Runtime, TokenLayer
+from lr_sglang import policy
+from lr_sglang.config import ROLES, Deployment, Runtime, TokenLayer
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
 from lr_sglang.runtimes import flags, models, options, platforms, token_layer
 from lr_sglang.runtimes.attach import Attached, attach
@@ -23,6 +24,9 @@ from lr_sglang.runtimes.ports import HOST, Reservation
 from lr_sglang.runtimes.server import ProgressEvent, Server, Stage
 
 Progress = Callable[[ProgressEvent], None]
+
+# Answers at a time that a token layer's server has slots for, where nobody says how many there will be.
+ANSWERS = 16
 
 
 @dataclass
@@ -125,6 +129,7 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path) -> Reservati
         tokenizer=models.locate(runtime.tokenizer, role) if runtime.tokenizer else None,
         extra={key: _located(key, value, role) for key, value in runtime.extra.items()},
         token_layer=_with_draft(runtime.token_layer, model, role),
+        slots=runtime.slots or _slots(fleet.deployment, role),
     )
     reservation = Reservation(runtime.port, role)
     try:
@@ -150,6 +155,14 @@ def _located(flag: str, value: Any, role: str) -> Any:
     """The token layer's own draft model may be a pocket model or a path too."""
     is_draft = flag.lstrip("-").replace("_", "-") in ("speculative-draft-model", "speculative-draft-model-path")
     return models.locate(value, role) if is_draft and isinstance(value, str) else value
+
+
+def _slots(deployment: Deployment, role: str) -> int | None:
+    """With a token layer SGLang runs 48 requests at a time unless it is told, and our branches would wait unseen."""
+    if not deployment.runtimes[role].token_layer.on:
+        return None
+    roles = [name for name in ROLES if deployment.shared.get(name, name) == role]
+    return sum(policy.slots(deployment.lookahead, name, ANSWERS) for name in roles)
 
 
 def _with_draft(layer: TokenLayer, model: str, role: str) -> TokenLayer:

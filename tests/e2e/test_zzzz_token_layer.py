@@ -5,6 +5,9 @@ One set of servers after the other, after the shared ones are gone: speculation 
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +30,7 @@ from lr_sglang.tasks.plan import Work, plan
 from tests.e2e.conftest import full
 from tests.e2e.test_pocket import load
 
+ROOT = Path(__file__).parents[2]
 PROBLEMS = tasks.load("pocket", limit=50 if full else 6)
 LOOK, LIMITS = Lookahead(depth=4), Limits(max_tokens=300)
 STANDALONE = TokenLayer("standalone", draft_model="pocket:draft", tokens=3)
@@ -175,3 +179,24 @@ def _until(work: Callable[[], list[Record]], stop: Callable[[], None], after: fl
 def test_the_log_names_no_missing_operator(layered: Layered, tmp_path_factory: pytest.TempPathFactory) -> None:
     logs = [path.read_text(errors="replace") for path in Path(tmp_path_factory.getbasetemp()).glob("logs*/*.log")]
     assert logs and not any("has no CPU version in lr-sglang" in text for text in logs)
+
+
+@pytest.mark.timeout(600)
+def test_the_four_modes_side_by_side_on_the_embedded_default(tmp_path: Path) -> None:
+    """As a user calls it: two sets of servers, one after the other, and a table of both layers."""
+    modes = [word for name in ("autoregressive", "sd", "lookahead", "lookahead+sd") for word in ("--mode", name)]
+    command = [sys.executable, ROOT / "cli.py", "run", "--task", "pocket", "--limit", "8" if full else "2", *modes]
+    done = subprocess.run(
+        [*command, "--output", tmp_path / "out"], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    made = [json.loads(line) for line in (tmp_path / "out" / "records.jsonl").read_text("utf-8").splitlines()]
+    assert len(made) == (32 if full else 8) and all(r["error"] is None and r["finish"] == "stop" for r in made)
+    for record in made:
+        layered = record["mode"] in ("sd", "lookahead+sd")
+        sd = record["tokens"]["target"]["sd"]
+        assert (sd["length"] or 1.0) > 1.5 if layered else sd["verified"] == 0
+        layer = record["config"]["runtimes"]["target"]["token_layer"]
+        assert layer["algorithm"] == ("standalone" if layered else "none")
+    for row in ("speed-up", "steps accepted", "SD length, target"):
+        assert row in done.stdout
