@@ -7,7 +7,7 @@ import torch
 
 from lr_sglang.cpu.decode import DecodePlan, Padded, attend_decode, attend_padded, plan_decode
 from lr_sglang.cpu.drafted import plan_drafted
-from lr_sglang.cpu.extend import ExtendPlan, attend_extend, plan_extend
+from lr_sglang.cpu.extend import ExtendPlan, attend_extend, attend_kept, plan_extend
 from lr_sglang.cpu.kept import KeptRows
 
 
@@ -88,26 +88,32 @@ class BatchedAttention:
         plan = self._decode_plan(table, requests, seq_lens, group, 0, keep)
         kept = self._kept if keep and isinstance(plan, Padded) else None
         if kept is not None and isinstance(plan, Padded):
-            kept.begin(plan, seq_lens)
+            kept.begin(plan.rows.view(seq_lens.shape[0], -1), seq_lens)
 
         def step(layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
             k_cache, v_cache = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
             k_cache.index_copy_(0, loc, key)
             v_cache.index_copy_(0, loc, value)
             if kept is not None and isinstance(plan, Padded):
-                return attend_padded(plan, query, *kept.read(layer, plan, k_cache, v_cache, loc), scale)
+                return attend_padded(plan, query, *kept.read(layer, k_cache, v_cache, loc), scale)
             return attend_decode(plan, query, k_cache, v_cache, scale)
 
         return step
 
     def extend_step(self, backend: Any, forward_batch: Any, group: int) -> Callable[..., torch.Tensor]:
         """As decode_step, for a pass with several new tokens per sequence, trees of drafted tokens among them."""
-        self._kept.clear()
         pool, loc = backend.token_to_kv_pool, forward_batch.out_cache_loc
         table, requests = backend.req_to_token_pool.req_to_token, forward_batch.req_pool_indices
         seq_lens, extend_lens, _, tree_mask = backend.extend_metadata
         drafted = plan_drafted(table, requests, seq_lens, extend_lens, group, tree_mask)
         plans = () if drafted else self._extend_plan(table, requests, seq_lens, extend_lens, group, 0, tree_mask)
+        # From one verification of a chain to the next, nothing else writes here. A tree's accepted rows are moved.
+        chain = forward_batch.forward_mode.is_target_verify() and tree_mask is None
+        kept = self._kept if chain and len(plans) == 1 and plans[0].queries is None else None
+        if kept is None:
+            self._kept.clear()
+        else:
+            kept.begin(plans[0].rows.view(plans[0].batch, -1), seq_lens, plans[0].longest)
 
         def step(layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
             k_cache, v_cache = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
@@ -115,6 +121,8 @@ class BatchedAttention:
             v_cache.index_copy_(0, loc, value)
             if drafted is not None:
                 return attend_decode(drafted, query, k_cache, v_cache, scale)
+            if kept is not None:
+                return attend_kept(plans[0], query, *kept.read(layer, k_cache, v_cache, loc), scale)
             output = torch.empty_like(query, memory_format=torch.contiguous_format)
             for plan in plans:
                 attend_extend(plan, query, None, None, k_cache, v_cache, output, scale)

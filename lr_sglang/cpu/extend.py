@@ -148,6 +148,21 @@ def attend_extend(
     output[plan.tokens] = result if plan.queries is None else result.index_select(0, plan.queries)
 
 
+def attend_kept(
+    plan: ExtendPlan, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Sequences with as many new tokens each: query [tokens, heads, dim] -> the same.
+
+    keys and values are [batch, width, kv_heads, dim], the new tokens' own among them.
+    """
+    heads, dim = query.shape[1:]
+    query = query.view(plan.batch, plan.longest, keys.shape[2], -1, dim).transpose(1, 2)
+    query = query.reshape(plan.batch, keys.shape[2], -1, dim)
+    result = attend(query, keys.transpose(1, 2), values.transpose(1, 2), plan.mask, scale)
+    result = result.view(plan.batch, keys.shape[2], plan.longest, heads // keys.shape[2], -1).transpose(1, 2)
+    return result.reshape(-1, heads, dim)
+
+
 def _read(cache: torch.Tensor, new: torch.Tensor | None, plan: ExtendPlan, dtype: torch.dtype) -> torch.Tensor:
     """The cache's rows with the new tokens' own in their place, [batch, kv_heads, width, dim]."""
     gathered = cache.index_select(0, plan.rows).to(dtype)

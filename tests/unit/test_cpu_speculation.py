@@ -351,7 +351,7 @@ class Backend:
                 self.req_to_token_pool.req_to_token[request, column] = next(free)
         self.k, self.v = torch.randn(3000, 2, 16), torch.randn(3000, 2, 16)
         self.token_to_kv_pool = SimpleNamespace(get_key_buffer=lambda _: self.k, get_value_buffer=lambda _: self.v)
-        self.draft_decode_metadata = None
+        self.draft_decode_metadata, self.verifies = None, True
         self.extend_metadata = (self.seq_lens, self.new, None, None)
 
     def rows(self, sequence: int) -> torch.Tensor:
@@ -361,9 +361,11 @@ class Backend:
     def batch(self) -> SimpleNamespace:
         """SGLang's, whose lengths leave the new tokens out."""
         loc = torch.cat([self.rows(i)[-n:] for i, n in enumerate(self.new.tolist())])
+        mode = SimpleNamespace(is_target_verify=lambda: self.verifies)
         return SimpleNamespace(
-            out_cache_loc=loc, seq_lens=self.seq_lens - self.new, req_pool_indices=self.requests, spec_info=object()
-        )
+            out_cache_loc=loc, seq_lens=self.seq_lens - self.new, req_pool_indices=self.requests, spec_info=object(),
+            forward_mode=mode,
+        )  # fmt: skip
 
 
 def attention(query, keys, values, visible, scale):
@@ -402,6 +404,40 @@ def test_a_pass_over_drafted_tokens_is_attention(new, with_trees, scattered):
         visible = torch.cat([torch.ones(n, len(rows) - n, dtype=torch.bool), tree], 1)
         expected = attention(query[mine], backend.k[rows], backend.v[rows], visible, 0.3)
         torch.testing.assert_close(got[mine].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_are_kept_between_verifications_are_never_stale(seed):
+    """Chains that are accepted in part, sequences that leave or change, and passes that write in between."""
+    chance = random.Random(seed)
+    backend, batched = Backend(seed, [4] * 3, scattered=True), BatchedAttention()
+    backend.seq_lens += 20
+    table = backend.req_to_token_pool.req_to_token
+    table.copy_((torch.randperm(2999)[: table.numel()] + 1).view_as(table))
+    follows = 0
+    for _ in range(60):
+        batch = backend.batch()
+        backend.extend_metadata = (backend.seq_lens, backend.new, None, None)
+        follows += bool(batched._kept._layers)
+        query, key, value = (torch.randn(len(batch.out_cache_loc), heads, 16) for heads in (4, 2, 2))
+        batched.new_forward()
+        got = batched.extend_step(backend, batch, 2)(0, 0.3, query, key, value)
+        expected = BatchedAttention().extend_step(backend, batch, 2)(0, 0.3, query, key, value)
+        torch.testing.assert_close(got, expected)
+        backend.seq_lens = backend.seq_lens + torch.tensor([chance.randint(1, 4) for _ in backend.new])
+        event, backend.verifies = chance.random(), True
+        if event < 0.1 or int(backend.seq_lens.max()) > 120:  # another prompt is computed, over rows in use
+            backend.k.normal_(), backend.v.normal_()
+            backend.verifies, backend.seq_lens = False, backend.seq_lens.clamp(max=30)
+        elif event < 0.2:  # a sequence takes other rows, with what it had
+            request = backend.requests[0]
+            old, moved = table[request].long(), torch.randperm(2999)[: table.shape[1]] + 1
+            moved = moved[~torch.isin(moved, table.long())]
+            backend.k[moved], backend.v[moved] = torch.randn_like(backend.k[moved]), torch.randn_like(backend.v[moved])
+            table[request, : len(moved)] = moved[: len(old)].int()
+        elif event < 0.3:  # they change places
+            backend.requests, backend.seq_lens = backend.requests.flip(0), backend.seq_lens.flip(0)
+    assert follows > 20  # or nothing was tried
 
 
 def test_a_draft_step_follows_the_table_of_branches():
