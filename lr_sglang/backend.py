@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -119,18 +118,20 @@ class RuntimeBackend(BaseBackend):
         Raises:
             ConfigError: some of it was said in roles and some outside of them; no template has a place for that.
         """
-        messages, answer = s.messages_, ""
+        messages, answer, known = s.messages_, "", self.tokenizer.vocabulary
         if not messages and s.cur_role is None:
             return resolve(s.text_, self.tokenizer)
         closed = s.text_ if s.cur_role is None else s.text_[: s.cur_role_begin_pos]
         if "".join(closed.split()) != "".join("".join(m["content"] for m in messages).split()):
             raise ConfigError("text stands outside of any role", hint="put it into sgl.user or another role")
+        written: tuple[int, ...] | None = None
         if s.cur_role == "assistant":
-            answer = s.text_[s.cur_role_begin_pos :]
+            written = TokenText.wrap(s.text_).ids_from(s.cur_role_begin_pos, known)
+            answer = s.text_[s.cur_role_begin_pos :] if written is None else ""
         elif s.cur_role is not None:
             messages = [*messages, {"role": s.cur_role, "content": s.text_[s.cur_role_begin_pos :]}]
         prompt = self.tokenizer.chat(messages, s.cur_role == "assistant")
-        return prompt.ids + resolve(answer, self.tokenizer)
+        return prompt.ids + (resolve(answer, self.tokenizer) if written is None else written)
 
     def generate(self, s: StreamExecutor, sampling_params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
         """Called by the interpreter in the state's thread. Never raises: see ``poison``."""
@@ -202,7 +203,7 @@ class RuntimeBackend(BaseBackend):
         if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
             # a prefill is a batch of its own: whatever is scheduled after it finds its tokens in the cache
             entry.entered, entry.prefilled = began, began + BATCH_SECONDS
-        entry.output = array("i", ids)
+        entry.output = ids
         eos = matched if kind == "stop" and isinstance(matched, int) else None
         cached = meta.get("cached_tokens")
         generation = Generation(ids, kind, eos, int(meta.get("prompt_tokens") or 0), cached, meta, entry)

@@ -93,6 +93,10 @@ class Inbox:
         """Called from any thread."""
         self._arrived.put(item)
 
+    def empty(self) -> bool:
+        """Whether nothing has arrived."""
+        return self._arrived.empty()
+
     def first_done(self, timeout: float | None = None) -> Any:
         """Waits for the next arrival.
 

@@ -47,6 +47,7 @@ class Flight:
         self._inbox = Inbox()
         self._open: dict[Key, Call | None] = {}
         self._unsettled = Unsettled()
+        self._unwanted: list[Call] = []
 
     def now(self) -> float:
         """Seconds since the answer began."""
@@ -82,9 +83,15 @@ class Flight:
     def first_done(self, timeout: float | None = None) -> Arrival:
         """Waits for whatever is done first, and closes its books.
 
+        What nobody waits for is done here, when the branches that an answer waits for are on their way.
+
         Raises:
             queue.Empty: nothing is, within ``timeout`` seconds.
         """
+        while self._unwanted:
+            self._unwanted.pop().cancel()
+        if self._inbox.empty():
+            self._unsettled.settle()
         arrival: Arrival = self._inbox.first_done(timeout)
         self._open.pop(arrival.key, None)
         branch = arrival.key.branch if isinstance(arrival.key, Inquiry) else arrival.key
@@ -103,14 +110,13 @@ class Flight:
             branch.prompt_tokens, branch.cached_tokens = result.prompt_tokens, result.cached_tokens
             branch.generated_tokens, branch.entry = len(result.ids), result.entry
             branch.speculation = result.speculation
-        self._unsettled.settle()
 
     def give_up(self, branch: Branch | None, outcome: Outcome) -> None:
         """A branch that nobody needs any more is stopped, on the server too."""
         if branch is not None and branch.outcome is None:
             branch.close(outcome)
             if branch.call is not None:
-                branch.call.cancel()
+                self._unwanted.append(branch.call)
 
     def land(self) -> None:
         """Cancels what is in flight, waits until the runtimes are rid of it, and completes the books."""

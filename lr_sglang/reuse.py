@@ -8,7 +8,6 @@ always be computed; of an unfinished request only the prompt is there to share.
 from __future__ import annotations
 
 import threading
-from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -20,11 +19,11 @@ class Entry:
     """One request. Times are the runtime's own where it reports them, else those of sending and of the answer."""
 
     ledger: Ledger = field(repr=False)
-    prompt: array[int]
+    prompt: tuple[int, ...]
     entered: float
     prefilled: float = float("inf")
     finished: float = float("inf")
-    output: array[int] | None = None
+    output: tuple[int, ...] | None = None
     cached: int = 0
 
 
@@ -33,17 +32,17 @@ class Ledger:
 
     Args:
         size: how many requests to remember.
-        tokens: how many tokens their prompts may have in all (four bytes each).
+        tokens: how many tokens their prompts may have in all (eight bytes each).
     """
 
-    def __init__(self, size: int = 1024, tokens: int = 2**24) -> None:
+    def __init__(self, size: int = 1024, tokens: int = 2**23) -> None:
         self._entries: deque[Entry] = deque()
         self._size, self._most, self._tokens = size, tokens, 0
         self._lock = threading.Lock()
 
     def add(self, ids: tuple[int, ...], now: float) -> Entry:
         """Notes a request that is about to be sent."""
-        entry = Entry(self, array("i", ids), now)
+        entry = Entry(self, ids, now)
         with self._lock:
             self._entries.append(entry)
             self._tokens += len(ids)
@@ -94,7 +93,7 @@ class Unsettled:
                 branch.entry = None
 
 
-def common_prefix(a: array[int], b: array[int]) -> int:
+def common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     """Length of the longest common prefix."""
     low, high = 0, min(len(a), len(b))
     while low < high:  # slices compare at memory speed

@@ -26,12 +26,13 @@ class TokenText(str):
     the pieces that it holds whole. Everything else is ``str``.
     """
 
-    __slots__ = ("pieces",)
+    __slots__ = ("_tail", "pieces")
     pieces: tuple[Piece, ...]
+    _tail: tuple[int, str, tuple[int, ...]] | None  # start, vocabulary and ids, once they were asked for
 
-    def __new__(cls, pieces: tuple[Piece, ...] = ()) -> TokenText:
-        self = super().__new__(cls, "".join(p.text for p in pieces))
-        self.pieces = pieces
+    def __new__(cls, pieces: tuple[Piece, ...] = (), text: str | None = None) -> TokenText:
+        self = super().__new__(cls, "".join(p.text for p in pieces) if text is None else text)
+        self.pieces, self._tail = pieces, None
         return self
 
     @classmethod
@@ -50,7 +51,13 @@ class TokenText(str):
         return self
 
     def __add__(self, other: str) -> TokenText:
-        return TokenText(self.pieces + TokenText.wrap(other).pieces)
+        more = TokenText.wrap(other).pieces
+        whole = TokenText(self.pieces + more, super().__add__(other))
+        if self._tail is not None:
+            start, vocabulary, ids = self._tail
+            added = _ids(more, vocabulary)
+            whole._tail = None if added is None else (start, vocabulary, ids + added)
+        return whole
 
     def __radd__(self, other: str) -> TokenText:
         return TokenText(TokenText.wrap(other).pieces + self.pieces)
@@ -61,13 +68,30 @@ class TokenText(str):
         start, stop, _ = key.indices(len(self))
         kept, at = [], 0
         for piece in self.pieces:
+            if at > stop:
+                break
             end = at + len(piece.text)
             if start <= at and end <= stop:
                 kept.append(piece)
-            elif (cut := super().__getitem__(slice(max(at, start), max(start, min(end, stop))))) and at < stop:
+            elif (cut := super().__getitem__(slice(max(at, start), max(start, min(end, stop))))):
                 kept.append(Piece(cut, None, ""))
             at = end
         return TokenText(tuple(kept))
+
+    def ids_from(self, start: int, vocabulary: str) -> tuple[int, ...] | None:
+        """The ids of ``self[start:]``; None where some of that has none of this vocabulary, or starts inside a piece.
+
+        They are remembered, and whatever is added goes on from them: a long answer is not gone through at every step.
+        """
+        if self._tail is None or self._tail[:2] != (start, vocabulary):
+            at, number = 0, 0
+            while at < start and number < len(self.pieces):
+                at, number = at + len(self.pieces[number].text), number + 1
+            ids = _ids(self.pieces[number:], vocabulary) if at == start else None
+            if ids is None:
+                return None
+            self._tail = start, vocabulary, ids
+        return self._tail[2]
 
     def __getnewargs__(self) -> tuple[tuple[Piece, ...]]:  # type: ignore[override]
         return (self.pieces,)
@@ -76,3 +100,12 @@ class TokenText(str):
     def ids(self) -> tuple[int, ...]:
         """The ids of all pieces that have them, in order."""
         return tuple(i for piece in self.pieces for i in piece.ids or ())
+
+
+def _ids(pieces: tuple[Piece, ...], vocabulary: str) -> tuple[int, ...] | None:
+    ids: list[int] = []
+    for piece in pieces:
+        if piece.ids is None or piece.vocabulary != vocabulary:
+            return None
+        ids += piece.ids
+    return tuple(ids)

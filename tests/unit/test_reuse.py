@@ -1,7 +1,5 @@
 """How much of a prompt could have come from the cache."""
 
-from array import array
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +12,7 @@ def noted(ledger: Ledger, ids: str, entered: float, prefilled: float = 0.0, fini
     """A request that has ended, at the given times."""
     entry = ledger.add(tuple(map(ord, ids)), entered)
     entry.prefilled, entry.finished = prefilled or entered, finished or entered
-    entry.output = array("i", map(ord, output))
+    entry.output = tuple(map(ord, output))
     return entry
 
 
@@ -23,7 +21,7 @@ HEAD = "the question is: "
 
 @given(st.text("ab", max_size=12), st.text("ab", max_size=12))
 def test_the_common_prefix_is_the_longest(a, b):
-    length = common_prefix(array("i", map(ord, a)), array("i", map(ord, b)))
+    length = common_prefix(tuple(map(ord, a)), tuple(map(ord, b)))
     assert a[:length] == b[:length]
     assert length == min(len(a), len(b)) or a[length] != b[length]
 
@@ -50,7 +48,7 @@ def test_an_output_can_be_shared_once_it_is_finished_but_for_its_last_token():
     ledger = Ledger()
     noted(ledger, HEAD, 1, prefilled=1, finished=5, output="abcd")
     for text, now, shared in (("abcdef", 3, 0), ("abcdef", 6, 3), ("abxdef", 6, 2)):
-        entry = Entry(ledger, array("i", map(ord, HEAD + text)), now)
+        entry = Entry(ledger, tuple(map(ord, HEAD + text)), now)
         assert ledger.shareable(entry) == len(HEAD) + shared
 
 
@@ -79,7 +77,7 @@ def test_only_the_last_requests_are_remembered():
     noted(ledger, HEAD, 1)
     for n in range(2):
         noted(ledger, f"{n}" + HEAD, 2)
-    assert ledger.shareable(Entry(ledger, array("i", map(ord, HEAD + "x")), 9)) == 0
+    assert ledger.shareable(Entry(ledger, tuple(map(ord, HEAD + "x")), 9)) == 0
 
 
 def test_long_prompts_are_forgotten_sooner():
@@ -87,7 +85,7 @@ def test_long_prompts_are_forgotten_sooner():
     for n in range(4):
         noted(ledger, f"{n}{HEAD}"[: len(HEAD)], 1)
     for n, shared in ((0, 0), (1, len(HEAD))):
-        assert ledger.shareable(Entry(ledger, array("i", map(ord, f"{n}{HEAD}")), 9)) == shared
+        assert ledger.shareable(Entry(ledger, tuple(map(ord, f"{n}{HEAD}")), 9)) == shared
 
 
 def test_a_branch_is_settled_once_all_before_it_have_ended():
