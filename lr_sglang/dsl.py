@@ -1,8 +1,8 @@
 """What lookahead reasoning adds to SGLang's frontend language; everything else is ``import sglang as sgl``.
 
-    branch = fork(s, "draft")              # a copy of the state, on another role's runtime
-    watch(branch, call := Call(done=...))  # a call can be waited for, and cancelled on the server
-    branch += step("step", max_tokens=100) # generate to the blank line that ends a step
+branch = fork(s, "draft")              # a copy of the state, on another role's runtime
+watch(branch, call := Call(done=...))  # a call can be waited for, and cancelled on the server
+branch += step("step", max_tokens=100) # generate to the blank line that ends a step
 """
 
 from __future__ import annotations

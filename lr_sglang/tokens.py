@@ -73,7 +73,7 @@ class TokenText(str):
             end = at + len(piece.text)
             if start <= at and end <= stop:
                 kept.append(piece)
-            elif (cut := super().__getitem__(slice(max(at, start), max(start, min(end, stop))))):
+            elif cut := super().__getitem__(slice(max(at, start), max(start, min(end, stop)))):
                 kept.append(Piece(cut, None, ""))
             at = end
         return TokenText(tuple(kept))
