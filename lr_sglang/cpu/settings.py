@@ -30,8 +30,8 @@ def flags(*, max_total_tokens: int = 20_000, max_running_requests: int = 32) -> 
         # Without it, SGLang's scheduler keeps a core busy while it waits.
         "sleep-on-idle": True,
         # A share of the memory that is free at the start. What counts is max-total-tokens; a small share fails when
-        # another server takes memory while this one loads.
-        "mem-fraction-static": 0.3,
+        # other servers take memory while this one loads.
+        "mem-fraction-static": 0.8,
         "max-total-tokens": max_total_tokens,
         "max-running-requests": max_running_requests,
         # There is no second device to overlap with: it only delays every result by a step.

@@ -37,6 +37,14 @@ OWNED = {
     "context-length": "use 'context_length'",
     "mem-fraction-static": "use 'memory_fraction'",
     "enable-deterministic-inference": "use 'repeatable'",
+    "max-running-requests": "use 'slots'",
+    **dict.fromkeys(
+        (
+            *("speculative-algorithm", "speculative-draft-model", "speculative-draft-model-path"),
+            *("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"),
+        ),
+        "use 'token_layer'",
+    ),
     **dict.fromkeys(("tp", "tp-size", "tensor-parallel-size"), "use 'tensor_parallel'"),
     **dict.fromkeys(("dp", "dp-size", "data-parallel-size"), "use 'data_parallel'"),
 }
@@ -110,7 +118,7 @@ def command(
     env = dict(platform.env)
     if runtime.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
-    if str(flags.get("speculative-algorithm")).upper() == "NGRAM" and "CXX" not in environ:
+    if flags.get("speculative-algorithm") == "NGRAM" and "CXX" not in environ:
         # SGLang compiles its n-gram corpus when it starts; the source lacks this header, which GCC 12 insists on.
         env["CXX"] = "c++ -include cstddef"
     # -P: a file in the directory that we are called from must not stand in for a module that SGLang imports.

@@ -127,7 +127,6 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path) -> Reservati
     platform = platforms.platform(platforms.device(runtime, role), model)
     found = runtime.replace(
         tokenizer=models.locate(runtime.tokenizer, role) if runtime.tokenizer else None,
-        extra={key: _located(key, value, role) for key, value in runtime.extra.items()},
         token_layer=_with_draft(runtime.token_layer, model, role),
         slots=runtime.slots or _slots(fleet.deployment, role),
     )
@@ -149,12 +148,6 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path) -> Reservati
     url = f"http://{HOST}:{reservation.port}"
     fleet.servers[role] = Server(role, command.argv, url, logs / f"{role}.log", command.env)
     return reservation
-
-
-def _located(flag: str, value: Any, role: str) -> Any:
-    """The token layer's own draft model may be a pocket model or a path too."""
-    is_draft = flag.lstrip("-").replace("_", "-") in ("speculative-draft-model", "speculative-draft-model-path")
-    return models.locate(value, role) if is_draft and isinstance(value, str) else value
 
 
 def _slots(deployment: Deployment, role: str) -> int | None:

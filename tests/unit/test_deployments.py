@@ -47,10 +47,12 @@ def test_a_role_may_share_the_runtime_of_another(written):
 
 
 def test_paths_that_begin_with_a_dot_are_relative_to_the_file(written, tmp_path):
-    path = written('[runtimes.target]\nmodel = "./big"\nextra = {speculative-draft-model-path = "../small", n = 1}\n')
+    layer = 'token_layer = {algorithm = "eagle", draft_model = "../small"}'
+    path = written(f'[runtimes.target]\nmodel = "./big"\n{layer}\nextra = {{lora-paths = "../more", n = 1}}\n')
     runtime = load_deployment(path).runtimes["target"]
     assert runtime.model == str(tmp_path / "big")
-    assert runtime.extra == {"speculative-draft-model-path": str(tmp_path / "../small"), "n": 1}
+    assert runtime.token_layer.draft_model == str(tmp_path / "../small")
+    assert runtime.extra == {"lora-paths": str(tmp_path / "../more"), "n": 1}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from lr_sglang.config import Deployment, Runtime
+from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, RuntimeDown, RuntimeRefused, RuntimeTimeout, SetupError
 from lr_sglang.runtimes import ProgressEvent, Server, diagnosis, flags, fleet, launch, models, options, platforms
 from lr_sglang.runtimes.attach import attach
@@ -209,7 +209,7 @@ def test_gpus_that_cannot_be(runtime, platform, visible):
 
 
 def test_the_ngram_corpus_is_compiled_with_the_header_that_it_lacks():
-    ngram = Runtime(model="m", extra={"speculative_algorithm": "ngram"})
+    ngram = Runtime(model="m", token_layer=TokenLayer("ngram"))
     assert "cstddef" in flags.command(ngram, 1, CPU).env["CXX"]
     assert "CXX" not in flags.command(ngram, 1, CPU, environ={"CXX": "clang++"}).env
     assert "CXX" not in flags.command(Runtime(model="m"), 1, CPU).env
@@ -545,7 +545,7 @@ def test_an_attached_role_has_no_server(faked, start, tmp_path):
         ({"tokenizer": "./nothing"}, ConfigError),
         ({"api_key_env": "KEY"}, ConfigError),
         ({"extra": {"port": 1}}, ConfigError),
-        ({"extra": {"speculative_draft_model_path": "./nothing"}}, ConfigError),
+        ({"token_layer": TokenLayer("eagle", draft_model="./nothing")}, ConfigError),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(faked, tmp_path, draft, error):
