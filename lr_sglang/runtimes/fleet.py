@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from lr_sglang import policy
 from lr_sglang.config import ROLES, Deployment, Runtime, TokenLayer
