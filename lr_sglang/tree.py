@@ -29,13 +29,20 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether two versions of a step agree: who decided, and why."""
+    """Whether two versions of a step agree: who decided, and why.
+
+    Attributes:
+        score: what the verifier measured, where it is a number (a cosine, a rating, a log-probability).
+        earlier: the verdicts of a cascade's stages before the one that decided.
+    """
 
     accepted: bool
     by: str
     reason: str = ""
     seconds: float = 0.0
     failed: bool = False
+    score: float | None = None
+    earlier: tuple[Verdict, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,7 @@ class Node:
         used: the answer's tokens up to here.
         corrections, lineage: the target's steps on the way, and which alternatives the drafted ones were; with the
             position they tell nodes apart that may be there at the same time: no two of them draw with the same seed.
+        weighed: the inquiry whether the drafted step is certain (fast acceptance), ``doubted`` that it is not.
     """
 
     parent: Node | None
@@ -99,6 +107,8 @@ class Node:
     children: list[Node] = field(default_factory=list)
     proposed: bool = False
     asked: Any = field(default=None, repr=False)
+    weighed: Any = field(default=None, repr=False)
+    doubted: bool = False
     verdict: Verdict | None = None
     chosen: Node | None = None
     dropped: bool = False
@@ -126,12 +136,14 @@ class StepTree:
         width: drafted alternatives per position.
         budget: tokens that the answer may have.
         half_sentence_guard: a step after a cut prefix is never accepted, so nothing is drafted there.
+        fast: a drafted step may be accepted without the target's version of it.
     """
 
     depth: int
     width: int
     budget: int
     half_sentence_guard: bool = True
+    fast: bool = False
     root: Node = field(default_factory=lambda: Node(None, 0))
 
     def ahead(self, node: Node) -> int:
@@ -152,8 +164,32 @@ class StepTree:
 
     def to_expand(self, depth: int) -> list[Node]:
         """Nodes at most ``depth`` ahead, after which the target has not been asked for the next step, nearest first."""
-        found = [n for n in self.live() if n.expanding is None and self.ahead(n) <= depth and not self.ends(n)]
+        found = [
+            n
+            for n in self.live()
+            if n.expanding is None and self.ahead(n) <= depth and not self.ends(n) and not self._may_do_without(n)
+        ]
         return sorted(found, key=self.ahead)
+
+    def _may_do_without(self, node: Node) -> bool:
+        """Whether the target's version is not needed after ``node``, or may turn out not to be.
+
+        It is not waited for at the root: a draft that hangs there must not hold the answer up.
+        """
+        if node.chosen is not None:
+            return True
+        return self.fast and node is not self.root and any(not c.verdict and not c.doubted for c in node.children)
+
+    def to_weigh(self, child: Node) -> bool:
+        """Whether a drafted step may be accepted without the target's version, if it turns out to be certain.
+
+        Not one that was cut, or that follows one; nor one that ends the thinking.
+        """
+        if not self.fast or child.step is None or child.verdict or child.weighed or child.asked:
+            return False
+        guarded = child.parent is None or (child.parent.cut and self.half_sentence_guard)
+        child.doubted = guarded or not child.step.complete or child.step.closes_thinking
+        return not child.doubted
 
     def to_propose(self) -> list[Node]:
         """Nodes less than ``depth`` ahead, after which nothing has been drafted, nearest first."""
@@ -197,12 +233,12 @@ class StepTree:
         An accepted draft is chosen as soon as there is one. When every draft is rejected (or there is none) the
         target's own version is.
         """
-        if node.chosen is not None or node.target is None:
+        if node.chosen is not None:
             return None
         accepted = [c for c in node.children if c.verdict and c.verdict.accepted]
         if accepted:
             node.chosen = accepted[0]
-        elif all(c.verdict for c in node.children):
+        elif node.target is not None and all(c.verdict for c in node.children):
             used = node.used + len(node.target.ids)
             node.chosen = Node(node, node.position + 1, node.target, "target", used=used, state=node.target_state)
             node.chosen.corrections, node.chosen.lineage = node.corrections + 1, node.lineage * self.width
