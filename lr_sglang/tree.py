@@ -231,9 +231,9 @@ class StepTree:
         """Chooses the node's next step once it is clear; returns it when this call chose it.
 
         An accepted draft is chosen as soon as there is one. When every draft is rejected (or there is none) the
-        target's own version is.
+        target's own version is. Nothing is decided without that, but for fast acceptance.
         """
-        if node.chosen is not None:
+        if node.chosen is not None or (node.target is None and not self.fast):
             return None
         accepted = [c for c in node.children if c.verdict and c.verdict.accepted]
         if accepted:
