@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from sglang.lang.backend.base_backend import BaseBackend
@@ -21,8 +20,8 @@ from sglang.lang.ir import SglSamplingParams
 
 from lr_sglang.chat import Tokenizer, resolve
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError
+from lr_sglang.generation import Generation
 from lr_sglang.reuse import Entry, Ledger
-from lr_sglang.speculation import Speculation
 from lr_sglang.tokens import TokenText
 from lr_sglang.transport import Call, Transport
 
@@ -40,37 +39,6 @@ BATCH_SECONDS = 0.001
 
 class StepStop(str):
     """A stop string that stays in the text: marks a ``gen`` as a step (see ``dsl.step``)."""
-
-
-@dataclass(frozen=True)
-class Generation:
-    """What a runtime answered.
-
-    Attributes:
-        ids: generated token ids, all of them.
-        finish: ``stop``, ``length`` or ``abort``.
-        eos: the id that ended the sequence, if one did.
-        cached_tokens: tokens of the prompt that were not computed again; None when the runtime did not say.
-        meta: the runtime's own meta_info.
-    """
-
-    ids: tuple[int, ...]
-    finish: str
-    eos: int | None
-    prompt_tokens: int
-    cached_tokens: int | None
-    meta: dict[str, Any] = field(repr=False)
-    entry: Entry | None = field(default=None, repr=False)
-
-    @property
-    def speculation(self) -> Speculation:
-        """What the runtime's token layer did."""
-        return Speculation.read(self.meta)
-
-    @property
-    def ends(self) -> frozenset[int]:
-        """The id that ended the sequence, as a set that is empty when none did."""
-        return frozenset() if self.eos is None else frozenset((self.eos,))
 
 
 class RuntimeBackend(BaseBackend):
@@ -168,7 +136,8 @@ class RuntimeBackend(BaseBackend):
 
         Args:
             ids: prompt.
-            params: SGLang's sampling parameters.
+            params: SGLang's sampling parameters. A negative ``logprob_start_len`` counts from the end of the prompt:
+                -5 asks for the log-probabilities of its last five tokens.
             call: how to cancel it; its ``end`` is left to the caller.
 
         Raises:
@@ -182,9 +151,15 @@ class RuntimeBackend(BaseBackend):
             wanted["sampling_seed"] = call.seed
         if call.priority is not None:
             payload["priority"] = call.priority
-        entry = self.ledger.add(tuple(ids), time.time())
+        most = None
+        if params.return_logprob:
+            most = params.logprob_start_len
+            if most is not None and most < 0:  # SGLang gives none for the first token that it is asked about
+                most = max(0, len(ids) + most - 1)
+            payload |= {"return_logprob": True, "logprob_start_len": -1 if most is None else most}
+        entry = self.ledger.add(tuple(ids), time.time(), most)
         # A long generation may take longer; one token, a judge's, may not hold up a step for as long as a writer.
-        patience = self.timeout * (0.05 if params.max_new_tokens == 1 else max(1.0, params.max_new_tokens / 1000))
+        patience = self.timeout * (0.05 if params.max_new_tokens <= 1 else max(1.0, params.max_new_tokens / 1000))
         reply = self.transport.generate(payload, call, patience)
         return self._read(reply, call, entry)
 
@@ -195,6 +170,7 @@ class RuntimeBackend(BaseBackend):
             ids = tuple(int(i) for i in reply["output_ids"])
             meta["text"] = str(reply["text"])
             kind, matched = str(finish["type"]), finish.get("matched")
+            logprobs = tuple(float(one[0]) for one in meta.get("input_token_logprobs") or () if one[0] is not None)
         except (KeyError, TypeError, ValueError) as error:
             raise BadReply(f"a reply without {error}", role=self.role) from error
         now = time.time()
@@ -206,7 +182,7 @@ class RuntimeBackend(BaseBackend):
         entry.output = ids
         eos = matched if kind == "stop" and isinstance(matched, int) else None
         cached = meta.get("cached_tokens")
-        generation = Generation(ids, kind, eos, int(meta.get("prompt_tokens") or 0), cached, meta, entry)
+        generation = Generation(ids, kind, eos, int(meta.get("prompt_tokens") or 0), cached, meta, entry, logprobs)
         if kind == "abort":
             if call.cancelled:
                 raise Cancelled("cancelled", role=self.role, generation=generation)

@@ -25,6 +25,7 @@ class Entry:
     finished: float = float("inf")
     output: tuple[int, ...] | None = None
     cached: int = 0
+    most: int | None = None  # tokens that it may take from the cache: not those whose log-probability it asks for
 
 
 class Ledger:
@@ -40,9 +41,9 @@ class Ledger:
         self._size, self._most, self._tokens = size, tokens, 0
         self._lock = threading.Lock()
 
-    def add(self, ids: tuple[int, ...], now: float) -> Entry:
+    def add(self, ids: tuple[int, ...], now: float, most: int | None = None) -> Entry:
         """Notes a request that is about to be sent."""
-        entry = Entry(self, ids, now)
+        entry = Entry(self, ids, now, most=most)
         with self._lock:
             self._entries.append(entry)
             self._tokens += len(ids)
@@ -53,6 +54,7 @@ class Ledger:
     def shareable(self, entry: Entry) -> int:
         """Tokens of ``entry``'s prompt that it could have found in the cache; ask once all before it have ended."""
         prompt, best, most = entry.prompt, entry.cached, len(entry.prompt) - 1
+        most = most if entry.most is None else min(most, entry.most)
         with self._lock:
             others = list(self._entries)
         for other in reversed(others):  # the latest share most, and then few of the others need a look

@@ -17,6 +17,7 @@ LAYERS = (
     {"config", "tokens", "steps", "speculation", "tree", "trace", "policy", "modes", "theory"},
     {"cpu", "pocket"},
     {"chat", "transport", "reuse"},
+    {"generation"},
     {"backend"},
     {"dsl", "job"},
     {"flight", "answer"},
