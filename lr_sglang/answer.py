@@ -11,7 +11,7 @@ import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 from sglang.lang.ir import SglGen
 
-from lr_sglang.dsl import Inquiry, backend_of, end, fork, step, watch
+from lr_sglang.dsl import Inquiry, Spares, backend_of, end, fork, step, watch
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.flight import Arrival, Flight
 from lr_sglang.job import Job
@@ -22,6 +22,8 @@ from lr_sglang.tree import Branch, Node, Outcome, Pair, StepTree, Verdict, witho
 
 # A draft that failed is left alone for a while, then tried again: plain target decoding goes on meanwhile.
 REST_SECONDS = 2.0
+# Threads that an answer keeps ready for the branches that it will need next.
+MOST_SPARES = 8
 
 
 class Answer:
@@ -38,7 +40,10 @@ class Answer:
     def __init__(self, s: ProgramState, job: Job) -> None:
         self.s, self.job, self.trace = s, job, job.record
         self.ended = False
-        self._flight = Flight(self.trace)
+        look = job.lookahead
+        at_once = look.depth + 1 if look.schedule == "sync" else 1 + look.width
+        self._spares = Spares(s, min(at_once, MOST_SPARES) if job.verifier else 0)
+        self._flight = Flight(self.trace, self._spares.refill)
         self._resting: dict[str, float] = {}
         s.sync()
         target = backend_of(s, "target")
@@ -50,7 +55,6 @@ class Answer:
                 role="target",
                 hint=f"the model's context is {target.context} tokens; --max-total-tokens may be lower",
             )
-        look = job.lookahead
         self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard)
         self.tree.root.state = s
         self.roles = target.roles
@@ -62,6 +66,7 @@ class Answer:
         return self
 
     def __exit__(self, *failure: object) -> None:
+        self._spares.end()
         self._flight.land()
 
     def free(self, role: str, steps: int = 1) -> bool:
@@ -79,7 +84,7 @@ class Answer:
             gen: what to generate instead of a step.
         """
         branch = self._branch(role, node, child)
-        state = fork(node.state, role)
+        state = self._spares.fork(node.state, role)
         call = Call(branch.seed, done=lambda result: self._flight.arrive(Arrival(branch, node, child, result, state)))
         self._flight.begin(branch, call)
         tokens = min(self.job.lookahead.max_step_tokens, self.tree.room(node))

@@ -8,6 +8,7 @@ branch += step("step", max_tokens=100) # generate to the blank line that ends a 
 from __future__ import annotations
 
 import queue
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -81,6 +82,48 @@ def watch(s: ProgramState, call: Call) -> ProgramState:
 def end(s: ProgramState) -> None:
     """Lets a state's thread go. Its text stays, and it can still be forked."""
     s.stream_executor.end()
+
+
+class Spares:
+    """Forks of a state that are made while there is time, and brought up to date when they are needed.
+
+    A fork has a thread, and a thread that starts waits its turn: milliseconds on a busy machine, and nothing else of a
+    program can go on meanwhile.
+
+    Args:
+        s: what all that is to be forked begins with; it may grow.
+        most: how many to keep.
+    """
+
+    def __init__(self, s: ProgramState, most: int) -> None:
+        self._s, self.most = s, most
+        self._ready: deque[ProgramState] = deque()
+
+    def refill(self) -> bool:
+        """Makes one; False when there are enough."""
+        if len(self._ready) >= self.most:
+            return False
+        self._ready.append(self._s.fork(1)[0])
+        return True
+
+    def fork(self, s: ProgramState, role: str) -> ProgramState:
+        """As ``fork``."""
+        if not self._ready:
+            return fork(s, role)
+        spare, text = self._ready.popleft(), s.text()
+        known = spare.text()
+        if not text.startswith(known):
+            end(spare)
+            return fork(s, role)
+        if len(text) > len(known):
+            spare += text[len(known) :]
+        return on(spare, role)
+
+    def end(self) -> None:
+        """Lets all go, and makes no more."""
+        self.most = 0
+        while self._ready:
+            end(self._ready.popleft())
 
 
 class Inbox:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +40,11 @@ class Flight:
 
     Args:
         trace: gets every branch as it begins. Times in it count from now.
+        prepare: called while nothing has arrived, until it has nothing more to do.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+    def __init__(self, trace: Trace, prepare: Callable[[], bool] = lambda: False) -> None:
+        self._trace, self._prepare = trace, prepare
         self._began = time.monotonic()
         self._inbox = Inbox()
         self._open: dict[Key, Call | None] = {}
@@ -92,6 +94,8 @@ class Flight:
             self._unwanted.pop().cancel()
         if self._inbox.empty():
             self._unsettled.settle()
+        while self._inbox.empty() and self._prepare():
+            pass
         arrival: Arrival = self._inbox.first_done(timeout)
         self._open.pop(arrival.key, None)
         branch = arrival.key.branch if isinstance(arrival.key, Inquiry) else arrival.key
@@ -116,6 +120,7 @@ class Flight:
         if branch is not None and branch.outcome is None:
             branch.close(outcome)
             if branch.call is not None:
+                branch.call.cancelled = True  # if it has not been sent, it will not be
                 self._unwanted.append(branch.call)
 
     def land(self) -> None:

@@ -66,8 +66,13 @@ class TokenText(str):
         if not isinstance(key, slice) or key.step not in (None, 1):
             return super().__getitem__(key)
         start, stop, _ = key.indices(len(self))
-        kept, at = [], 0
-        for piece in self.pieces:
+        kept, at, first = [], 0, 0
+        if stop == len(self):  # the end of a long text is found from there
+            at, first = stop, len(self.pieces)
+            while first and at >= start:
+                first -= 1
+                at -= len(self.pieces[first].text)
+        for piece in self.pieces[first:]:
             if at > stop:
                 break
             end = at + len(piece.text)

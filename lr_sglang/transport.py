@@ -44,7 +44,7 @@ class Call:
         self.seed = seed
         self.priority = priority
         self.rid = ""
-        self.cancelled = False
+        self.cancelled = self._aborted = False
         self.result: Any = None
         self.ended = threading.Event()
         self._done = done
@@ -70,9 +70,9 @@ class Call:
     def cancel(self) -> None:
         """Stops the generation on the server, soon; ``ended`` is set when it has. Never blocks."""
         with self._lock:
-            if self.cancelled or self.ended.is_set():
+            if self._aborted or self.ended.is_set():
                 return
-            self.cancelled = True
+            self.cancelled = self._aborted = True
             abort = self._abort
         if abort is not None:
             abort(self)
