@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import sglang as sgl
@@ -55,7 +55,9 @@ class Answer:
                 role="target",
                 hint=f"the model's context is {target.context} tokens; --max-total-tokens may be lower",
             )
-        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard)
+        if look.fast_accept is not None and job.fast is None:
+            raise ConfigError("fast acceptance needs Job.fast", hint="verifiers.fast makes it")
+        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard, job.fast is not None)
         self.tree.root.state = s
         self.roles = target.roles
         self.trace.prompt_tokens = prompt_tokens
@@ -95,28 +97,54 @@ class Answer:
 
     def ask(self, child: Node, pair: Pair) -> None:
         """Puts a pair to the verifier, unless it is clear without one."""
-        node = child.parent
-        if self.job.verifier is None or node is None:
+        verifier = self.job.verifier
+        if verifier is None:
             raise ConfigError("lookahead reasoning needs a verifier")
-        asked = time.monotonic()
-
-        def begin(heard: Callable[[Any], None]) -> Call:
-            inquiry.branch, call = self._branch("judge", node, child), Call(done=heard)
-            self._flight.begin(inquiry.branch, call, inquiry)
-            return call
-
-        def reply(verdict: Verdict) -> None:
-            verdict = dataclasses.replace(verdict, seconds=time.monotonic() - asked)
-            self._flight.arrive(Arrival(inquiry, node, child, verdict))
-
-        inquiry = Inquiry(pair, reply, begin)
         child.verdict = without_a_judge(pair)
         if child.verdict is None:
-            child.asked = inquiry
-            self._flight.expect(inquiry)
-            child.verdict = self.job.verifier.verify(inquiry)
-            if child.verdict is not None:
-                self._flight.forget(inquiry)
+            child.asked = inquiry = self._inquire(child, pair)
+            self._consult(inquiry, child, lambda: verifier.verify(inquiry))
+
+    def weigh(self, child: Node) -> None:
+        """Asks whether a drafted step is so certain that the target need not write its own version."""
+        fast = self.job.fast
+        assert fast is not None and child.step is not None
+        child.weighed = inquiry = self._inquire(child, Pair(child.step, child.step))
+        self._consult(inquiry, child, lambda: fast.verify(inquiry))
+
+    def _inquire(self, child: Node, pair: Pair) -> Inquiry:
+        node, asked = child.parent, time.monotonic()
+        assert node is not None
+
+        def begin(heard: Callable[[Any], None]) -> Call:
+            branch, call = self._branch("judge", node, child), Call(done=heard)
+            inquiry.branches.append(branch)
+            self._flight.begin(branch, call, inquiry)
+            return call
+
+        def arrive(result: Any) -> None:
+            if isinstance(result, Verdict):
+                result = dataclasses.replace(result, seconds=time.monotonic() - asked)
+            self._flight.arrive(Arrival(inquiry, node, child, result))
+
+        inquiry = Inquiry(pair, arrive, begin, arrive, node.state)
+        return inquiry
+
+    def _consult(self, inquiry: Inquiry, child: Node, ask: Callable[[], Verdict | None]) -> None:
+        """Asks a verifier, or its next stage: the verdict arrives, unless it is clear at once."""
+        self._flight.expect(inquiry)
+        verdict = ask()
+        if verdict is not None:
+            self._flight.forget(inquiry)
+            self._ruled(inquiry, child, verdict)
+
+    def _ruled(self, inquiry: Inquiry, child: Node, verdict: Verdict) -> None:
+        if inquiry is child.asked:
+            child.verdict = verdict
+            return
+        child.doubted = not verdict.accepted
+        if verdict.accepted and child.verdict is None and child.asked is None:
+            child.verdict = dataclasses.replace(verdict, by="certain")
 
     def _branch(self, role: str, node: Node, child: Node | None) -> Branch:
         alternative = child.alternative if child else 0
@@ -131,13 +159,16 @@ class Answer:
         """
         arrival = self._flight.first_done()
         node, child, result = arrival.node, arrival.child, arrival.result
-        if node.dropped or (child is not None and child.dropped):
+        if node.dropped or (child.dropped if child is not None else node.chosen is not None):
             return node
-        if isinstance(result, Verdict):
+        if isinstance(arrival.key, Inquiry):
             assert child is not None
-            child.verdict = result
-            if result.failed:
-                self.trace.failures["judge"] += 1
+            if isinstance(result, Verdict):
+                if result.failed:
+                    self.trace.failures["judge"] += 1
+                self._ruled(arrival.key, child, result)
+            else:
+                self._consult(arrival.key, child, result)
         elif child is not None:
             self._drafted(child, arrival)
         elif isinstance(result, LookaheadError):
@@ -181,6 +212,8 @@ class Answer:
 
     def cancel_all_but_chosen(self, node: Node) -> None:
         """The step after ``node`` is decided: what hangs on another version of it is stopped, on the server too."""
+        if node.target is None:
+            self._flight.give_up(node.expanding, Outcome.CANCELLED)
         for child in (c for c in node.children if c is not node.chosen):
             refused = child.verdict and not child.verdict.accepted  # another alternative may have agreed too
             self._drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
@@ -190,8 +223,8 @@ class Answer:
         for below in node.subtree():
             below.dropped = True
             own = outcome if below is node else Outcome.CANCELLED
-            self._flight.give_up(below.drafting, own)
-            self._flight.give_up(below.asked.branch if below.asked else None, own)
+            for branch in _of(below):
+                self._flight.give_up(branch, own)
             self._flight.give_up(below.expanding, Outcome.CANCELLED)
 
     def keep(self, node: Node) -> None:
@@ -200,9 +233,8 @@ class Answer:
         assert parent is not None and kept is not None
         drafted = node.source == "draft"
         outcome = Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
-        for branch in (node.drafting, parent.expanding, node.asked.branch if node.asked else None):
-            if branch is not None:
-                branch.close(outcome)
+        for branch in (*_of(node), parent.expanding):
+            self._flight.give_up(branch, outcome)
         self._note(
             kept,
             node.source,
@@ -240,3 +272,11 @@ class Answer:
         self.trace.add(record, kept.ids)
         if self.job.on_step:
             self.job.on_step(record)
+
+
+def _of(node: Node) -> Iterator[Branch]:
+    """What was asked of runtimes for the drafted step that leads to ``node``, and about it."""
+    if node.drafting is not None:
+        yield node.drafting
+    for inquiry in (node.asked, node.weighed):
+        yield from inquiry.branches if inquiry is not None else ()

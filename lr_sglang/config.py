@@ -39,7 +39,12 @@ class Sampling(Table):
 
 @dataclass(frozen=True)
 class Lookahead(Table):
-    """The method's own numbers (paper section 4; the reference code's are in ``reference()``)."""
+    """The method's own numbers (paper section 4; the reference code's are in ``reference()``).
+
+    Attributes:
+        fast_accept: a drafted step is accepted without the target's version when the target gives each of its tokens
+            at least this log-probability (docs/verifiers.md); None is never.
+    """
 
     schedule: Schedule = "async"
     depth: int = 6
@@ -47,11 +52,13 @@ class Lookahead(Table):
     max_step_tokens: int = 100
     half_sentence_guard: bool = True
     verifier: str = "judge"
+    fast_accept: float | None = None
 
     def __post_init__(self) -> None:
         need(1 <= self.depth <= 64, "depth: must be in 1..64")
         need(1 <= self.width <= 16, "width: must be in 1..16")
         need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
+        need(self.fast_accept is None or self.fast_accept <= 0, "fast_accept: a log-probability is 0 or less")
         branches = sum(self.width**i for i in range(self.depth + 1))
         need(branches <= 4096, f"width {self.width} at depth {self.depth} means {branches} branches at once (of 4096)")
 

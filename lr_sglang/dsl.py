@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import sglang as sgl
@@ -156,13 +156,19 @@ class Inquiry:
     Attributes:
         reply: takes the verdict, once, from any thread.
         begin: called by a verifier that asks a runtime, with who hears the result; the call it returns is cancelled
-            when nobody needs the verdict.
+            when nobody needs the verdict. Only in the program's thread: ``verify`` runs there.
+        later: called from any thread; what it is given runs soon in the program's thread, where it may begin another
+            call, and returns as ``verify`` does.
+        state: the program after the prefix that both versions follow; to be forked, not to be added to.
+        branches: the requests that were begun, in order.
     """
 
     pair: Pair
     reply: Callable[[Verdict], None]
     begin: Callable[[Callable[[Any], None]], Call]
-    branch: Branch | None = None
+    later: Callable[[Callable[[], Verdict | None]], None]
+    state: ProgramState
+    branches: list[Branch] = field(default_factory=list)
 
 
 class Verifier(Protocol):

@@ -98,9 +98,9 @@ class Flight:
             pass
         arrival: Arrival = self._inbox.first_done(timeout)
         self._open.pop(arrival.key, None)
-        branch = arrival.key.branch if isinstance(arrival.key, Inquiry) else arrival.key
-        if branch is not None:
-            self._measure(branch)
+        for branch in arrival.key.branches if isinstance(arrival.key, Inquiry) else [arrival.key]:
+            if branch is not None and branch.ended is None:
+                self._measure(branch)
         return arrival
 
     def _measure(self, branch: Branch) -> None:

@@ -18,6 +18,7 @@ class Job:
 
     Attributes:
         verifier: compares two versions of a step; the baseline needs none.
+        fast: says of a drafted step alone whether it is certain (see ``verifiers.fast``), for fast acceptance.
         question, sample: who this is, for deriving seeds.
         slots: what it may have in flight at a time on each role's runtime; no entry is no limit.
         on_step: told of each step as it is kept, in the program's thread.
@@ -28,6 +29,7 @@ class Job:
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     verifier: Verifier | None = None
+    fast: Verifier | None = None
     question: str = ""
     sample: int = 0
     slots: Mapping[str, int] = field(default_factory=dict)

@@ -35,11 +35,17 @@ def asynchronous(answer: Answer) -> None:
 
 
 def synchronous(answer: Answer) -> None:
-    """Algorithm 1: draft ``depth`` steps, let the target write ``depth + 1``, judge them, keep the agreed run."""
+    """Algorithm 1: draft ``depth`` steps, let the target write ``depth + 1``, judge them, keep the agreed run.
+
+    With fast acceptance what is certain is known before the target writes, and it writes the others only.
+    """
     while not answer.ended:
         for _ in range(answer.tree.depth):
             propose(answer)
-            answer.all_done()
+            for node in answer.all_done():
+                verify(answer, node)
+        answer.all_done()
+        accept(answer)
         expand(answer, answer.tree.depth)
         for node in answer.all_done():
             verify(answer, node)
@@ -63,8 +69,13 @@ def expand(answer: Answer, depth: int) -> None:
 
 
 def verify(answer: Answer, node: Node) -> None:
-    """Where two versions of the step after ``node`` meet, the verifier is asked whether they agree."""
+    """Where two versions of the step after ``node`` meet, the verifier is asked whether they agree.
+
+    A drafted step may be so certain that it needs no second version (fast acceptance).
+    """
     for child in node.children:
+        if answer.tree.to_weigh(child):
+            answer.weigh(child)
         pair = answer.tree.pair(child)
         if pair is not None:
             answer.ask(child, pair)
