@@ -21,6 +21,9 @@ from lr_sglang.tree import Branch, Node, Outcome
 # After its end an answer waits this long for the runtimes to be rid of its branches.
 DRAIN_SECONDS = 10.0
 
+# When nothing has come for so long, there is time for what is not urgent.
+QUIET_SECONDS = 0.002
+
 Key = Branch | Inquiry | None
 
 
@@ -85,18 +88,21 @@ class Flight:
     def first_done(self, timeout: float | None = None) -> Arrival:
         """Waits for whatever is done first, and closes its books.
 
-        What nobody waits for is done here, when the branches that an answer waits for are on their way.
+        What nobody waits for is done here, once the branches that somebody waits for are on their way.
 
         Raises:
             queue.Empty: nothing is, within ``timeout`` seconds.
         """
         while self._unwanted:
             self._unwanted.pop().cancel()
-        if self._inbox.empty():
+        arrival: Arrival
+        try:
+            arrival = self._inbox.first_done(QUIET_SECONDS)
+        except queue.Empty:
             self._unsettled.settle()
-        while self._inbox.empty() and self._prepare():
-            pass
-        arrival: Arrival = self._inbox.first_done(timeout)
+            while self._prepare() and self._inbox.empty():
+                pass
+            arrival = self._inbox.first_done(timeout)
         self._open.pop(arrival.key, None)
         for branch in arrival.key.branches if isinstance(arrival.key, Inquiry) else [arrival.key]:
             if branch is not None and branch.ended is None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import urllib3
 
+from lr_sglang.aborter import Aborter
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -24,9 +26,10 @@ from lr_sglang.errors import (
 )
 
 CONNECT_SECONDS = 5.0
-# An abort can overtake its request, and the server then ignores it: it is repeated until the request has ended,
-# from the last of these on by breaking the connection too.
-ABORT_AGAIN_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+
+
+# Request ids are unique and of one length. A uuid for each would let go of the interpreter's lock every time.
+_PROCESS, _numbers = uuid.uuid4().hex[:12], itertools.count()
 
 
 class Call:
@@ -64,7 +67,7 @@ class Call:
         with self._lock:
             if self.cancelled:
                 raise Cancelled("cancelled before it was sent")
-            self.rid, self._abort = uuid.uuid4().hex, abort
+            self.rid, self._abort = f"{_PROCESS}{os.getpid():08x}{next(_numbers):012x}", abort
             return self.rid
 
     def cancel(self) -> None:
@@ -220,62 +223,6 @@ class _SecurePool(urllib3.HTTPSConnectionPool):
 
 class _BeforeFirstByte(RuntimeDown):
     """The connection broke with nothing of the answer read."""
-
-
-class Aborter:
-    """Posts aborts from its own thread, again and again until the request has ended; at last it hangs up."""
-
-    def __init__(self, post: Callable[[Call], None]) -> None:
-        self._post = post
-        self._pending: list[tuple[float, int, Call]] = []  # due, attempt, call
-        self._changed = threading.Condition()
-        self._open = True
-        self._thread: threading.Thread | None = None
-
-    def add(self, call: Call) -> None:
-        """Starts cancelling a call that was sent. Never blocks."""
-        with self._changed:
-            self._pending.append((time.monotonic(), 0, call))
-            if self._thread is None:  # it ends when it is closed and has nothing left to do
-                self._thread = threading.Thread(target=self._work, name="lr-abort", daemon=True)
-                self._thread.start()
-            self._changed.notify()
-
-    def close(self) -> None:
-        with self._changed:
-            self._open = False
-            self._changed.notify()
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._pending = [p for p in self._pending if not p[2].ended.is_set()]
-                now = time.monotonic()
-                due = [p for p in self._pending if p[0] <= now]
-                if not due:
-                    if not self._open and not self._pending:
-                        self._thread = None
-                        return
-                    self._changed.wait(min((p[0] for p in self._pending), default=now + 3600.0) - now)
-                    continue
-                self._pending = [p for p in self._pending if p[0] > now]
-            self._abort([(attempt, call) for _, attempt, call in due])
-
-    def _abort(self, due: list[tuple[int, Call]]) -> None:
-        deaf = False
-        for attempt, call in due:
-            if call.ended.is_set():
-                continue
-            try:
-                if not deaf:
-                    self._post(call)
-            except LookaheadError:
-                deaf = True  # a server that takes no abort notices a closed socket
-            again = min(attempt + 1, len(ABORT_AGAIN_SECONDS) - 1)
-            if deaf or again == attempt:
-                call.hang_up()
-            with self._changed:
-                self._pending.append((time.monotonic() + ABORT_AGAIN_SECONDS[again], again, call))
 
 
 def _refusal(status: int, text: str, path: str, role: str) -> LookaheadError:

@@ -16,7 +16,7 @@ LAYERS = (
     {"errors", "tables"},
     {"config", "tokens", "steps", "speculation", "tree", "trace", "policy", "modes", "theory"},
     {"cpu", "pocket"},
-    {"chat", "transport", "reuse"},
+    {"chat", "transport", "aborter", "reuse"},
     {"generation"},
     {"backend"},
     {"dsl", "job"},

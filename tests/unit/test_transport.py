@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from lr_sglang import aborter
 from lr_sglang import transport as module
 from lr_sglang.errors import (
     BadReply,
@@ -104,7 +105,7 @@ def http(server):
 @pytest.fixture
 def impatient(monkeypatch):
     """The transport gives up on aborts sooner."""
-    monkeypatch.setattr(module, "ABORT_AGAIN_SECONDS", (0.0, 0.01, 0.02, 0.05))
+    monkeypatch.setattr(aborter, "ABORT_AGAIN_SECONDS", (0.0, 0.01, 0.02, 0.05))
 
 
 class Running:
