@@ -11,6 +11,7 @@ import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 from sglang.lang.ir import SglGen
 
+from lr_sglang import policy
 from lr_sglang.dsl import Inquiry, Spares, backend_of, end, fork, step, watch
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.flight import Arrival, Flight
@@ -57,26 +58,31 @@ class Answer:
             )
         if look.fast_accept is not None and job.fast is None:
             raise ConfigError("fast acceptance needs Job.fast", hint="verifiers.fast makes it")
-        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard, job.fast is not None)
+        fast = job.fast is not None
+        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard, fast, look.hedge)
         self.tree.root.state = s
+        self.policy = policy.make(look, self.tree, job.experience)
         self.roles = target.roles
         self.trace.prompt_tokens = prompt_tokens
         self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
         job.listen(lambda: self._flight.arrive(Arrival(None, self.tree.root, None, Cancelled("stopped"))))
 
     def __enter__(self) -> Self:
+        self.policy.__enter__()
         return self
 
     def __exit__(self, *failure: object) -> None:
         self._spares.end()
         self._flight.land()
+        self.policy.__exit__()
 
-    def free(self, role: str, steps: int = 1) -> bool:
-        """Whether a role can be asked for so many steps: it is there, has not failed just now, and has slots for us."""
+    def free(self, role: str, node: Node, steps: int = 1) -> bool:
+        """Whether a role can be asked for so many steps after ``node``: it is there, has not failed just now, and has
+        slots for us."""
         if role not in self.roles or self._resting.get(role, 0.0) > time.monotonic():
             return False
-        slots, running = self.job.slots.get(role), self._flight.running(role)
-        return slots is None or not running or running + steps <= slots
+        look, slots, running = self.job.lookahead, self.job.slots.get(role), self._flight.running(role)
+        return policy.fits(look, role, slots, running, self.tree.hedged(node), steps)
 
     def branch(self, role: str, node: Node, child: Node | None = None, gen: SglGen | None = None) -> Branch:
         """Forks the state after ``node`` onto a role's runtime and lets it write the next step there.
@@ -86,12 +92,16 @@ class Answer:
             gen: what to generate instead of a step.
         """
         branch = self._branch(role, node, child)
-        state = self._spares.fork(node.state, role)
+        state, look = self._spares.fork(node.state, role), self.job.lookahead
         call = Call(branch.seed, done=lambda result: self._flight.arrive(Arrival(branch, node, child, result, state)))
+        if look.priorities:
+            call.priority = policy.priority(self.tree.ahead(node), branch.hedged)
         self._flight.begin(branch, call)
-        tokens = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
+        self.policy.begun(branch)
+        tokens = min(look.max_step_tokens, self.tree.room(node))
         watch(state, call)
-        state += gen or step(max_tokens=tokens, **self.job.sampling.drawn())
+        logprobs = True if look.gate and child is not None else None
+        state += gen or step(max_tokens=tokens, return_logprob=logprobs, **self.job.sampling.drawn())
         end(state)  # once it has written: whatever happens here, no thread outlives its request
         return branch
 
@@ -148,8 +158,8 @@ class Answer:
 
     def _branch(self, role: str, node: Node, child: Node | None) -> Branch:
         alternative = child.alternative if child else 0
-        seed = self.job.seed(role, node.position, node.corrections, node.lineage, alternative)
-        return Branch(role, node.position, alternative, seed)
+        seed = self.job.seed(role, node.position, node.lineage, alternative)
+        return Branch(role, node.position, alternative, seed, hedged=self.tree.hedged(node))
 
     def first_done(self) -> Node:
         """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.
@@ -159,6 +169,8 @@ class Answer:
         """
         arrival = self._flight.first_done()
         node, child, result = arrival.node, arrival.child, arrival.result
+        if isinstance(arrival.key, Branch):
+            self.policy.ended(arrival.key, 0 if isinstance(result, LookaheadError) else len(result.ids))
         if node.dropped or (child.dropped if child is not None else node.chosen is not None):
             return node
         if isinstance(arrival.key, Inquiry):
@@ -196,6 +208,7 @@ class Answer:
             child.verdict = Verdict(False, "draft", str(arrival.result), failed=True)
             return
         written, child.state = self._step("draft", arrival)
+        child.confidence = policy.confidence(arrival.result.meta, len(written.ids))
         self.tree.drafted(child, written)
 
     def _step(self, role: str, arrival: Arrival) -> tuple[Step, ProgramState | None]:
@@ -214,6 +227,8 @@ class Answer:
         """The step after ``node`` is decided: what hangs on another version of it is stopped, on the server too."""
         if node.target is None:
             self._flight.give_up(node.expanding, Outcome.CANCELLED)
+        if node.correction is not None and node.correction is not node.chosen:
+            self._drop(node.correction, Outcome.CANCELLED)
         for child in (c for c in node.children if c is not node.chosen):
             refused = child.verdict and not child.verdict.accepted  # another alternative may have agreed too
             self._drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
@@ -242,7 +257,9 @@ class Answer:
             target_text=parent.target.text if parent.target else None,
             draft_texts=tuple(c.step.text if c.step else None for c in parent.children),
             verdicts=tuple(c.verdict for c in parent.children),
+            confidences=tuple(c.confidence for c in parent.children) if self.job.lookahead.gate else (),
         )
+        self.policy.decided(parent)
         self.trace.cycles += not drafted
         if self.tree.ends(node):
             self.trace.finish, self.ended = "stop" if kept.final else "length", True

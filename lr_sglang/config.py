@@ -44,6 +44,10 @@ class Lookahead(Table):
     Attributes:
         fast_accept: a drafted step is accepted without the target's version when the target gives each of its tokens
             at least this log-probability (docs/verifiers.md); None is never.
+        hedge: a refusal is prepared for while the verdict is awaited; this and what follows is in docs/policies.md.
+        gate: how likely to be needed a branch must be, by the draft's confidence; 0 is off.
+        policy: ``adaptive`` chooses depth and width within those given.
+        priorities: the runtimes are told which branch is needed first.
     """
 
     schedule: Schedule = "async"
@@ -53,12 +57,17 @@ class Lookahead(Table):
     half_sentence_guard: bool = True
     verifier: str = "judge"
     fast_accept: float | None = None
+    hedge: bool = False
+    gate: float = 0.0
+    policy: Literal["fixed", "adaptive"] = "fixed"
+    priorities: bool = False
 
     def __post_init__(self) -> None:
         need(1 <= self.depth <= 64, "depth: must be in 1..64")
         need(1 <= self.width <= 16, "width: must be in 1..16")
         need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
         need(self.fast_accept is None or self.fast_accept <= 0, "fast_accept: a log-probability is 0 or less")
+        need(0 <= self.gate < 1, "gate: must be in [0, 1) (0: off)")
         branches = sum(self.width**i for i in range(self.depth + 1))
         need(branches <= 4096, f"width {self.width} at depth {self.depth} means {branches} branches at once (of 4096)")
 

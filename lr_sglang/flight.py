@@ -80,10 +80,11 @@ class Flight:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def running(self, role: str) -> int:
-        """Branches of a writer that are in flight and still wanted."""
+    def running(self, role: str) -> tuple[int, int]:
+        """Branches of a writer that are in flight and still wanted: hedges, and others."""
         branches = (key for key in self._open if isinstance(key, Branch))
-        return sum(branch.role == role and branch.outcome is None for branch in branches)
+        wanted = [branch.hedged for branch in branches if branch.role == role and branch.outcome is None]
+        return sum(wanted), len(wanted) - sum(wanted)
 
     def first_done(self, timeout: float | None = None) -> Arrival:
         """Waits for whatever is done first, and closes its books.

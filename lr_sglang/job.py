@@ -9,6 +9,7 @@ from typing import Any
 
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.dsl import Verifier
+from lr_sglang.policy import Experience
 from lr_sglang.trace import StepRecord, Trace
 
 
@@ -21,6 +22,7 @@ class Job:
         fast: says of a drafted step alone whether it is certain (see ``verifiers.fast``), for fast acceptance.
         question, sample: who this is, for deriving seeds.
         slots: what it may have in flight at a time on each role's runtime; no entry is no limit.
+        experience: what the answers of a run learn together.
         on_step: told of each step as it is kept, in the program's thread.
         record: filled while the program runs, complete when it has returned.
     """
@@ -33,6 +35,7 @@ class Job:
     question: str = ""
     sample: int = 0
     slots: Mapping[str, int] = field(default_factory=dict)
+    experience: Experience = field(default_factory=Experience)
     on_step: Callable[[StepRecord], None] | None = None
     record: Trace = field(default_factory=Trace)
     _stopped: bool = False

@@ -65,6 +65,7 @@ class Runner:
         self.roles, self.settings, self.concurrency = roles, settings, concurrency
         self._lock = threading.Lock()
         self._running: dict[int, Job] = {}
+        self._experience = policy.Experience()
         self._threads: list[threading.Thread] = []
         self._stopping = False
 
@@ -169,6 +170,7 @@ class Runner:
             question=item.question.id,
             sample=item.sample,
             slots=self._slots(),
+            experience=self._experience,
             on_step=(lambda step: tell(item, step)) if tell else None,
         )
         with self._lock:

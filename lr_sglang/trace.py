@@ -18,7 +18,7 @@ class StepRecord:
         source: whose text it is, ``draft`` or ``target``.
         outcome: ``accepted``, ``corrected`` or ``bonus``; ``written`` when the target decoded it in one go.
         target_text, draft_texts: the versions, where they were written.
-        verdicts: one per drafted version, in order.
+        verdicts: one per drafted version, in order; ``confidences`` likewise, the draft's own, where it was asked.
         seconds: since the question was asked.
     """
 
@@ -32,6 +32,7 @@ class StepRecord:
     target_text: str | None = None
     draft_texts: tuple[str | None, ...] = ()
     verdicts: tuple[Verdict | None, ...] = ()
+    confidences: tuple[float | None, ...] = ()
 
 
 @dataclass

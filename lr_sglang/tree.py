@@ -10,121 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Literal
+from itertools import pairwise
 
-from lr_sglang.speculation import Speculation
+from lr_sglang.node import Branch, Node, Outcome, Pair, Verdict
 from lr_sglang.steps import Step, same_ending
 
+__all__ = ["Branch", "Node", "Outcome", "Pair", "StepTree", "Verdict", "without_a_judge"]
 
-class Outcome(StrEnum):
-    """What became of a branch."""
-
-    ACCEPTED = "accepted"  # a draft step that was kept, or a target step that agreed with it
-    REJECTED = "rejected"  # a draft step that the verifier refused, or that came too late
-    CORRECTED = "corrected"  # a target step used in place of rejected drafts
-    BONUS = "bonus"  # a target step used where nothing was drafted
-    CANCELLED = "cancelled"  # nobody needed it any more
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether two versions of a step agree: who decided, and why.
-
-    Attributes:
-        score: what the verifier measured, where it is a number (a cosine, a rating, a log-probability).
-        earlier: the verdicts of a cascade's stages before the one that decided.
-    """
-
-    accepted: bool
-    by: str
-    reason: str = ""
-    seconds: float = 0.0
-    failed: bool = False
-    score: float | None = None
-    earlier: tuple[Verdict, ...] = ()
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two versions of one step after the same prefix (s_j and d_j of the paper)."""
-
-    target: Step
-    draft: Step
-    prefix_complete: bool = True
-
-
-@dataclass(eq=False)
-class Branch:
-    """One generation asked of a runtime, from its start to its outcome. Times are seconds since the run began."""
-
-    role: str
-    position: int
-    alternative: int = 0
-    seed: int = 0
-    started: float = 0.0
-    ended: float | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int | None = None
-    shared_tokens: int | None = None
-    generated_tokens: int = 0
-    speculation: Speculation = field(default_factory=Speculation)
-    outcome: Outcome | None = None
-    error: str = ""
-    call: Any = field(default=None, repr=False)
-    entry: Any = field(default=None, repr=False)
-
-    def close(self, outcome: Outcome) -> None:
-        """Gives the branch its outcome; it gets one, once."""
-        assert self.outcome is None, f"{self.role} branch at {self.position} is {self.outcome} already"
-        self.outcome = outcome
-
-
-@dataclass(eq=False)
-class Node:
-    """A prefix of the answer.
-
-    Attributes:
-        used: the answer's tokens up to here.
-        corrections, lineage: the target's steps on the way, and which alternatives the drafted ones were; with the
-            position they tell nodes apart that may be there at the same time: no two of them draw with the same seed.
-        weighed: the inquiry whether the drafted step is certain (fast acceptance), ``doubted`` that it is not.
-    """
-
-    parent: Node | None
-    position: int
-    step: Step | None = None
-    source: Literal["prompt", "draft", "target"] = "prompt"
-    alternative: int = 0
-    used: int = 0
-    corrections: int = 0
-    lineage: int = 0
-    state: Any = field(default=None, repr=False)
-    drafting: Branch | None = None
-    expanding: Branch | None = None
-    target: Step | None = None
-    target_state: Any = field(default=None, repr=False)
-    children: list[Node] = field(default_factory=list)
-    proposed: bool = False
-    asked: Any = field(default=None, repr=False)
-    weighed: Any = field(default=None, repr=False)
-    doubted: bool = False
-    verdict: Verdict | None = None
-    chosen: Node | None = None
-    dropped: bool = False
-
-    @property
-    def cut(self) -> bool:
-        """The prefix ends in the middle of a step, at the token cap."""
-        return self.step is not None and not self.step.complete
-
-    def subtree(self) -> Iterator[Node]:
-        """This node and everything under it."""
-        yield self
-        for child in self.children:
-            yield from child.subtree()
-        if self.chosen is not None and self.chosen not in self.children:
-            yield from self.chosen.subtree()
+# Lineages are counted modulo a prime: no two nodes of a tree have the same, and a long answer's do not grow.
+_LINEAGES = 2**61 - 1
 
 
 @dataclass
@@ -137,6 +31,7 @@ class StepTree:
         budget: tokens that the answer may have.
         half_sentence_guard: a step after a cut prefix is never accepted, so nothing is drafted there.
         fast: a drafted step may be accepted without the target's version of it.
+        hedging: what a refusal would need is begun while the verdict is awaited, and the window does not wait for it.
     """
 
     depth: int
@@ -144,11 +39,28 @@ class StepTree:
     budget: int
     half_sentence_guard: bool = True
     fast: bool = False
+    hedging: bool = False
     root: Node = field(default_factory=lambda: Node(None, 0))
 
     def ahead(self, node: Node) -> int:
-        """How many steps the node is ahead of the root."""
-        return node.position - self.root.position
+        """How many steps the node is ahead of the root; with hedging, of what the target has written."""
+        steps = node.position - self.root.position
+        if not self.hedging or steps >= 2 * self.depth:
+            return steps
+        return sum(before.target is None and before.chosen is None for before in self.between(node))
+
+    def between(self, node: Node) -> Iterator[Node]:
+        """The prefixes from the node's parent back to the root."""
+        while node is not self.root and node.parent is not None:
+            node = node.parent
+            yield node
+
+    def hedged(self, node: Node) -> bool:
+        """Whether the node is of use only if a verdict that is awaited is a refusal."""
+        if not self.hedging:
+            return False
+        way = [node, *self.between(node)]
+        return any(after is before.correction is not before.chosen for after, before in pairwise(way))
 
     def room(self, node: Node) -> int:
         """Tokens left in the budget after the node."""
@@ -169,7 +81,7 @@ class StepTree:
             for n in self.live()
             if n.expanding is None and self.ahead(n) <= depth and not self.ends(n) and not self._may_do_without(n)
         ]
-        return sorted(found, key=self.ahead)
+        return sorted(found, key=self._order)
 
     def _may_do_without(self, node: Node) -> bool:
         """Whether the target's version is not needed after ``node``, or may turn out not to be.
@@ -202,18 +114,41 @@ class StepTree:
             and not self.ends(n)
             and not (n.cut and self.half_sentence_guard)
         ]
-        return sorted(found, key=self.ahead)
+        return sorted(found, key=self._order)
 
-    def propose(self, node: Node) -> list[Node]:
-        """Adds ``width`` children, whose steps are to be drafted."""
+    def _order(self, node: Node) -> tuple[bool, int]:
+        return self.hedged(node), self.ahead(node)
+
+    def propose(self, node: Node, width: int | None = None) -> list[Node]:
+        """Adds children, ``width`` or what is given, whose steps are to be drafted."""
         node.proposed = True
         node.children = [
-            Node(node, node.position + 1, source="draft", alternative=i, corrections=node.corrections)
-            for i in range(self.width)
+            Node(node, node.position + 1, source="draft", alternative=i, lineage=self._lineage(node, i))
+            for i in range(self.width if width is None else width)
         ]
-        for child in node.children:
-            child.lineage = node.lineage * self.width + child.alternative
         return node.children
+
+    def _lineage(self, node: Node, alternative: int) -> int:
+        return (node.lineage * (self.width + 1) + alternative) % _LINEAGES
+
+    def correct(self, node: Node) -> Node:
+        """The prefix that the target's version of the step after ``node`` leads to."""
+        assert node.target is not None
+        if node.correction is None:
+            made = Node(node, node.position + 1, node.target, "target", state=node.target_state)
+            made.used, made.lineage = node.used + len(node.target.ids), self._lineage(node, self.width)
+            node.correction = made
+        return node.correction
+
+    def hedge(self, node: Node) -> None:
+        """While a verdict is awaited on what follows ``node``, its refusal is prepared for."""
+        if (
+            self.hedging
+            and node.chosen is None
+            and node.target is not None
+            and not all(c.verdict for c in node.children)
+        ):
+            self.correct(node)
 
     def drafted(self, node: Node, step: Step) -> None:
         """The draft step that leads to ``node`` is there."""
@@ -239,9 +174,9 @@ class StepTree:
         if accepted:
             node.chosen = accepted[0]
         elif node.target is not None and all(c.verdict for c in node.children):
-            used = node.used + len(node.target.ids)
-            node.chosen = Node(node, node.position + 1, node.target, "target", used=used, state=node.target_state)
-            node.chosen.corrections, node.chosen.lineage = node.corrections + 1, node.lineage * self.width
+            node.chosen = self.correct(node)
+            for branch in (b for n in node.chosen.subtree() for b in (n.drafting, n.expanding) if b is not None):
+                branch.hedged = False
         return node.chosen
 
     def advance(self) -> Node | None:

@@ -54,17 +54,18 @@ def synchronous(answer: Answer) -> None:
 
 
 def propose(answer: Answer) -> None:
-    """The draft writes the next step, in ``width`` versions, after every prefix that may be looked ahead from."""
+    """The draft writes the next step, in some versions, after every prefix that may be looked ahead from."""
     for node in answer.tree.to_propose():
-        if answer.free("draft", answer.tree.width):
-            for child in answer.tree.propose(node):
+        width = answer.policy.width(node)
+        if width and answer.free("draft", node, width):
+            for child in answer.tree.propose(node, width):
                 child.drafting = answer.branch("draft", node, child)
 
 
 def expand(answer: Answer, depth: int) -> None:
     """The target writes its own next step after every drafted prefix: parallel forks, one shared prefix."""
     for node in answer.tree.to_expand(depth):
-        if answer.free("target"):
+        if answer.policy.worth(node) and answer.free("target", node):
             node.expanding = answer.branch("target", node)
 
 
@@ -79,6 +80,7 @@ def verify(answer: Answer, node: Node) -> None:
         pair = answer.tree.pair(child)
         if pair is not None:
             answer.ask(child, pair)
+    answer.tree.hedge(node)
 
 
 def accept(answer: Answer) -> None:

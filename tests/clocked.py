@@ -6,6 +6,8 @@ one token, so that the budget is the number of steps.
 
 import heapq
 
+from lr_sglang import policy
+from lr_sglang.config import Lookahead
 from lr_sglang.steps import Ending, Step
 from lr_sglang.tree import Branch, Node, Pair, StepTree, Verdict
 
@@ -26,11 +28,12 @@ class Clocked:
 
     def __init__(self, accepts, c1, depth, judge=0.0, steps=1000, width=1, lasts=lambda: 1.0):
         self.tree = StepTree(depth, width, steps)
+        self.policy = policy.make(Lookahead(depth=depth, width=width), self.tree, policy.Experience())
         self.ended, self.now, self.kept, self.most = False, 0.0, [], 0
         self._accepts, self._judge, self._takes = accepts, judge, {"draft": c1, "target": 1.0}
         self._queue, self._order, self._lasts = [], 0, lasts
 
-    def free(self, role, steps=1):
+    def free(self, role, node, steps=1):
         return True
 
     def branch(self, role, node, child=None):

@@ -30,6 +30,7 @@ def answer_all(
         answers = [VirtualAnswer(world, number) for world, number in zip(worlds, questions, strict=True)]
         for answer in answers:
             (asynchronous if look.schedule == "async" else synchronous)(answer)
+            answer.land()
         return answers
     world = World(simulation, look, len(questions), writer)
     answers = [VirtualAnswer(world, number) for number in questions]

@@ -39,6 +39,7 @@ class World:
         self.writer = writer or Writer(simulation.model)
         self.engines: dict[str, Engine] = {role: simulation.engine() for role in ROLES}
         self.now = 0.0
+        self.experience = policy.Experience()
         self.share = policy.share(simulation.slots, None, look, answers)
 
     def start(self, role: str, work: float, owner: Any) -> Ticket:
@@ -72,27 +73,30 @@ class VirtualAnswer:
 
     def __init__(self, world: World, question: int, name: str = "") -> None:
         look = world.look
-        self.world, self.job = world, Job(look, question=name)
-        self.tree = StepTree(look.depth, look.width, _BUDGET, look.half_sentence_guard)
+        self.world, self.job = world, Job(look, question=name, experience=world.experience)
+        self.tree = StepTree(look.depth, look.width, _BUDGET, look.half_sentence_guard, hedging=look.hedge)
+        self.policy = policy.make(look, self.tree, world.experience, lambda: world.now)
+        self.policy.__enter__()
         self.tree.root.state = Place(question)
         self.ended, self.seconds, self.kept = False, 0.0, 0
         self.inbox: deque[tuple[Node, Node | None, Written | Verdict]] = deque()
         self.open: dict[Any, tuple[str, Ticket]] = {}
         self.calls: dict[str, int] = dict.fromkeys(ROLES, 0)
 
-    def free(self, role: str, steps: int = 1) -> bool:
+    def free(self, role: str, node: Node, steps: int = 1) -> bool:
         """As ``Answer.free``."""
-        running = sum(kind == role for kind, _ in self.open.values())
-        return self.world.share is None or not running or running + steps <= self.world.share
+        wanted = [key.hedged for key, (kind, _) in self.open.items() if kind == role]
+        running = sum(wanted), len(wanted) - sum(wanted)
+        return policy.fits(self.world.look, role, self.world.share, running, self.tree.hedged(node), steps)
 
     def branch(self, role: str, node: Node, child: Node | None = None) -> Branch:
         """As ``Answer.branch``."""
         alternative = child.alternative if child else 0
-        seed = self.job.seed(role, node.position, node.corrections, node.lineage, alternative)
+        seed = self.job.seed(role, node.position, node.lineage, alternative)
         place = node.state
         most = min(self.world.look.max_step_tokens, self.tree.room(node))
         written = self.world.writer.write(place, self.world.writer.model.version(role, seed), most, True)
-        branch = Branch(role, node.position, alternative, seed)
+        branch = Branch(role, node.position, alternative, seed, hedged=self.tree.hedged(node))
         self._begin(branch, role, len(written.ids), (node, child, written))
         return branch
 
@@ -114,6 +118,8 @@ class VirtualAnswer:
     def _begin(self, key: Any, role: str, tokens: int, event: Any) -> None:
         self.calls[role] += 1
         work = self.world.simulation.work(role, tokens)
+        if isinstance(key, Branch):
+            self.policy.begun(key)
         self.open[key] = role, self.world.start(role, work, (self, (key, *event)))
 
     def first_done(self) -> Node:
@@ -134,6 +140,8 @@ class VirtualAnswer:
         key, node, child, result = cast(Any, self.inbox.popleft())
         if self.open.pop(key, None) is None:
             return node  # stopped in the very moment it came
+        if isinstance(key, Branch):
+            self.policy.ended(key, len(result.ids))
         if isinstance(result, Verdict):
             child.verdict = result
             return node
@@ -150,21 +158,28 @@ class VirtualAnswer:
 
     def cancel_all_but_chosen(self, node: Node) -> None:
         """As ``Answer.cancel_all_but_chosen``."""
-        for child in (c for c in node.children if c is not node.chosen):
-            for below in child.subtree():
-                below.dropped = True
-                for key in (below.drafting, below.expanding, below):
-                    if key is not None and key in self.open:
-                        self.world.stop(*self.open.pop(key))
+        rest = [c for c in (*node.children, node.correction) if c is not None and c is not node.chosen]
+        for below in (n for other in rest for n in other.subtree()):
+            below.dropped = True
+            for key in (below.drafting, below.expanding, below):
+                if key is not None and key in self.open:
+                    self._stop(key)
 
     def keep(self, node: Node) -> None:
         """As ``Answer.keep``."""
+        assert node.parent is not None
+        self.policy.decided(node.parent)
         self.kept, self.seconds = self.kept + 1, self.world.now
         self.ended = self.tree.ends(node)
         node.parent = None
 
     def land(self) -> None:
         """As at the end of ``Answer``: nothing is left running."""
-        for role, ticket in self.open.values():
-            self.world.stop(role, ticket)
-        self.open.clear()
+        for key in list(self.open):
+            self._stop(key)
+        self.policy.__exit__()
+
+    def _stop(self, key: Any) -> None:
+        self.world.stop(*self.open.pop(key))
+        if isinstance(key, Branch):
+            self.policy.ended(key)

@@ -12,7 +12,15 @@ from tests import examples
 
 EOS = 3
 WORDS = {
-    10: "One", 11: " two", 12: ".", 13: "\n", 14: "\n\n", 15: ".\n\n", 16: "\n\n\n", 17: "\n\nThen", 18: "</think>"
+    10: "One",
+    11: " two",
+    12: ".",
+    13: "\n",
+    14: "\n\n",
+    15: ".\n\n",
+    16: "\n\n\n",
+    17: "\n\nThen",
+    18: "</think>",
 }
 
 

@@ -1,0 +1,44 @@
+"""How far to look ahead: what an answer may have in flight, which branches are worth it, and what is learnt of it.
+
+``docs/policies.md`` says what each option is for, and what it was measured to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from lr_sglang.config import Lookahead
+from lr_sglang.policy.adaptive import Adaptive
+from lr_sglang.policy.confidence import Calibration, confidence, pairs_of
+from lr_sglang.policy.experience import Experience
+from lr_sglang.policy.fixed import Policy
+from lr_sglang.policy.room import SPARE, fits, in_flight, priority, share, slots
+from lr_sglang.tree import StepTree
+
+__all__ = [
+    "SPARE",
+    "Adaptive",
+    "Calibration",
+    "Experience",
+    "Policy",
+    "confidence",
+    "fits",
+    "in_flight",
+    "make",
+    "pairs_of",
+    "priority",
+    "share",
+    "slots",
+]
+
+
+def make(
+    look: Lookahead, tree: StepTree, experience: Experience, clock: Callable[[], float] = time.monotonic
+) -> Policy:
+    """The policy of one answer.
+
+    Args:
+        experience: what the answers of a run learn together.
+    """
+    return (Adaptive if look.policy == "adaptive" else Policy)(look, tree, experience, clock)

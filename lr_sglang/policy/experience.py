@@ -1,0 +1,106 @@
+"""What the answers of a run learn together: which drafts agree, how long everything takes, how busy runtimes are."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+
+from lr_sglang.policy.confidence import NO_COMPARISON, Calibration, Sample
+from lr_sglang.policy.load import Load
+from lr_sglang.tree import Node
+
+# Verdicts that count; older ones fade.
+MEMORY = 400
+# Before anything is known: so many verdicts, half of them accepted.
+PRIOR = 4.0
+# What all answers have seen counts in one answer as so many verdicts of its own.
+COMMON = 12.0
+_REFIT = 16  # new verdicts until the calibration is made again
+
+
+@dataclass
+class Share:
+    """Accepted of judged, the recent ones most."""
+
+    accepted: float = 0.0
+    judged: float = 0.0
+
+    def add(self, accepted: bool) -> None:
+        """One more verdict."""
+        fade = 1 - 1 / MEMORY
+        self.accepted, self.judged = self.accepted * fade + accepted, self.judged * fade + 1
+
+    def rate(self, prior: float, trust: float) -> float:
+        """With a prior that counts as so many verdicts."""
+        return (self.accepted + trust * prior) / (self.judged + trust)
+
+
+@dataclass
+class Mean:
+    """Of values, the recent ones most."""
+
+    value: float = 0.0
+    weight: float = 0.0
+
+    def add(self, value: float) -> None:
+        """One more."""
+        self.weight = self.weight * (1 - 1 / MEMORY) + 1
+        self.value += (value - self.value) / self.weight
+
+
+@dataclass
+class Experience:
+    """Shared by the answers of a run, in all their threads.
+
+    Attributes:
+        answers: that are being written now.
+        first: acceptance of the first draft of a step; ``others`` of further ones where the first was refused.
+        verdict: seconds of a verdict; ``tokens`` of a step.
+        calibration: of the draft's confidence.
+    """
+
+    answers: int = 0
+    first: Share = field(default_factory=Share)
+    others: Share = field(default_factory=Share)
+    verdict: Mean = field(default_factory=Mean)
+    tokens: Mean = field(default_factory=Mean)
+    calibration: Calibration = field(default_factory=Calibration)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _loads: dict[str, Load] = field(default_factory=dict)
+    _samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MEMORY))
+    _new: int = 0
+
+    def load(self, role: str) -> Load:
+        """Of the runtime that plays a role; under the lock."""
+        return self._loads.setdefault(role, Load())
+
+    def alpha(self, own: Share) -> float:
+        """Acceptance of a step's first draft in an answer with these verdicts of its own."""
+        return own.rate(self.first.rate(0.5, PRIOR), COMMON)
+
+    def decided(self, node: Node, own: Share) -> None:
+        """The step after ``node`` is decided: what its verdicts say."""
+        verdicts = [c.verdict for c in node.children]
+        with self.lock:
+            if node.chosen is not None and node.chosen.step is not None:
+                self.tokens.add(len(node.chosen.step.ids))
+            for child, verdict in zip(node.children, verdicts, strict=True):
+                if verdict is None or verdict.failed or verdict.by in NO_COMPARISON:
+                    continue
+                self.verdict.add(verdict.seconds)
+                if child.confidence is not None:
+                    self._learn(child.confidence, verdict.accepted)
+            compared = [v for v in verdicts if v is not None and not v.failed and v.by != "guard"]
+            if compared and verdicts[0] is compared[0]:
+                own.add(compared[0].accepted)
+                self.first.add(compared[0].accepted)
+                if not compared[0].accepted:
+                    for verdict in compared[1:]:
+                        self.others.add(verdict.accepted)
+
+    def _learn(self, confidence: float, accepted: bool) -> None:
+        self._samples.append((confidence, accepted))
+        self._new += 1
+        if self._new >= min(_REFIT, len(self._samples)):
+            self.calibration, self._new = Calibration.fit(self._samples), 0

@@ -1,0 +1,75 @@
+"""What a runtime takes for a token, and how much that grows with the requests it serves at once. No I/O, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# What each further request is taken to cost the others before there are measurements: a GPU is bandwidth-bound for
+# small batches. It counts as one measurement made DOUBT requests away from the mean.
+SLOWDOWN, DOUBT = 0.01, 2.0
+# Measurements that count; older ones fade.
+MEMORY = 2000.0
+
+
+@dataclass
+class Load:
+    """Measured from branches as they begin and end: seconds per token = base + more x (requests at once).
+
+    Attributes:
+        running: requests at once, as far as we know of them.
+    """
+
+    running: int = 0
+    _now: float = 0.0
+    _area: float = 0.0  # requests x seconds
+    _weight: float = 0.0
+    _n: float = 0.0
+    _y: float = 0.0
+    _nn: float = 0.0
+    _ny: float = 0.0
+
+    def begin(self, now: float) -> tuple[float, float]:
+        """A request begins; returns what ``end`` needs."""
+        self._pass(now)
+        self.running += 1
+        return self._now, self._area
+
+    def end(self, now: float, mark: tuple[float, float], tokens: int = 0) -> None:
+        """It has ended, with so many tokens; none if it says nothing of the speed."""
+        self._pass(now)
+        self.running -= 1
+        seconds = self._now - mark[0]
+        if tokens and seconds > 0:
+            self._learn((self._area - mark[1]) / seconds, seconds / tokens)
+
+    @property
+    def known(self) -> bool:
+        """Whether there was any measurement."""
+        return self._weight > 0
+
+    def line(self) -> tuple[float, float]:
+        """Seconds per token with no request, and what each adds."""
+        more = self._more()
+        return self._y - more * self._n, more
+
+    def _more(self) -> float:
+        guess = SLOWDOWN * self._y / (1 + SLOWDOWN * max(0.0, self._n - 1))
+        trust = DOUBT**2
+        more = (self._ny + trust * guess) / (self._nn + trust)
+        # a batch never makes a token sooner, and at worst takes the requests one after another
+        return min(max(0.0, more), self._y / max(1.0, self._n))
+
+    def _pass(self, now: float) -> None:
+        if now > self._now:
+            self._area += self.running * (now - self._now)
+            self._now = now
+
+    def _learn(self, requests: float, pace: float) -> None:
+        fade = 1 - 1 / MEMORY
+        self._weight = self._weight * fade + 1
+        aside, apart = requests - self._n, pace - self._y
+        self._n += aside / self._weight
+        self._y += apart / self._weight
+        # West's update of the fading sums about the means
+        self._nn = self._nn * fade + aside * (requests - self._n)
+        self._ny = self._ny * fade + aside * (pace - self._y)
