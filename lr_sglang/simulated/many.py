@@ -61,7 +61,10 @@ def turns_of(answer: VirtualAnswer) -> Turns:
         else:
             for _ in range(answer.tree.depth):
                 propose(answer)
-                yield from _all_done(answer)
+                for node in (yield from _all_done(answer)):
+                    verify(answer, node)
+            yield from _all_done(answer)
+            accept(answer)
             expand(answer, answer.tree.depth)
             for node in (yield from _all_done(answer)):
                 verify(answer, node)

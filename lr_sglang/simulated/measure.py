@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import ConfigError, LookaheadError
@@ -22,7 +22,7 @@ from lr_sglang.runner import Runner, Settings
 from lr_sglang.simulated.many import alone, answer_all
 from lr_sglang.simulated.model import Writer
 from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.simulated.transport import SimulatedTransport, simulated_roles
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.plan import plan
 from lr_sglang.tasks.prompts import messages
@@ -37,6 +37,7 @@ class Shard:
     Attributes:
         seconds, bound, alone: of each answer: as it was, as it could be, and without lookahead.
         calls: requests by role; ``steps`` were delivered.
+        late: seconds that simulated runtimes answered after their time, in all: the machine woke them no sooner.
         wall, cpu: seconds of the process, from the first question to the last answer.
         threads: at most at once, ``megabytes`` of memory likewise; ``grown`` of them in the second half of the run.
     """
@@ -48,6 +49,7 @@ class Shard:
     judged: int
     accepted: int
     calls: dict[str, int]
+    late: float
     wall: float
     cpu: float
     threads: int
@@ -114,6 +116,7 @@ def shard(simulation: Simulation, look: Lookahead, asked: Sequence[Question]) ->
         judged=sum(record["judged"] for record in made),
         accepted=sum(record["accepted"] for record in made),
         calls={role: sum(record["tokens"][role]["calls"] for record in made) for role in roles},
+        late=sum(cast(SimulatedTransport, backend.transport).late for backend in roles.values()),
         wall=watch.wall,
         cpu=watch.cpu,
         threads=watch.threads,
@@ -186,6 +189,7 @@ def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> 
         "calls": total,
         "calls_per_second": total / wall,
         "cpu_ms_per_call": 1000 * cpu / total,
+        "runtimes_late_ms": 1000 * sum(p.late for p in shards) / total,
         "threads": max(p.threads for p in shards),
         "megabytes": sum(p.megabytes for p in shards),
         "megabytes_grown": sum(p.grown for p in shards),

@@ -27,12 +27,13 @@ class SimulatedTransport:
     Attributes:
         faults: to order.
         calls: requests so far; ``most`` of them at once.
+        late: seconds that they ended after their time, in all: the machine's, which woke their threads no sooner.
     """
 
     def __init__(self, role: str, simulation: Simulation, writer: Writer) -> None:
         self.role, self.simulation, self.writer = role, simulation, writer
         self.faults = Faults(simulation.model.seed)
-        self.calls = 0
+        self.calls, self.late = 0, 0.0
         self._engine = simulation.engine()
         self._tickets: dict[Call, Ticket] = {}
         self._lock = threading.Lock()
@@ -91,6 +92,7 @@ class SimulatedTransport:
             bell.acquire(timeout=left)
         with self._lock:
             share = engine.served(now, ticket)
+            self.late += 0.0 if call.cancelled else max(0.0, -left)
             engine.remove(now, ticket)
             del self._tickets[call]
             if not engine.steady and (head := engine.head()) is not None:
