@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ class Mode:
 
     def lookahead(self, look: Lookahead) -> Lookahead:
         """The settings as this mode uses them."""
-        return look.replace(verifier="exact") if self.lossless else look
+        return dataclasses.replace(look, verifier="exact", fast_accept=None) if self.lossless else look
 
     def sampling(self, sampling: Sampling) -> Sampling:
         """Likewise."""

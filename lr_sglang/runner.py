@@ -161,12 +161,13 @@ class Runner:
 
     def _make(self, item: Work, verifier: Verifier | None) -> Record:
         settings, mode = self.settings, MODES[item.mode]
-        tell = settings.on_step
+        tell, look = settings.on_step, mode.lookahead(settings.lookahead)
         job = Job(
-            lookahead=mode.lookahead(settings.lookahead),
+            lookahead=look,
             sampling=mode.sampling(settings.sampling),
             limits=settings.limits,
             verifier=verifier,
+            fast=verifiers.fast(look, self.roles) if verifier else None,
             question=item.question.id,
             sample=item.sample,
             slots=self._slots(),

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from lr_sglang import policy
+from lr_sglang import policy, verifier_names
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Role, Runtime, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import shapes
 
-# Said again here, because the packages that have them import SGLang; a test compares.
-VERIFIERS = ("judge", "exact", "random")
+# Said again here, because the package that has them imports SGLang; a test compares.
 JUDGE_PROMPTS = ("paper", "pocket")
 # Where a runtime is, and how much of a machine it takes: not what it answers.
 PLACEMENT = (
@@ -47,8 +46,8 @@ class Plan:
         """The roles that a mode needs."""
         if not MODES[mode].ahead:
             return ["target"]
-        judged = MODES[mode].lookahead(self.lookahead).verifier == "judge"
-        return [role for role in ROLES if role != "judge" or judged]
+        asked = verifier_names.asks(MODES[mode].lookahead(self.lookahead).verifier)
+        return [role for role in ROLES if role != "judge" or (role in asked and role in self.models)]
 
     def config(self, mode: str, **more: Any) -> dict[str, Any]:
         """What a record says about how it was made, and what a resumed run must have in common with it."""
@@ -89,8 +88,14 @@ class Plan:
         if not any(self.layered(mode) for mode in modes):
             runtime = runtime.replace(token_layer=TokenLayer())
         ahead = any(MODES[mode].ahead for mode in modes)
-        slots = sum(policy.slots(self.lookahead, role, answers) for role in roles) if ahead else answers + policy.SPARE
+        asking = [*roles, *self._asking(modes)] if "target" in roles else roles
+        slots = sum(policy.slots(self.lookahead, role, answers) for role in asking) if ahead else answers + policy.SPARE
         return runtime.replace(slots=runtime.slots or slots)
+
+    def _asking(self, modes: Collection[str]) -> list[Role]:
+        """A verifier asks the target, and so does fast acceptance: as many requests as a judge would have."""
+        looks = [MODES[mode].lookahead(self.lookahead) for mode in modes if MODES[mode].ahead]
+        return ["judge"] * any(look.fast_accept or "target" in verifier_names.asks(look.verifier) for look in looks)
 
     def shapes(self, modes: Collection[str]) -> list[str]:
         """Models that the modes use and that have random weights."""
@@ -130,26 +135,18 @@ def check(plan: Plan, mode: str) -> None:
         return
     if "draft" not in plan.models:
         raise ConfigError("lookahead needs a draft model", hint="give --draft MODEL|URL, or --mode autoregressive")
-    verifier = MODES[mode].lookahead(plan.lookahead).verifier
-    kind, _, share = verifier.partition(":")
-    if kind not in VERIFIERS or (share and kind != "random"):
-        raise ConfigError(f"no verifier is called {verifier!r}", hint=f"one of {', '.join(VERIFIERS)}; random:0.6")
-    if kind == "random" and not _is_share(share or "0.5"):
-        raise ConfigError(f"random: {share!r} is no acceptance rate", hint="for example random:0.6")
-    if kind == "judge" and "judge" not in plan.models:
+    look = MODES[mode].lookahead(plan.lookahead)
+    judged = verifier_names.needs_judge(look.verifier)
+    if look.verifier == "exact" and look.fast_accept is not None:
+        hint = "leave one of the two out"
+        raise ConfigError("the exact verifier keeps the target's own words, fast acceptance does not", hint=hint)
+    if judged and "judge" not in plan.models:
         raise ConfigError(
             "the judge verifier needs a judge model",
             hint="give --judge MODEL|URL (--judge target shares the target), or --verifier exact",
         )
-    if kind == "judge" and plan.judge_prompt not in JUDGE_PROMPTS:
+    if judged and plan.judge_prompt not in JUDGE_PROMPTS:
         raise ConfigError(f"no judge prompt is called {plan.judge_prompt!r}", hint=f"one of {', '.join(JUDGE_PROMPTS)}")
-
-
-def _is_share(text: str) -> bool:
-    try:
-        return 0 <= float(text) <= 1
-    except ValueError:
-        return False
 
 
 def _without_secrets(url: str) -> str:

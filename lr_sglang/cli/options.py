@@ -88,7 +88,19 @@ method = together(
         default=None,
         help="Never accept a step after one that was cut.  [default: on]",
     ),
-    click.option("--verifier", metavar="NAME", help="judge, exact or random:ALPHA.  [default: judge]"),
+    click.option(
+        "--verifier",
+        metavar="NAME[:ARG]",
+        help="judge, exact, embedding, score, likelihood, cascade, random, FILE.py:CLASS (docs/verifiers.md).  "
+        "[default: judge]",
+    ),
+    click.option(
+        "--fast-accept",
+        type=float,
+        metavar="LOGPROB",
+        help="Accept a drafted step without the target's version if the target gives every token of it at least this "
+        "log-probability, such as -1.  [default: off]",
+    ),
     click.option("--reference-defaults", is_flag=True, help="The reference code's depth (4) and SD tokens (6)."),
 )
 

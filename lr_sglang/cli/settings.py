@@ -39,7 +39,7 @@ def settle(options: Mapping[str, Any]) -> Plan:
     look = deployment.lookahead
     if options.get("reference_defaults"):
         look = look.replace(depth=REFERENCE_DEPTH)
-    names = ("schedule", "depth", "width", "max_step_tokens", "half_sentence_guard", "verifier")
+    names = ("schedule", "depth", "width", "max_step_tokens", "half_sentence_guard", "verifier", "fast_accept")
     look = look.replace(**_given(options, names))
     limits = deployment.limits.replace(**_given(options, ("max_tokens", "max_total_tokens")))
     prompt = _judge_prompt(options, deployment, models)

@@ -1,34 +1,81 @@
-"""Who decides whether two versions of a step agree. One file each; ``make`` finds them by name."""
+"""Who decides whether two versions of a step agree. One file each; ``make`` finds them by name (docs/verifiers.md)."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from lr_sglang import verifier_names
 from lr_sglang.backend import RuntimeBackend
+from lr_sglang.config import Lookahead
 from lr_sglang.dsl import Verifier
 from lr_sglang.errors import ConfigError
+from lr_sglang.verifier_names import NAMES
+from lr_sglang.verifiers.cascade import Cascade
+from lr_sglang.verifiers.embedding import Embedding
 from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.judge import Judge
+from lr_sglang.verifiers.likelihood import Likelihood
 from lr_sglang.verifiers.random import Random
+from lr_sglang.verifiers.score import Score
+from lr_sglang.verifiers.setup import Setup
 
-NAMES = ("judge", "exact", "random")
+__all__ = ["NAMES", "Cascade", "Embedding", "Exact", "Judge", "Likelihood", "Random", "Score", "Setup", "fast", "make"]
+
+_MADE: Mapping[str, Any] = {one.name: one.make for one in (Judge, Exact, Random, Embedding, Score, Likelihood)}
 
 
 def make(name: str, roles: Mapping[str, RuntimeBackend], judge_prompt: str = "paper") -> Verifier:
-    """The verifier called ``name``; ``random:0.6`` is the oracle that accepts that share.
+    """The verifier called ``name``, as ``--verifier`` names it.
 
     Raises:
         ConfigError: there is no such verifier, or the deployment lacks the runtime it needs.
+        SetupError: it needs a package that is not installed.
     """
-    kind, _, argument = name.partition(":")
-    if kind == "random":
-        return Random.parse(argument or "0.5")
-    if name == "exact":
-        return Exact()
-    if name == "judge":
-        if "judge" not in roles:
-            raise ConfigError(
-                "the judge verifier needs a judge runtime", hint="give --judge MODEL|URL, or use --verifier exact"
-            )
-        return Judge.of(roles["judge"], judge_prompt)
-    raise ConfigError(f"no verifier is called {name!r}", hint=f"one of {', '.join(NAMES)}")
+    chosen = verifier_names.parse(name)
+    setup = Setup(name, chosen.argument, roles, judge_prompt)
+    if chosen.kind == "cascade":
+        return Cascade.make(setup, lambda stage: make(stage, roles, judge_prompt))
+    if chosen.kind:
+        made: Verifier = _MADE[chosen.kind](setup)
+        return made
+    return _outside(chosen, setup)
+
+
+def fast(look: Lookahead, roles: Mapping[str, RuntimeBackend]) -> Verifier | None:
+    """Says of a drafted step whether it is certain, for fast acceptance; None where there is to be none.
+
+    It goes by the least likely token: the one that ends the step is then likely too, and so is every figure in it.
+    """
+    return None if look.fast_accept is None else Likelihood(roles["target"], look.fast_accept, "min")
+
+
+def _outside(chosen: verifier_names.Chosen, setup: Setup) -> Verifier:
+    """One from a file or an installed package: its ``make(setup)``, if it has that, or the class itself is called."""
+    try:
+        found = _from_file(chosen.file, chosen.name) if chosen.file else _from_package(chosen.name)
+        arguments = [chosen.argument] if chosen.argument else []
+        made = found.make(setup) if hasattr(found, "make") else found(*arguments)
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
+        hint = "docs/verifiers.md has an example"
+        raise ConfigError(f"--verifier {setup.name}: {error!r}", hint=hint) from error
+    if not callable(getattr(made, "verify", None)):
+        raise ConfigError(f"--verifier {setup.name}: it has no verify()", hint="docs/verifiers.md has an example")
+    verifier: Verifier = made
+    return verifier
+
+
+def _from_file(file: str, name: str) -> Any:
+    path = Path(file).expanduser().resolve()
+    spec = importlib.util.spec_from_file_location(f"lr_sglang_verifier_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def _from_package(name: str) -> Any:
+    return next(one for one in verifier_names.outside() if one.name == name).load()

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from lr_sglang.dsl import Inquiry
 from lr_sglang.tree import Verdict
+from lr_sglang.verifiers.setup import Setup
 
 
 class Exact:
     """Compares token ids; needs no runtime."""
 
     name = "exact"
+
+    @classmethod
+    def make(cls, setup: Setup) -> Exact:
+        return cls()
 
     def verify(self, inquiry: Inquiry) -> Verdict:
         target, draft = inquiry.pair.target, inquiry.pair.draft

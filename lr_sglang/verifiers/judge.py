@@ -2,55 +2,41 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
-from lr_sglang.backend import Generation, RuntimeBackend
+from lr_sglang.backend import RuntimeBackend
 from lr_sglang.dsl import Inquiry
 from lr_sglang.errors import ConfigError
+from lr_sglang.generation import Generation
 from lr_sglang.programs.judge import PROMPTS, JudgePrompt, agrees, judge
 from lr_sglang.tree import Verdict
-
-REST, LONGEST_REST = 2.0, 60.0  # seconds
+from lr_sglang.verifiers.asking import Asking
+from lr_sglang.verifiers.setup import Setup
 
 
 class Judge:
-    """Asks a chat model for one token. Versions identical after ``strip()`` need no question.
-
-    A judge that fails counts as a rejection: slower, never wrong. One that is down or hangs is then left alone for a
-    while, longer each time, so that it does not hold up every step.
-    """
+    """Asks a chat model for one token. Versions identical after ``strip()`` need no question."""
 
     name = "judge"
 
     def __init__(self, backend: RuntimeBackend, prompt: JudgePrompt) -> None:
         self.backend, self.prompt = backend, prompt
-        self._failures, self._rests_until = 0, 0.0
+        self._asking = Asking(self.name)
 
     @classmethod
-    def of(cls, backend: RuntimeBackend, prompt: str) -> Judge:
+    def make(cls, setup: Setup) -> Judge:
         """With one of the known prompts."""
-        if prompt not in PROMPTS:
-            raise ConfigError(f"no judge prompt is called {prompt!r}", hint=f"one of {', '.join(PROMPTS)}")
-        return cls(backend, PROMPTS[prompt])
+        if setup.judge_prompt not in PROMPTS:
+            hint = f"one of {', '.join(PROMPTS)}"
+            raise ConfigError(f"no judge prompt is called {setup.judge_prompt!r}", hint=hint)
+        return cls(setup.backend("judge"), PROMPTS[setup.judge_prompt])
 
     def verify(self, inquiry: Inquiry) -> Verdict | None:
         target, draft = inquiry.pair.target.text.strip(), inquiry.pair.draft.text.strip()
         if target == draft:
             return Verdict(True, "identical")
-        if time.monotonic() < self._rests_until:
-            return Verdict(False, self.name, "the judge failed just now", failed=True)
+        return self._asking.ask(
+            inquiry, lambda call: judge.run(target, draft, self.prompt, call, backend=self.backend), self._read
+        )
 
-        def heard(result: Any) -> None:
-            if isinstance(result, Generation):
-                self._failures = 0
-                label = self.backend.tokenizer.decode(result.ids)
-                inquiry.reply(Verdict(agrees(label), self.name, label.strip()))
-                return
-            if result.retryable:
-                self._rests_until = time.monotonic() + min(LONGEST_REST, REST * 2**self._failures)
-                self._failures += 1
-            inquiry.reply(Verdict(False, self.name, str(result), failed=True))
-
-        judge.run(target, draft, self.prompt, inquiry.begin(heard), backend=self.backend)
-        return None
+    def _read(self, generation: Generation) -> Verdict:
+        label = self.backend.tokenizer.decode(generation.ids)
+        return Verdict(agrees(label), self.name, label.strip())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 
+from lr_sglang import verifier_names
 from lr_sglang.dsl import Inquiry
 from lr_sglang.errors import ConfigError
 from lr_sglang.tree import Verdict
+from lr_sglang.verifiers.setup import Setup
 
 
 class Random:
@@ -20,12 +22,9 @@ class Random:
         self.alpha = alpha
 
     @classmethod
-    def parse(cls, text: str) -> Random:
-        """From the ``0.6`` of ``random:0.6``."""
-        try:
-            return cls(float(text))
-        except ValueError:
-            raise ConfigError(f"random: {text!r} is no acceptance rate", hint="for example random:0.6") from None
+    def make(cls, setup: Setup) -> Random:
+        """With the ``0.6`` of ``random:0.6``."""
+        return cls(verifier_names.number(cls.name, setup.argument or "0.5", 0.0, 1.0, "random:0.6"))
 
     def verify(self, inquiry: Inquiry) -> Verdict:
         key = repr((inquiry.pair.target.ids, inquiry.pair.draft.ids)).encode()

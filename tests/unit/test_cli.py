@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from lr_sglang import verifiers
 from lr_sglang.cli import COMMANDS, cli, configuration, display, failures, session, settings
 from lr_sglang.config import TokenLayer
 from lr_sglang.errors import LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
@@ -605,5 +604,4 @@ def test_quiet_is_quiet_on_a_terminal_too(monkeypatch):
 
 
 def test_what_is_checked_before_a_server_starts_is_what_there_is():
-    assert configuration.VERIFIERS == verifiers.NAMES
     assert tuple(PROMPTS) == configuration.JUDGE_PROMPTS

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 # From bottom to top. A module imports its own layer and those below it, never one above.
 LAYERS = (
     {"errors", "tables"},
-    {"config", "tokens", "steps", "speculation", "node", "tree", "trace", "policy", "modes", "theory"},
+    {"config", "tokens", "steps", "speculation", "node", "tree", "trace"},
+    {"policy", "modes", "theory", "verifier_names"},
     {"cpu", "pocket"},
     {"chat", "transport", "aborter", "reuse"},
     {"generation"},

@@ -1,0 +1,58 @@
+"""Asking a runtime for a verdict: a failure rejects, and the runtime is then left alone for a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lr_sglang.dsl import Inquiry
+from lr_sglang.errors import LookaheadError
+from lr_sglang.generation import Generation
+from lr_sglang.transport import Call
+from lr_sglang.tree import Verdict
+
+REST, LONGEST_REST = 2.0, 60.0  # seconds
+
+
+class Asking:
+    """Puts questions to one runtime.
+
+    A failure counts as a rejection: slower, never wrong. A runtime that is down or hangs is left alone for a while,
+    longer each time, so that it does not hold up every step.
+
+    Args:
+        name: the verifier's, for its verdicts.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._failures, self._rests_until = 0, 0.0
+
+    def ask(
+        self, inquiry: Inquiry, start: Callable[[Call], None], read: Callable[[Generation], Verdict]
+    ) -> Verdict | None:
+        """None when it is asked; else the runtime rests.
+
+        Args:
+            start: sends the request that the call is for.
+            read: makes the verdict of the answer.
+        """
+        if time.monotonic() < self._rests_until:
+            return Verdict(False, self.name, f"the {self.name} failed just now", failed=True)
+
+        def heard(result: Any) -> None:
+            try:
+                if not isinstance(result, Generation):
+                    raise result
+                verdict = read(result)
+                self._failures = 0
+            except LookaheadError as error:
+                if error.retryable:
+                    self._rests_until = time.monotonic() + min(LONGEST_REST, REST * 2**self._failures)
+                    self._failures += 1
+                verdict = Verdict(False, self.name, str(error), failed=True)
+            inquiry.reply(verdict)
+
+        start(inquiry.begin(heard))
+        return None

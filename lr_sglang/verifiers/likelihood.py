@@ -1,0 +1,56 @@
+"""How likely the target is to write the drafted step itself: its log-probability, from one prefill.
+
+Nothing is generated for it, and what it prefills is what the target's next branch goes on from. The target's own
+version is not looked at. The idea of accepting what is likely enough rather than what was drawn is Medusa's typical
+acceptance (arXiv 2401.10774), for a step instead of a token.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from lr_sglang import verifier_names
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.chat import resolve
+from lr_sglang.dsl import Inquiry
+from lr_sglang.errors import BadReply
+from lr_sglang.generation import Generation
+from lr_sglang.programs.rate import weigh
+from lr_sglang.tree import Verdict
+from lr_sglang.verifiers.asking import Asking
+from lr_sglang.verifiers.setup import Setup
+
+
+class Likelihood:
+    """Accepts a step whose tokens' log-probability is at least ``threshold``.
+
+    Args:
+        how: the mean over the step's tokens, or the least likely one.
+    """
+
+    name = "likelihood"
+
+    def __init__(self, backend: RuntimeBackend, threshold: float, how: Literal["mean", "min"] = "mean") -> None:
+        self.backend, self.threshold, self.how = backend, threshold, how
+        self._asking = Asking(self.name)
+
+    @classmethod
+    def make(cls, setup: Setup) -> Likelihood:
+        threshold, how = verifier_names.likelihood(setup.argument)
+        return cls(setup.backend("target"), threshold, "min" if how == "min" else "mean")
+
+    def verify(self, inquiry: Inquiry) -> Verdict | None:
+        draft, state = inquiry.pair.draft, inquiry.state
+        tokens = len(resolve(draft.tokens(), self.backend.tokenizer))
+        own = draft.vocabulary == self.backend.tokenizer.vocabulary
+        if tokens == 0 or (draft.final and not own):  # an end in another vocabulary is no token of the target's
+            return Verdict(False, self.name, "its end cannot be weighed")
+
+        def read(generation: Generation) -> Verdict:
+            if len(generation.logprobs) != tokens:
+                raise BadReply("the runtime gave no log-probabilities of the prompt", role=self.backend.role)
+            each = generation.logprobs
+            score = min(each) if self.how == "min" else sum(each) / tokens
+            return Verdict(score >= self.threshold, self.name, f"{self.how} log-probability {score:.3f}", score=score)
+
+        return self._asking.ask(inquiry, lambda call: weigh(state, draft, tokens, call), read)

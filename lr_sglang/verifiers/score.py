@@ -1,0 +1,41 @@
+"""The target rates the drafted step from 0 to 9, in one token (SpecReason, arXiv 2504.07891; paper section 4.3)."""
+
+from __future__ import annotations
+
+from lr_sglang import verifier_names
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.dsl import Inquiry
+from lr_sglang.generation import Generation
+from lr_sglang.programs.rate import rate
+from lr_sglang.tree import Verdict
+from lr_sglang.verifiers.asking import Asking
+from lr_sglang.verifiers.setup import Setup
+
+
+class Score:
+    """Accepts a rating of at least ``threshold``; an answer that is no digit rejects.
+
+    It looks at the draft's version only.
+    """
+
+    name = "score"
+
+    def __init__(self, backend: RuntimeBackend, threshold: float = 7.0) -> None:
+        self.backend, self.threshold = backend, threshold
+        self._asking = Asking(self.name)
+
+    @classmethod
+    def make(cls, setup: Setup) -> Score:
+        threshold = verifier_names.number(cls.name, setup.argument or "7", 0.0, 9.0, "score:7")
+        return cls(setup.backend("target"), threshold)
+
+    def verify(self, inquiry: Inquiry) -> Verdict | None:
+        draft, state = inquiry.pair.draft, inquiry.state
+        return self._asking.ask(inquiry, lambda call: rate(state, draft, call), self._read)
+
+    def _read(self, generation: Generation) -> Verdict:
+        said = self.backend.tokenizer.decode(generation.ids).strip()
+        if not (said.isascii() and said.isdigit()):
+            return Verdict(False, self.name, f"no digit: {said[:20]!r}")
+        rating = float(said[0])
+        return Verdict(rating >= self.threshold, self.name, said, score=rating)

@@ -1,0 +1,37 @@
+"""What a verifier is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Given to the ``make`` of every verifier.
+
+    Attributes:
+        name: as the user gave it, ``likelihood:-0.3``.
+        argument: what stands after the name's colon.
+        roles: the runtimes of the deployment.
+        judge_prompt: how the judge is asked.
+    """
+
+    name: str
+    argument: str
+    roles: Mapping[str, RuntimeBackend]
+    judge_prompt: str = "paper"
+
+    def backend(self, role: str) -> RuntimeBackend:
+        """The runtime of a role.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if role not in self.roles:
+            hint = f"give --{role} MODEL|URL, or use --verifier exact"
+            raise ConfigError(f"the {self.name} verifier needs a {role} runtime", hint=hint)
+        return self.roles[role]

@@ -1,0 +1,38 @@
+"""What the target thinks of a drafted step: how likely it is (one prefill), or a rating in one token (SpecReason)."""
+
+from __future__ import annotations
+
+import sglang as sgl
+from sglang.lang.interpreter import ProgramState
+
+from lr_sglang.dsl import end, fork, watch
+from lr_sglang.steps import Step
+from lr_sglang.transport import Call
+
+# SpecReason (arXiv 2504.07891) asks for a rating of the last step from 0 to 9; the words are ours.
+QUESTION = (
+    "Look at the last step of the solution so far, and at nothing else. Is it right: are its facts and its "
+    "calculations correct, and does it follow from what stands before it? Do not rate its wording or whether it was "
+    "needed. Give one digit, from 0 (certainly wrong) to 9 (certainly right)."
+)
+OPENING = "The digit is "
+
+
+def weigh(s: ProgramState, draft: Step, tokens: int, call: Call) -> None:
+    """Asks for the log-probability of each token of a step after ``s``: one prefill of it, nothing is generated."""
+    state = watch(fork(s, "target"), call)
+    state += draft.tokens()
+    state += sgl.gen("weight", max_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-tokens)
+    end(state)
+
+
+def rate(s: ProgramState, draft: Step, call: Call) -> None:
+    """Asks for a digit, in a turn of the user's after the step."""
+    state = watch(fork(s, "target"), call)
+    state += draft.tokens()
+    state += sgl.assistant_end()
+    state += sgl.user(QUESTION)
+    state += sgl.assistant_begin()
+    state += OPENING
+    state += sgl.gen("rating", max_tokens=1, temperature=0.0)
+    end(state)
