@@ -54,6 +54,9 @@ class RuntimeBackend(BaseBackend):
         slots: requests that it runs at a time; None is not known.
         holds: tokens that its KV memory holds, likewise.
         token_layer: SGLang's name of its speculative algorithm, empty for none; None is not known.
+
+    Attributes:
+        simulated: whether it waits instead of computing, so that its figures say nothing of models.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class RuntimeBackend(BaseBackend):
         self.role, self.transport, self.tokenizer = role, transport, tokenizer
         self.context, self.timeout, self.seeded = context, timeout, seeded
         self.slots, self.holds, self.token_layer = slots, holds, token_layer
+        self.simulated = False
         self.chat_template = _NO_MARKERS
         self.roles: dict[str, RuntimeBackend] = {role: self}
         self.ledger = Ledger()

@@ -55,6 +55,7 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
             holds=_held(info),
             token_layer=str(info.get("speculative_algorithm") or "") if info else None,
         )
+        roles[role].simulated = bool(info.get("simulated"))
     for backend in roles.values():
         backend.roles = roles
     return roles

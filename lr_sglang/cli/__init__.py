@@ -16,6 +16,7 @@ COMMANDS = {
     "demo": ("lr_sglang.cli.demo", "Compare both modes on a few problems, on this machine."),
     "plan": ("lr_sglang.cli.plan", "Say what speed-up to expect, and which depth is best."),
     "bench": ("lr_sglang.cli.bench", "Measure the controller over simulated runtimes."),
+    "simulate": ("lr_sglang.cli.simulate", "Serve simulated runtimes, with no model."),
 }
 
 

@@ -13,7 +13,12 @@ from lr_sglang.cli.simulation import simulation, simulation_of
 
 @click.group()
 def bench() -> None:
-    """Measures how fast lookahead reasoning is, and what of the time is its own."""
+    """Measures how fast lookahead reasoning is, and what of the time is its own.
+
+    \b
+    Examples:
+      lr-sglang bench simulated --alpha 0.63 --c1 0.1
+    """
 
 
 @bench.command()
@@ -31,7 +36,7 @@ def bench() -> None:
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="That share them.")
 @click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
 def simulated(json: bool, **given: Any) -> None:
-    """Measures the controller over simulated runtimes: no model, no server.
+    """Measures the controller over simulated runtimes, with no model.
 
     The programs, SGLang's interpreter, the runner and the verifier are those of a real run; only what is behind the
     backend waits instead of computing. The bound is the least time that the same schedule can need for the same draws:

@@ -112,6 +112,8 @@ def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, di
         progress.finish()
         from lr_sglang.runner import Runner, Settings
 
+        if simulated := any(backend.simulated for backend in live.roles.values()):
+            display.warn("these runtimes are simulated: the figures say nothing of models")
         settings = Settings(
             lookahead=order.plan.lookahead,
             sampling=order.plan.sampling,
@@ -119,7 +121,7 @@ def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, di
             judge_prompt=order.plan.judge_prompt,
             suffix=order.asked["prompt_suffix"],
             config={mode: order.plan.config(mode, **order.asked) for mode in modes},
-            versions=order.versions,
+            versions=order.versions | ({"runtimes": "simulated"} if simulated else {}),
         )
         watch = _Watch(live, display)
         warm_up = [item for item in order.warm_up if item.mode in modes]

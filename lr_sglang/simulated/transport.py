@@ -135,5 +135,5 @@ def simulated_roles(simulation: Simulation, writer: Writer | None = None) -> Map
         for role in ROLES
     }
     for backend in roles.values():
-        backend.roles = roles
+        backend.roles, backend.simulated = roles, True
     return roles

@@ -1,0 +1,112 @@
+"""A simulated runtime in a server: what ``transport`` is in a process of its own, for an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from lr_sglang.reuse import common_prefix
+from lr_sglang.simulated.engine import Ticket
+from lr_sglang.simulated.faults import Faults
+from lr_sglang.simulated.model import Writer
+from lr_sglang.simulated.simulation import Simulation
+
+NEVER = 1e9  # seconds
+
+
+class Cache:
+    """The sequences that a runtime has seen last, as a radix cache would share them."""
+
+    def __init__(self, size: int = 512) -> None:
+        self._seen: deque[tuple[int, ...]] = deque(maxlen=size)
+
+    def find(self, prompt: tuple[int, ...]) -> int:
+        """Tokens of a prompt that need not be computed again; one always is."""
+        best, most = 0, len(prompt) - 1
+        for known in reversed(self._seen):  # the latest share most
+            if best >= most:
+                break
+            if best < len(known) and known[best] == prompt[best]:
+                best = max(best, min(common_prefix(known, prompt), most))
+        return best
+
+    def add(self, tokens: tuple[int, ...]) -> None:
+        """They have been computed."""
+        self._seen.append(tokens)
+
+    def clear(self) -> None:
+        """Nothing is known any more."""
+        self._seen.clear()
+
+
+class Hosted:
+    """One role's runtime, within the event loop that serves it.
+
+    Attributes:
+        calls, aborted: requests so far, and those of them that were stopped.
+    """
+
+    def __init__(self, role: str, simulation: Simulation, writer: Writer) -> None:
+        self.role, self.simulation, self.writer = role, simulation, writer
+        self.faults, self.cache = Faults(simulation.model.seed), Cache()
+        self.calls = self.aborted = 0
+        self._engine = simulation.engine()
+        self._tickets: dict[str, Ticket] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def running(self) -> int:
+        """Requests that are served or wait for it."""
+        return len(self._tickets)
+
+    async def serve(self, work: float, rid: str) -> float:
+        """Takes as long as it takes; says what share of it was done when it was stopped, 1 when it was not."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[float] = loop.create_future()
+        ticket = self._tickets[rid] = Ticket(work, done)
+        self.calls += 1
+        self._engine.add(loop.time(), ticket)
+        self._set_timer()
+        try:
+            return await done
+        finally:
+            del self._tickets[rid]
+            self._engine.remove(loop.time(), ticket)
+            self._set_timer()
+
+    def abort(self, rid: str, everything: bool = False) -> None:
+        """Stops requests whose id begins with ``rid``, as SGLang does."""
+        now = asyncio.get_running_loop().time()
+        for known, ticket in self._tickets.items():
+            if (everything or (rid and known.startswith(rid))) and not ticket.owner.done():
+                self.aborted += 1
+                # one that is just about to end was stopped nevertheless
+                ticket.owner.set_result(min(self._engine.served(now, ticket), 1 - 1e-9))
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        head = self._engine.head()
+        loop = asyncio.get_running_loop()
+        self._timer = None if head is None else loop.call_at(self._engine.due(head), self._ring)
+
+    def _ring(self) -> None:
+        now = asyncio.get_running_loop().time()
+        while (head := self._engine.head()) is not None and self._engine.due(head) <= now + 1e-6:
+            self._engine.remove(now, head)
+            if not head.owner.done():
+                head.owner.set_result(1.0)
+        self._set_timer()
+
+    def info(self) -> dict[str, Any]:
+        """What ``/server_info`` says of it, beside that it is simulated."""
+        return {
+            "model_path": f"simulated/{self.role}",
+            "device": "simulated",
+            "context_length": 2**20,
+            "enable_deterministic_inference": True,
+            "speculative_algorithm": None,
+            "internal_states": [{"effective_max_running_requests_per_dp": self.simulation.slots}],
+            "simulation": self.simulation.to_dict(),
+        }

@@ -1,0 +1,198 @@
+"""A simulated runtime over HTTP: the routes of an SGLang server that its clients use, and ``/faults``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from lr_sglang.errors import ConfigError
+from lr_sglang.simulated.faults import Fault
+from lr_sglang.simulated.hosted import NEVER, Hosted
+from lr_sglang.simulated.replies import MARK, body, reply
+from lr_sglang.simulated.words import tokenizer_path
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Server:
+    """The routes of one runtime.
+
+    Args:
+        runtime: whose they are.
+        die: ends the server at once, as a crash does.
+    """
+
+    def __init__(self, runtime: Hosted, die: Callable[[], None]) -> None:
+        self.runtime, self._die = runtime, die
+        self.name = f"simulated-{runtime.role}"
+
+    def app(self) -> Starlette:
+        """The application."""
+        info = {"tokenizer_path": tokenizer_path(), "is_generation": True, **self.runtime.info(), **MARK}
+        routes: list[tuple[str, str, Handler]] = [
+            ("POST", "/generate", self._generate),
+            ("POST", "/abort_request", self._abort),
+            ("POST", "/v1/chat/completions", self._chat),
+            ("GET", "/health", _says(lambda: PlainTextResponse(""))),
+            ("GET", "/health_generate", _says(lambda: PlainTextResponse(""))),
+            ("GET", "/model_info", _says(lambda: JSONResponse(info))),
+            ("GET", "/get_model_info", _says(lambda: JSONResponse(info))),
+            ("GET", "/server_info", _says(lambda: JSONResponse(info))),
+            ("GET", "/get_server_info", _says(lambda: JSONResponse(info))),
+            ("GET", "/v1/models", _says(lambda: JSONResponse(self._models()))),
+            ("GET", "/v1/loads", _says(lambda: JSONResponse(self._loads()))),
+            ("GET", "/flush_cache", self._flush),
+            ("POST", "/flush_cache", self._flush),
+            ("POST", "/faults", self._order),
+            ("DELETE", "/faults", self._recover),
+        ]
+        return Starlette(routes=[Route(path, handler, methods=[method]) for method, path, handler in routes])
+
+    async def _generate(self, request: Request) -> Response:
+        asked = await _json(request)
+        if asked is None:
+            return _refusal(400, "the request is not a JSON object")
+        if "input_ids" not in asked:
+            if not isinstance(asked.get("text"), str):
+                return _refusal(400, "give input_ids, or text")
+            asked["input_ids"] = list(self.runtime.writer.words.tokenizer.encode(asked["text"]))
+        if asked.get("stream"):
+            return _refusal(400, "a simulated runtime does not stream /generate")
+        try:
+            return await self._answer(request, asked, str(asked.get("rid") or uuid.uuid4().hex))
+        except (TypeError, ValueError) as error:
+            return _refusal(400, f"the request cannot be understood: {error}")
+
+    async def _answer(self, request: Request, asked: dict[str, Any], rid: str) -> Response:
+        runtime, prompt = self.runtime, tuple(asked["input_ids"])
+        fault = runtime.faults.next()
+        kind = fault.kind if fault is not None else ""
+        if kind == "die":
+            self._die()
+        if kind in ("hang", "die"):
+            return await _unless_gone(request, asyncio.sleep(NEVER)) or _refusal(500, "")
+        made = reply(runtime.writer, runtime.role, asked)
+        cached = runtime.cache.find(prompt)
+        runtime.cache.add(prompt)
+        work = runtime.simulation.work(runtime.role, len(made.ids))
+        share = await _unless_gone(
+            request, runtime.serve(work + (fault.seconds if fault and kind == "late" else 0), rid)
+        )
+        if kind in ("fail", "busy"):
+            return _refusal(500 if kind == "fail" else 503, "a fault was ordered")
+        if kind == "garbage":
+            return JSONResponse({"text": "garbage"})
+        runtime.cache.add(prompt + made.ids[:-1])
+        return JSONResponse(body(runtime.writer, made, 1.0 if share is None else share, cached, rid))
+
+    async def _abort(self, request: Request) -> Response:
+        asked = await _json(request) or {}
+        self.runtime.abort(str(asked.get("rid") or ""), bool(asked.get("abort_all")))
+        return PlainTextResponse("")
+
+    async def _order(self, request: Request) -> Response:
+        try:
+            self.runtime.faults.order(Fault.from_dict(await _json(request) or {}, "fault"))
+        except ConfigError as error:
+            return _refusal(400, f"{error.message}; {error.hint}")
+        return JSONResponse({})
+
+    async def _recover(self, request: Request) -> Response:
+        self.runtime.faults.clear()
+        return JSONResponse({})
+
+    async def _flush(self, request: Request) -> Response:
+        self.runtime.cache.clear()
+        return PlainTextResponse("Cache flushed.\n")
+
+    async def _chat(self, request: Request) -> Response:
+        asked = await _json(request) or {}
+        words, writer = self.runtime.writer.words, self.runtime.writer
+        try:
+            prompt = words.tokenizer.chat(asked["messages"], True).ids
+            most = int(asked.get("max_completion_tokens") or asked.get("max_tokens") or 2**20)
+        except (KeyError, TypeError, ValueError) as error:
+            return _refusal(400, f"messages: {error!r}")
+        head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.name, **MARK}
+        version = writer.model.version(self.runtime.role)
+
+        async def steps() -> AsyncIterator[tuple[str, int, str | None]]:
+            place, left = writer.place(prompt), most
+            while True:
+                written = writer.write(place, version, left, one_step=True)
+                await self.runtime.serve(
+                    self.runtime.simulation.work(self.runtime.role, len(written.ids)), uuid.uuid4().hex
+                )
+                place, left = written.place, left - len(written.ids)
+                why = {"end": "stop", "length": "length"}.get(written.finish) or (None if left else "length")
+                yield words.tokenizer.decode(written.ids), len(written.ids), why
+                if why:
+                    return
+
+        if asked.get("stream"):
+            return StreamingResponse(_events(head, steps()), media_type="text/event-stream")
+        said = [step async for step in steps()]
+        text, tokens, why = "".join(step[0] for step in said), sum(step[1] for step in said), said[-1][2]
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": tokens, "total_tokens": len(prompt) + tokens}
+        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": why}
+        return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
+
+    def _models(self) -> dict[str, Any]:
+        return {"object": "list", "data": [{"id": self.name, "object": "model", "owned_by": "lr-sglang", **MARK}]}
+
+    def _loads(self) -> dict[str, Any]:
+        slots, running = self.runtime.simulation.slots, self.runtime.running
+        served = running if slots is None else min(running, slots)
+        load = {"dp_rank": 0, "num_running_reqs": served, "num_waiting_reqs": running - served}
+        return {"timestamp": time.time(), "loads": [{**load, "num_total_reqs": running}], **MARK}
+
+
+def _says(make: Callable[[], Response]) -> Handler:
+    async def handler(request: Request) -> Response:
+        return make()
+
+    return handler
+
+
+async def _json(request: Request) -> dict[str, Any] | None:
+    try:
+        asked = json.loads(await request.body())
+    except ValueError:
+        return None
+    return asked if isinstance(asked, dict) else None
+
+
+def _refusal(status: int, message: str) -> Response:
+    return JSONResponse({"error": {"message": message}}, status_code=status)
+
+
+async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
+    """The result of ``work``, or None if the client hung up first; then it is not worked on any more."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return doing.result() if doing.done() else None
+    finally:
+        for task in (doing, leaving):
+            task.cancel()
+
+
+async def _events(head: dict[str, Any], steps: AsyncIterator[tuple[str, int, str | None]]) -> AsyncIterator[str]:
+    async for text, _, why in steps:
+        choice = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": why}
+        yield f"data: {json.dumps({**head, 'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n"
+    yield "data: [DONE]\n\n"

@@ -1,0 +1,104 @@
+"""Simulated runtimes as servers, several in one process, each on a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+
+from lr_sglang.errors import LaunchError
+from lr_sglang.simulated.faults import Fault
+from lr_sglang.simulated.hosted import Hosted
+from lr_sglang.simulated.model import Writer
+from lr_sglang.simulated.server import Server
+from lr_sglang.simulated.simulation import Simulation
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are for the command, which has several servers."""
+        yield
+
+    def die(self) -> None:
+        """As a crash: nobody gets an answer any more."""
+        self.should_exit = self.force_exit = True
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+
+
+def serve(
+    simulation: Simulation,
+    ports: Mapping[str, int],
+    host: str = "127.0.0.1",
+    faults: Mapping[str, Sequence[Fault]] | None = None,
+    ready: Callable[[dict[str, str]], None] = lambda urls: None,
+) -> None:
+    """Serves until it is interrupted, or until every runtime has died.
+
+    Args:
+        ports: by role; 0 is any that is free.
+        faults: by role, ordered from the start.
+        ready: told the URLs by role, once all of them answer.
+
+    Raises:
+        LaunchError: a port is taken.
+    """
+    asyncio.run(
+        _serve(simulation, {role: _listen(host, port, role) for role, port in ports.items()}, faults or {}, ready)
+    )
+
+
+async def _serve(
+    simulation: Simulation,
+    sockets: Mapping[str, socket.socket],
+    faults: Mapping[str, Sequence[Fault]],
+    ready: Callable[[dict[str, str]], None],
+) -> None:
+    writer, tasks, urls, servers = Writer(simulation.model), [], {}, []
+    for role, sock in sockets.items():
+        runtime = Hosted(role, simulation, writer)
+        for fault in faults.get(role, ()):
+            runtime.faults.order(fault)
+        server = _start(runtime)
+        servers.append(server)
+        tasks.append(asyncio.ensure_future(server.serve(sockets=[sock])))
+        host, port = sock.getsockname()[:2]
+        urls[role] = f"http://{host}:{port}"
+    for server in servers:
+        await server.up.wait()
+    ready(urls)
+    await asyncio.gather(*tasks)
+
+
+def _start(runtime: Hosted) -> _Server:
+    died: list[_Server] = []
+    app = Server(runtime, lambda: died[0].die()).app()
+    server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=60))
+    died.append(server)
+    return server
+
+
+def _listen(host: str, port: int, role: str) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise LaunchError(
+            f"cannot listen on {host}:{port}: {error.strerror}", role=role, hint="give another --port"
+        ) from error
+    return sock
