@@ -31,12 +31,12 @@ class Job:
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     verifier: Verifier | None = None
-    fast: Verifier | None = None
     question: str = ""
     sample: int = 0
     slots: Mapping[str, int] = field(default_factory=dict)
     experience: Experience = field(default_factory=Experience)
     on_step: Callable[[StepRecord], None] | None = None
+    fast: Verifier | None = None
     record: Trace = field(default_factory=Trace)
     _stopped: bool = False
     _wake: Callable[[], None] | None = field(default=None, repr=False)
