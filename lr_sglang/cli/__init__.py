@@ -15,6 +15,7 @@ COMMANDS = {
     "run": ("lr_sglang.cli.run", "Answer one question, a task or a file of questions."),
     "demo": ("lr_sglang.cli.demo", "Compare both modes on a few problems, on this machine."),
     "plan": ("lr_sglang.cli.plan", "Say what speed-up to expect, and which depth is best."),
+    "calibrate": ("lr_sglang.cli.calibrate", "Choose when a cheap verifier may decide alone, from records."),
     "bench": ("lr_sglang.cli.bench", "Measure the controller over simulated runtimes."),
     "simulate": ("lr_sglang.cli.simulate", "Serve simulated runtimes, with no model."),
 }

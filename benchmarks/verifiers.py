@@ -1,0 +1,144 @@
+"""Every verifier on the same problems: how much it accepts, how often rightly, and what it costs.
+
+    python benchmarks/verifiers.py --questions 50 --verifier judge --verifier likelihood:min:-3
+    python benchmarks/verifiers.py --questions 50 --fast-accept -3 --schedule async --schedule sync --concurrency 8
+
+The columns of the paper's Table 2 (alpha and accuracy), and the ground truth of every pair that the verifier was asked
+about: the pocket problems tell the meaning of a step (its equation, ``lr_sglang.pocket.problems.meaning``). Precision
+is the share of accepted pairs that mean the same, recall the share of such pairs that are accepted. The last three
+columns say what an answer cost: its seconds, and tokens that target and draft generated for each token of it.
+
+The default is the sync schedule, in which no draft comes too late, so that alpha does not depend on the machine's load.
+With --fast-accept every verifier is measured without it and with each threshold.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lr_sglang import tasks
+from lr_sglang.cli import options
+from lr_sglang.cli.settings import settle
+from lr_sglang.config import Limits, Lookahead
+from lr_sglang.connect import deployed
+from lr_sglang.pocket.problems import meaning
+from lr_sglang.results.record import Record
+from lr_sglang.results.summary import of_mode
+from lr_sglang.runner import Runner, Settings
+from lr_sglang.tasks.plan import plan
+
+VERIFIERS = (
+    *("exact", "random:0.5", "judge", "score:7", "score:9", "likelihood:mean:-0.3"),
+    *("likelihood:min:-3", "likelihood:min:-2.5", "likelihood:min:-2"),
+)
+NOT_ITS_OWN = ("guard", "ending", "late", "draft")
+
+
+def pairs(records: list[Record]) -> Iterator[tuple[bool, bool, float, str]]:
+    """Of every pair that a verdict was given on: accepted, same meaning, seconds, who decided."""
+    for record in records:
+        for step in record["steps"]:
+            for text, verdict in zip(step["draft_texts"], step["verdicts"], strict=True):
+                if verdict is None or verdict["failed"] or verdict["by"] in NOT_ITS_OWN or step["target_text"] is None:
+                    continue
+                ours, theirs = meaning(step["target_text"]), meaning(text)
+                same = ours is not None and ours == theirs
+                yield verdict["accepted"], same, verdict["seconds"], verdict["by"]
+
+
+def row(name: str, records: list[Record]) -> dict[str, Any]:
+    """One line of the table."""
+    figures, seen = of_mode(records), list(pairs(records))
+    both = sum(accepted and same for accepted, same, *_ in seen)
+    asked = [seconds for *_, seconds, by in seen if by != "identical"]
+    low, high = figures["interval"]
+    return {
+        "verifier": name,
+        "alpha": figures["alpha"],
+        "pairs": len(seen),
+        "same": sum(same for _, same, *_ in seen),
+        "precision": both / max(1, sum(accepted for accepted, *_ in seen)),
+        "recall": both / max(1, sum(same for _, same, *_ in seen)),
+        "accuracy": figures["accuracy"],
+        "interval": [low, high],
+        "verdict_ms": 1000 * statistics.median(asked) if asked else 0.0,
+        "certain": sum(v["by"] == "certain" for r in records for s in r["steps"] for v in s["verdicts"] if v),
+        "seconds": figures["seconds_mean"],
+        "target_tokens": _generated(records, "target"),
+        "draft_tokens": _generated(records, "draft"),
+    }
+
+
+def _generated(records: list[Record], role: str) -> float:
+    return sum(r["tokens"][role]["generated"] for r in records) / sum(r["tokens"]["used"] for r in records)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown."""
+    lines = [
+        "| verifier | alpha | precision | recall | pairs | accuracy (95 %) | ms a verdict | s an answer"
+        " | target tokens | draft tokens |",
+        "|-" * 10 + "|",
+    ]
+    for r in rows:
+        low, high = r["interval"]
+        lines.append(
+            f"| `{r['verifier']}` | {r['alpha']:.2f} | {r['precision']:.3f} | {r['recall']:.3f} | {r['pairs']}"
+            f" | {r['accuracy']:.2f} ({low:.2f} to {high:.2f}) | {r['verdict_ms']:.1f} | {r['seconds']:.2f}"
+            f" | {r['target_tokens']:.2f} | {r['draft_tokens']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+@click.command(help=__doc__.split("\n\n")[0] if __doc__ else None)
+@click.option("--questions", default=50, show_default=True)
+@click.option("--verifier", "verifiers", multiple=True, default=VERIFIERS, show_default=True)
+@click.option("--fast-accept", "certain", type=float, multiple=True, help="Measure it too, with this threshold.")
+@click.option("--schedule", "schedules", multiple=True, default=("sync",), show_default=True)
+@click.option("--depth", type=int, help="[default: the deployment's]")
+@click.option("--concurrency", default=1, show_default=True, help="Answers at a time.")
+@click.option("--json", "output", type=click.Path(path_type=Path), help="Also write the figures here.")
+@options.runtimes
+def main(
+    questions: int,
+    verifiers: tuple[str, ...],
+    certain: tuple[float, ...],
+    schedules: tuple[str, ...],
+    depth: int | None,
+    concurrency: int,
+    output: Path | None,
+    **given: Any,
+) -> None:
+    settled = settle(given)
+    chosen = tasks.load("pocket", limit=questions + 1)
+    rows = []
+    needed = settled.needed(["lookahead"], concurrency)
+    with tempfile.TemporaryDirectory() as logs, deployed(needed, Path(logs)) as roles:
+        for schedule in schedules:
+            for verifier in verifiers:
+                for threshold in (None, *certain):
+                    look: Lookahead = settled.lookahead.replace(
+                        schedule=schedule, verifier=verifier, fast_accept=threshold, depth=depth
+                    )
+                    settings = Settings(look, settled.sampling, Limits(max_tokens=400), settled.judge_prompt)
+                    with Runner(roles, settings, concurrency) as runner:
+                        list(runner.run(plan(chosen[:1], ["lookahead"])))  # for warm-up
+                        records = list(runner.run(plan(chosen[1:], ["lookahead"])))
+                    name = verifier + (f" --fast-accept {threshold:g}" if threshold is not None else "")
+                    rows.append(row(f"{name} ({schedule})" if len(schedules) > 1 else name, records))
+                    click.echo(table(rows[-1:]).splitlines()[-1], err=True)
+    sys.stdout.write(table(rows) + "\n")
+    if output:
+        output.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

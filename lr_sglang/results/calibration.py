@@ -1,0 +1,159 @@
+"""When a cheap verifier may decide alone: thresholds for a cascade, from records that have its scores and a reference.
+
+A run with ``--verifier cascade:likelihood,judge`` asks both about every pair; the last one's verdict is the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lr_sglang import verifier_names
+from lr_sglang.errors import RecordError
+from lr_sglang.results.record import Record
+from lr_sglang.results.summary import wilson
+from lr_sglang.verifier_names import Stage
+
+LEAST = 20  # pairs on one side of a threshold, below which it is not believed
+_DECIDED_WITHOUT = ("guard", "ending", "late", "draft", "certain")
+
+Truth = Callable[[str, str], bool]  # of the target's and the drafted version
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One pair: the scores of the stages, in order (None where one gave none), and whether the versions agree."""
+
+    scores: tuple[float | None, ...]
+    agree: bool
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A stage with its thresholds, and what it would have done to the pairs that reached it.
+
+    Attributes:
+        pairs: how many reached it.
+        accepted, rejected: how many it decides.
+        right_accepted, right_rejected: how many of those rightly.
+    """
+
+    stage: Stage
+    pairs: int
+    accepted: int
+    right_accepted: int
+    rejected: int
+    right_rejected: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a table, and for the file that ``--verifier cascade:FILE.json`` reads."""
+        return {
+            "verifier": self.stage.verifier,
+            "reject_below": self.stage.reject_below,
+            "accept_above": self.stage.accept_above,
+            "pairs": self.pairs,
+            "accepted": self.accepted,
+            "accepted_rightly": self.right_accepted,
+            "accepted_interval": wilson(self.right_accepted, self.accepted),
+            "rejected": self.rejected,
+            "rejected_rightly": self.right_rejected,
+            "rejected_interval": wilson(self.right_rejected, self.rejected),
+            "unsure": self.pairs - self.accepted - self.rejected,
+        }
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Thresholds for every stage but the last."""
+
+    precision: float
+    last: str
+    stages: tuple[Fitted, ...] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the file."""
+        stages = [stage.to_dict() for stage in self.stages]
+        return {"stages": stages, "last": self.last, "precision": self.precision}
+
+
+def calibrate(records: Sequence[Record], precision: float, truth: Truth | None = None) -> Calibration:
+    """Chooses each stage's thresholds so that it decides as many pairs as it can with that precision.
+
+    Args:
+        records: of one cascade that measured all its stages.
+        precision: share of the pairs that a stage accepts alone (and of those that it rejects) that must be right.
+        truth: whether two versions agree; None is what the last stage said.
+
+    Raises:
+        RecordError: the records hold no such run, or several.
+    """
+    names, samples = read(records, truth)
+    fitted = []
+    for number, name in enumerate(names[:-1]):
+        scored = [(sample.scores[number], sample.agree) for sample in samples]
+        known = [(score, agree) for score, agree in scored if score is not None]
+        stage = Stage(name, *thresholds(known, precision))
+        above = [a for s, a in known if stage.accept_above is not None and s >= stage.accept_above]
+        below = [a for s, a in known if stage.reject_below is not None and s < stage.reject_below]
+        fitted.append(Fitted(stage, len(samples), len(above), sum(above), len(below), len(below) - sum(below)))
+        samples = [sample for sample in samples if not _decides(stage, sample.scores[number])]
+    return Calibration(precision, names[-1], tuple(fitted))
+
+
+def thresholds(scored: Sequence[tuple[float, bool]], precision: float) -> tuple[float | None, float | None]:
+    """``reject_below`` and ``accept_above``; None where no threshold is that precise with enough pairs beyond it."""
+    accept = _furthest(sorted(scored, key=lambda one: -one[0]), precision)
+    reject = _furthest(sorted(((-score, not agree) for score, agree in scored), key=lambda one: -one[0]), precision)
+    if reject is None or accept is None:
+        return (None if reject is None else -reject), accept
+    return min(-reject, accept), accept
+
+
+def _furthest(scored: Sequence[tuple[float, bool]], precision: float) -> float | None:
+    """The lowest score (they come from the highest down) at and above which the share of the right is high enough."""
+    right, found = 0, None
+    for number, (score, good) in enumerate(scored, start=1):
+        right += good
+        tied = number < len(scored) and scored[number][0] == score
+        if not tied and number >= LEAST and right / number >= precision:
+            found = score
+    return found
+
+
+def read(records: Iterable[Record], truth: Truth | None = None) -> tuple[list[str], list[Sample]]:
+    """The names of the stages and every pair that all of them were asked about.
+
+    Raises:
+        RecordError: as ``calibrate``.
+    """
+    cascades: set[str] = set()
+    samples = []
+    for record in records:
+        look = record["config"].get("lookahead") or {}
+        if not str(look.get("verifier", "")).startswith("cascade:"):
+            continue
+        cascades.add(look["verifier"])
+        for step in record["steps"]:
+            for text, verdict in zip(step["draft_texts"], step["verdicts"], strict=True):
+                if verdict is None or verdict["failed"] or verdict["by"] in _DECIDED_WITHOUT:
+                    continue
+                agree = verdict["accepted"] if truth is None else truth(step["target_text"], text)
+                samples.append(Sample(tuple(one["score"] for one in verdict.get("earlier", ())), agree))
+    if len(cascades) != 1:
+        said = f"of {len(cascades)} different cascades" if cascades else "of no cascade"
+        hint = "make them with --verifier cascade:likelihood,judge, or another list of stages"
+        raise RecordError(f"the records are {said}", hint=hint)
+    names = [stage.verifier for stage in verifier_names.stages(cascades.pop().partition(":")[2])]
+    whole = [sample for sample in samples if len(sample.scores) == len(names) - 1]
+    if not whole:
+        raise RecordError("the records have no pair that every stage was asked about", hint="--verifier cascade:A,B")
+    return names, whole
+
+
+def _decides(stage: Stage, score: float | None) -> bool:
+    if score is None:
+        return False
+    return (stage.accept_above is not None and score >= stage.accept_above) or (
+        stage.reject_below is not None and score < stage.reject_below
+    )
