@@ -134,8 +134,9 @@ class Writer:
         for at in range(size - 1, max(-1, size - 2 * self.model.longest - 1), -1):
             if prompt[at] == words.start and (head := words.read(prompt[at : at + HEAD])):
                 offset = size - at
-                if words.delimiter in prompt[at + HEAD :]:
-                    return Place(head.question, head.position + 1)
+                if words.delimiter in (tail := list(prompt[at + HEAD :])):
+                    begun = tail[::-1].index(words.delimiter)  # the next step may be cut within its head
+                    return Place(head.question, head.position + 1, TARGET, begun)
                 return Place(head.question, head.position, head.version, offset)
         return Place(words.number(prompt))
 

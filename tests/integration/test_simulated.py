@@ -1,0 +1,282 @@
+"""The real programs over simulated runtimes: on the real clock, over HTTP, many at once, and with faults."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang.chat import load_tokenizer
+from lr_sglang.cli import cli
+from lr_sglang.config import Deployment, Lookahead, Runtime, Sampling
+from lr_sglang.connect import deployed
+from lr_sglang.errors import LookaheadError, RuntimeDown
+from lr_sglang.job import Job
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.simulated.faults import Fault
+from lr_sglang.simulated.measure import measure, report, shard
+from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.simulated.words import tokenizer_path
+from lr_sglang.tasks import Question
+from lr_sglang.verifiers import make
+
+full = os.environ.get("LR_SGLANG_FULL") == "1"
+ASKED = [{"role": "user", "content": "How long is a step?"}]
+QUICK = Simulation(Model(steps=8), step_seconds=0.08, c1=0.1, judge_seconds=0.01)
+
+
+def answer(roles, program=lookahead, look=None, **more):
+    look = look or Lookahead()
+    job = Job(look, Sampling(seed=more.get("seed", 0)), verifier=make(look.verifier, roles), question="q")
+    program.run(ASKED, job, backend=roles["target"])
+    return job.record
+
+
+# -- two clocks
+
+# Schedule, alpha, c1, depth, judge: no two events of these are due at the same moment by design.
+TEN = [
+    ("async", 0.63, 0.11, 6, 0.2),
+    ("async", 0.63, 0.11, 6, 0.0),
+    ("async", 0.5, 0.27, 3, 0.4),
+    ("async", 0.8, 0.23, 4, 0.1),
+    ("async", 0.9, 0.46, 2, 0.3),
+    ("sync", 0.63, 0.11, 6, 0.2),
+    ("sync", 0.63, 0.11, 2, 0.0),
+    ("sync", 0.5, 0.27, 3, 0.4),
+    ("sync", 0.8, 0.23, 4, 0.1),
+    ("async", 0.3, 0.11, 8, 0.15),
+]
+
+
+def test_the_two_clocks_agree_within_two_percent_on_ten_points():
+    """At the same moment, each with a step that is long enough for a busy machine."""
+    slow = 2.0
+
+    def point(number, schedule, alpha, c1, depth, judge):
+        simulation = Simulation(Model(alpha=(alpha,), steps=6, seed=number), slow, c1, slow * judge)
+        return shard(simulation, Lookahead(schedule, depth), [Question("q", "?")])
+
+    with ThreadPoolExecutor(len(TEN)) as pool:
+        for done in pool.map(lambda n: point(n, *TEN[n]), range(len(TEN))):
+            assert done.steps == 6
+            assert done.seconds[0] == pytest.approx(done.bound[0], rel=0.02)
+            assert done.seconds[0] > done.bound[0] * 0.999
+
+
+def test_a_slow_batch_is_as_slow_on_both_clocks():
+    simulation = Simulation(Model(steps=4), 0.5, 0.11, 0.05, slowdown=0.05, slots=12)
+    (done,) = measure(simulation, Lookahead(depth=3), 4)
+    assert sum(done.seconds) == pytest.approx(sum(done.bound), rel=0.06)
+
+
+def test_few_milliseconds_of_a_step_are_the_controllers():
+    steps = 100 if full else 25
+    simulation = Simulation(Model(steps=steps, own_words=False), 0.2, 0.1)
+    look = Lookahead(verifier="exact")
+    figures = report(simulation, look, measure(simulation, look))
+    assert figures["efficiency"] > (0.97 if full else 0.85)
+    assert figures["cpu_share"] < (0.1 if full else 0.3)
+    assert figures["per_step"]["target_branches"] < 5
+
+
+def test_many_questions_at_once_are_answered_fairly_and_leave_no_thread():
+    count, before = (64, threading.active_count()) if full else (32, threading.active_count())
+    simulation = Simulation(Model(steps=6), 1.0, 0.1, 0.1)
+    look = Lookahead()
+    (done,) = measure(simulation, look, count)
+    figures = report(simulation, look, [done])
+    assert done.steps == 6 * count
+    assert figures["efficiency"] > 0.75
+    assert figures["efficiency_worst"] > 0.6 * figures["efficiency_best"]
+    assert done.threads < before + 16 * count
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() <= before + 1
+
+
+@pytest.mark.skipif(not full, reason="two processes import SGLang")
+def test_processes_share_the_questions():
+    simulation = Simulation(Model(steps=4), 0.5)
+    shards = measure(simulation, Lookahead(), 3, processes=2)
+    assert [len(one.seconds) for one in shards] == [2, 1]
+
+
+def test_the_same_seed_is_the_same_answer():
+    ids = [answer(simulated_roles(QUICK)).ids for _ in range(2)]
+    assert ids[0] == ids[1]
+    other = simulated_roles(QUICK.replace(model=QUICK.model.replace(seed=1)))
+    assert answer(other).ids != ids[0]
+
+
+def test_the_bench_says_that_it_is_simulated():
+    words = ["bench", "simulated", "--steps", "4", "--step-seconds", "0.05", "--judge-seconds", "0"]
+    figures = json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)
+    assert figures["simulated"] and figures["lookahead"]["verifier"] == "exact"
+    for name in ("speedup", "bound", "efficiency", "cpu_seconds", "per_step", "calls_per_second", "cpu_ms_per_call"):
+        assert figures[name]
+    assert "simulated" in CliRunner().invoke(cli, words).stdout
+
+
+# -- faults, in this process
+
+
+@pytest.mark.parametrize(
+    ("role", "fault"),
+    [
+        ("draft", Fault("fail")),
+        ("draft", Fault("die", after=3)),
+        ("draft", Fault("hang", share=0.3)),
+        ("draft", Fault("late", share=0.5, seconds=0.2)),
+        ("draft", Fault("garbage", share=0.5)),
+        ("judge", Fault("garbage")),
+        ("judge", Fault("busy", times=2)),
+        ("judge", Fault("die")),
+    ],
+    ids=lambda one: one if isinstance(one, str) else one.kind,
+)
+def test_an_answer_survives_what_goes_wrong_with_draft_or_judge(role, fault):
+    roles = simulated_roles(QUICK)
+    roles[role].transport.faults.order(fault)
+    record = answer(roles)
+    assert (len(record.steps), record.finish) == (8, "stop")
+    if fault.kind in ("fail", "die", "garbage", "busy"):
+        assert record.failures[role]
+
+
+def test_a_target_that_dies_ends_the_answer():
+    roles = simulated_roles(QUICK)
+    roles["target"].transport.faults.order(Fault("die", after=4))
+    with pytest.raises(RuntimeDown):
+        answer(roles)
+
+
+# -- over HTTP
+
+
+class Served:
+    """``lr-sglang simulate`` in a process of its own."""
+
+    def __init__(self, *options):
+        words = [sys.executable, "-m", "cli", "simulate", "--port", "0", "--json", *options]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        said = json.loads(self.process.stdout.readline())
+        assert said["simulated"]
+        self.urls = said["urls"]
+
+    def ask(self, role, path, body=None, method=None):
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(self.urls[role] + path, data, method=method)
+        with urllib.request.urlopen(asked, timeout=20) as reply:
+            text = reply.read().decode()
+        return json.loads(text) if text.startswith("{") else text
+
+    def deployment(self):
+        return Deployment("simulated", {role: Runtime(url=url) for role, url in self.urls.items()})
+
+
+@pytest.fixture(scope="module")
+def served():
+    server = Served("--steps", "8", "--step-seconds", "0.08", "--judge-seconds", "0.01")
+    yield server
+    server.process.terminate()
+    assert server.process.wait(10) == 143
+
+
+@pytest.fixture
+def roles(served, tmp_path):
+    with deployed(served.deployment(), tmp_path) as found:
+        yield found
+    for role in served.urls:
+        served.ask(role, "/faults", method="DELETE")
+
+
+def test_over_http_the_answer_is_the_same_and_says_that_it_is_simulated(roles):
+    record = answer(roles)
+    assert record.ids == answer(simulated_roles(QUICK)).ids
+    assert all(backend.simulated and backend.seeded for backend in roles.values())
+    tokens = record.tokens()
+    assert 0.9 < tokens["target"]["reuse"] <= 1
+
+
+def test_the_baseline_writes_the_targets_own_steps(roles):
+    record = answer(roles, autoregressive)
+    assert len(record.steps) == 8
+    assert record.seconds == pytest.approx(8 * 0.08, rel=0.5)
+
+
+def test_what_is_cancelled_is_stopped_on_the_server(roles, served):
+    record = answer(roles)
+    assert any(b.outcome == "cancelled" or b.outcome == "rejected" for b in record.branches)
+    assert {served.ask(role, "/v1/loads")["loads"][0]["num_total_reqs"] for role in served.urls} == {0}
+
+
+def test_faults_can_be_ordered_while_it_runs(roles, served):
+    served.ask("judge", "/faults", {"kind": "hang", "times": 1})
+    roles["judge"].timeout = 10.0
+    record = answer(roles)
+    assert len(record.steps) == 8 and record.failures["judge"]
+    served.ask("draft", "/faults", {"kind": "fail", "times": 1})
+    record = answer(roles)
+    assert len(record.steps) == 8 and record.failures["draft"] == 1
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        served.ask("judge", "/faults", {"kind": "explode"})
+
+
+def test_the_other_routes_answer_as_sglangs(served):
+    assert served.ask("draft", "/health") == ""
+    assert served.ask("draft", "/model_info")["tokenizer_path"] == tokenizer_path()
+    assert served.ask("draft", "/v1/models")["data"][0]["id"] == "simulated-draft"
+    chat = served.ask("target", "/v1/chat/completions", {"messages": ASKED})
+    assert chat["choices"][0]["finish_reason"] == "stop" and chat["usage"]["completion_tokens"] == 8 * 24
+    assert chat["choices"][0]["message"]["content"].count("\n\n") == 7
+    tokens = load_tokenizer(tokenizer_path()).chat(ASKED, True).ids
+    asked = {"input_ids": tokens, "sampling_params": {"max_new_tokens": 9}, "rid": "a"}
+    served.ask("target", "/flush_cache", {})
+    cached = [served.ask("target", "/generate", asked)["meta_info"]["cached_tokens"] for _ in range(2)]
+    assert cached == [0, len(tokens) - 1]
+
+
+def test_a_request_is_aborted_by_the_beginning_of_its_id(served):
+    tokens = [1, 2, 3]
+    asked = {"input_ids": tokens, "sampling_params": {"max_new_tokens": 10**4}, "rid": "answer-7"}
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(served.ask, "target", "/generate", asked)
+        time.sleep(0.2)
+        served.ask("target", "/abort_request", {"rid": "answer"})
+        made = reply.result()
+    assert made["meta_info"]["finish_reason"]["type"] == "abort"
+    assert 0 < len(made["output_ids"]) < 150 and time.monotonic() - began < 0.6
+
+
+def test_a_runtime_that_dies_leaves_the_others(tmp_path):
+    server = Served("--steps", "6", "--step-seconds", "0.08", "--fault", "draft=die:after=2")
+    try:
+        with deployed(server.deployment(), tmp_path) as roles:
+            record = answer(roles)
+            assert len(record.steps) == 6 and record.failures["draft"]
+            server.ask("target", "/faults", {"kind": "die"})
+            with pytest.raises(LookaheadError):
+                answer(roles)
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def test_numbers_of_questions_do_not_collide():
+    roles = simulated_roles(QUICK)
+    writer = roles["target"].transport.writer
+    chat = writer.words.tokenizer.chat
+    numbers = {writer.place(chat([{"role": "user", "content": f"{n}?"}], True).ids).question for n in range(30)}
+    assert len(numbers) == 30

@@ -1,0 +1,277 @@
+"""Simulated models, their time, their faults, and the virtual clock: nothing here waits."""
+
+import itertools
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang.cli import cli
+from lr_sglang.cli.simulation import traced
+from lr_sglang.config import Lookahead
+from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.simulated.engine import Engine, Ticket
+from lr_sglang.simulated.faults import Fault, Faults
+from lr_sglang.simulated.hosted import Cache
+from lr_sglang.simulated.many import alone, answer_all, side_by_side
+from lr_sglang.simulated.model import Model, Place, Writer
+from lr_sglang.simulated.replies import body, reply
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.virtual import VirtualAnswer, World
+from lr_sglang.simulated.words import Head, pocket_words
+from lr_sglang.theory import answer_time, speedup
+from tests.unit.test_theory_programs import run as clocked
+
+WORDS = pocket_words()
+
+
+# -- what they write
+
+
+@pytest.mark.parametrize("head", [Head(0, 0, 0, 0), Head(39_999, 299, 1, 199), Head(201, 200, 7, 42)])
+def test_the_head_of_a_step_can_be_read_from_its_tokens_and_from_its_text(head):
+    ids = WORDS.head(head)
+    assert WORDS.read(ids) == head
+    text = WORDS.tokenizer.decode(ids)
+    assert WORDS.find(f"<start_s1>\n{text}\n<end_s1>") == [head]
+    assert WORDS.tokenizer.encode(text) == ids
+
+
+def test_what_is_no_head_is_not_read_as_one():
+    ids = list(WORDS.head(Head(1, 2, 3, 4)))
+    ids[3] = WORDS.known[77]
+    assert WORDS.read(ids) is None
+    assert WORDS.find("So the cost has many each answer have does") == []
+
+
+def test_everything_is_drawn_from_the_seed_and_from_nothing_else():
+    def texts(seed):
+        writer = Writer(Model(steps=6, spread=0.5, seed=seed))
+        return [writer.write(Place(17), version, 10**6, False) for version in (0, 1)]
+
+    assert texts(3) == texts(3)
+    assert texts(3) != texts(4)
+
+
+def test_a_share_alpha_of_the_drafts_agrees():
+    model = Model(alpha=(0.9, 0.3), steps=2)
+    for position, alpha in ((0, 0.9), (1, 0.3), (5, 0.3)):
+        agreed = sum(model.agrees(question, position, 1) for question in range(4000))
+        assert agreed / 4000 == pytest.approx(alpha, abs=0.03)
+
+
+def test_a_trace_says_which_drafts_agree():
+    model = Model(trace=((True, False), (False, False, True)))
+    assert [model.agrees(0, n, 1) for n in range(4)] == [True, False, True, False]
+    assert [model.agrees(1, n, 1) for n in range(4)] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("own_words", [True, False])
+def test_versions_that_agree_mean_the_same_and_the_judge_sees_it(own_words):
+    writer = Writer(Model(own_words=own_words))
+    for position in range(40):
+        target, draft = (writer.model.step(WORDS, 5, position, version) for version in (0, 1))
+        agrees = writer.model.agrees(5, position, 1)
+        assert (target == draft) == (agrees and not own_words)
+        texts = [WORDS.tokenizer.decode(ids).strip() for ids in (target, draft)]
+        label = writer.judge("Step 1: {}\nStep 2: {}".format(*texts))
+        assert label == ("aligned" if agrees else "unaligned")
+
+
+def test_lengths_vary_as_they_are_told():
+    model = Model(tokens=40, spread=0.5, own_words=False)
+    lengths = [len(model.step(WORDS, question, 0, 0)) for question in range(3000)]
+    mean = sum(lengths) / len(lengths)
+    assert mean == pytest.approx(40, rel=0.05)
+    assert (sum((n - mean) ** 2 for n in lengths) / len(lengths)) ** 0.5 == pytest.approx(20, rel=0.12)
+    assert max(lengths) <= model.longest
+
+
+def test_a_prompt_tells_where_it_is_also_in_the_middle_of_a_step():
+    writer, prompt = (
+        Writer(Model(steps=4)),
+        WORDS.tokenizer.chat([{"role": "user", "content": "So the cost?"}], True).ids,
+    )
+    place = writer.place(prompt)
+    assert (place.position, place.offset) == (0, 0)
+    whole = writer.write(place, 0, 10**6, False)
+    assert whole.finish == "end" and whole.ids[-1] == WORDS.eos and len(whole.ids) == 4 * 24
+    for cut in range(9, len(whole.ids) - 1):
+        rest = writer.write(writer.place(prompt + whole.ids[:cut]), 0, 10**6, False)
+        assert whole.ids[:cut] + rest.ids == whole.ids
+
+
+def test_replies_have_the_form_of_sglangs():
+    writer, prompt = Writer(Model(steps=2)), [1, 2, 3]
+    step = {"input_ids": prompt, "sampling_params": {"max_new_tokens": 100, "stop": "\n\n", "no_stop_trim": True}}
+    first = body(writer, reply(writer, "target", step))
+    assert first["text"].endswith("\n\n") and first["meta_info"]["finish_reason"] == {"type": "stop", "matched": "\n\n"}
+    last = body(writer, reply(writer, "target", {**step, "input_ids": prompt + first["output_ids"]}))
+    assert last["meta_info"]["finish_reason"] == {"type": "stop", "matched": WORDS.eos}
+    capped = body(writer, reply(writer, "target", {"input_ids": prompt, "sampling_params": {"max_new_tokens": 10}}))
+    assert capped["meta_info"]["finish_reason"] == {"type": "length", "length": 10}
+    aborted = body(writer, reply(writer, "target", step), 0.5)
+    assert aborted["meta_info"]["finish_reason"]["type"] == "abort" and len(aborted["output_ids"]) == 12
+    assert all(one["meta_info"]["simulated"] for one in (first, last, capped, aborted))
+
+
+# -- time
+
+
+def serve(engine, arrivals):
+    """When each of (time, work) is served."""
+    tickets = [(at, Ticket(work, n)) for n, (at, work) in enumerate(arrivals)]
+    ends, now = {}, 0.0
+    while tickets or engine.head():
+        coming = tickets[0][0] if tickets else float("inf")
+        if coming <= engine.next_due():
+            now, ticket = tickets.pop(0)
+            engine.add(now, ticket)
+        else:
+            now, ticket = engine.next_due(), engine.head()
+            engine.remove(now, ticket)
+            ends[ticket.owner] = now
+    return [ends[n] for n in range(len(arrivals))]
+
+
+def test_requests_alone_take_what_they_take():
+    assert serve(Engine(), [(0, 1), (0.5, 2), (0.6, 0.1)]) == pytest.approx([1, 2.5, 0.7])
+
+
+def test_a_batch_is_slower_for_all_of_it():
+    # two at half the speed (slowdown 1): the first has done 1 of 2 when the second comes
+    assert serve(Engine(slowdown=1.0), [(0, 2), (1, 2)]) == pytest.approx([3, 4])
+
+
+def test_beyond_its_slots_a_runtime_lets_wait():
+    assert serve(Engine(slots=1), [(0, 2), (1, 2), (1, 1)]) == pytest.approx([2, 4, 5])
+
+
+def test_who_leaves_makes_the_others_faster():
+    engine, first, second = Engine(slowdown=1.0), Ticket(2), Ticket(2)
+    engine.add(0, first)
+    engine.add(0, second)
+    assert engine.due(second) == pytest.approx(4)
+    assert engine.served(1, first) == pytest.approx(0.25)
+    engine.remove(1, first)
+    assert engine.due(second) == pytest.approx(2.5)
+    engine.remove(2, first)  # again: nothing happens
+    assert engine.next_due() == pytest.approx(2.5)
+
+
+# -- faults
+
+
+def test_faults_come_as_they_are_ordered():
+    faults = Faults()
+    assert faults.next() is None
+    faults.order(Fault("late", after=2, times=1, seconds=3.0))
+    assert [fault.kind if (fault := faults.next()) else "" for _ in range(5)] == ["", "", "late", "", ""]
+    faults.order(Fault("fail", share=0.25))
+    assert 50 < sum(faults.next() is not None for _ in range(400)) < 150
+    faults.clear()
+    assert faults.next() is None
+
+
+def test_a_fault_can_be_written_on_a_line():
+    assert Fault.parse("hang") == Fault("hang")
+    assert Fault.parse("late:share=0.5,seconds=2,times=3") == Fault("late", 0.5, 3, seconds=2.0)
+    for wrong in ("explode", "late:soon=1", "late:share", "late:share=2", "hang:times=0"):
+        with pytest.raises(ConfigError):
+            Fault.parse(wrong)
+
+
+def test_the_cache_shares_the_longest_prefix_but_for_one_token():
+    cache = Cache()
+    assert cache.find((1, 2, 3)) == 0
+    cache.add((1, 2, 3))
+    cache.add((1, 2, 4, 5))
+    assert [cache.find(p) for p in ((1, 2, 3), (1, 2, 3, 9), (1, 2, 4, 5, 6), (2,))] == [2, 3, 4, 0]
+
+
+# -- the virtual clock
+
+POINTS = [(0.63, 0.1, 6, 0.0), (0.63, 0.1, 6, 0.2), (0.5, 0.3, 3, 0.5), (0.8, 0.25, 4, 0.1), (0.9, 0.45, 2, 1.3)]
+
+
+def setting(alpha, c1, judge, steps=200, **more):
+    return Simulation(Model(alpha=(alpha,), steps=steps, **more), 1.0, c1, judge)
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+@pytest.mark.parametrize(("alpha", "c1", "depth", "judge"), POINTS)
+def test_it_is_the_simulated_clock_of_the_theory_with_the_same_draws(schedule, alpha, c1, depth, judge):
+    simulation = setting(alpha, c1, judge)
+    (answer,) = answer_all(simulation, Lookahead(schedule, depth), [11])
+    other = clocked(schedule, lambda n: simulation.model.agrees(11, n, 1), c1, depth, judge, steps=200)
+    assert answer.kept == 200
+    assert answer.seconds == pytest.approx(other.now, rel=1e-9)
+    assert alone(simulation, [11]) == [pytest.approx(200)]
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_the_mean_of_many_answers_is_the_formulas(schedule):
+    answers = answer_all(setting(0.63, 0.1, 0.2, steps=60), Lookahead(schedule), range(150))
+    mean = sum(answer.seconds for answer in answers) / len(answers)
+    assert mean == pytest.approx(answer_time(schedule, 0.63, 0.1, 6, 0.2, 60), rel=0.025)
+    assert 60 / mean == pytest.approx(speedup(schedule, 0.63, 0.1, 6, 0.2, 60), rel=0.025)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+@pytest.mark.parametrize(("schedule", "width"), itertools.product(("async", "sync"), (1, 2)))
+def test_side_by_side_they_take_the_turns_of_the_programs(schedule, width, spread):
+    simulation = setting(0.6, 0.13, 0.17, steps=40, spread=spread, width=width)
+    look = Lookahead(schedule, 3, width, max_step_tokens=simulation.model.longest)
+    one_by_one = answer_all(simulation, look, range(5))
+    world = World(simulation, look, 5)
+    together = [VirtualAnswer(world, n) for n in range(5)]
+    side_by_side(world, together)
+    assert [a.seconds for a in together] == pytest.approx([a.seconds for a in one_by_one])
+    for one, other in zip(together, one_by_one, strict=True):  # two events of one moment may change places
+        assert one.calls == pytest.approx(other.calls, abs=2)
+
+
+def test_a_slow_batch_and_few_slots_take_longer():
+    look, free = Lookahead(depth=4), setting(0.6, 0.1, 0.1, steps=20)
+
+    def mean(**more):
+        answers = answer_all(free.replace(**more), look, range(8))
+        assert all(a.kept == 20 for a in answers)
+        return sum(a.seconds for a in answers) / 8
+
+    assert mean() < mean(slowdown=0.02) < mean(slowdown=0.2)
+    assert mean() < mean(slots=8)
+    assert sum(alone(free.replace(slowdown=0.1), range(8))) == pytest.approx(8 * 20 * 1.7)
+
+
+def test_identical_versions_need_no_judge():
+    (answer,) = answer_all(setting(0.6, 0.1, 0.5, own_words=False), Lookahead(verifier="exact"), [3])
+    assert answer.calls["judge"] == 0 and answer.calls["target"] > 200
+
+
+def test_steps_cut_at_the_cap_are_gone_on_with():
+    simulation = setting(0.6, 0.1, 0.1, steps=10)
+    (answer,) = answer_all(simulation, Lookahead(max_step_tokens=15), [3])
+    assert answer.kept == 20
+
+
+# -- the command line
+
+
+def test_a_runs_records_are_a_trace(tmp_path):
+    steps = [{"source": source} for source in ("draft", "target", "draft")]
+    head = {"schema": 1, "question_id": "q", "sample": 0, "mode": "lookahead"}
+    records = [{**head, "steps": steps, "judged": 3}, {**head, "steps": [], "judged": 0}]
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    assert traced(tmp_path) == ((True, False, True),)
+    with pytest.raises(RecordError):
+        traced(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--alpha", "x"], ["--alpha", "1.5"], ["--steps", "0"], ["--step-tokens", "3"], ["--trace", "nowhere"]]
+)
+def test_what_cannot_be_simulated_is_refused(wrong):
+    result = CliRunner().invoke(cli, ["bench", "simulated", *wrong])
+    assert result.exit_code and not isinstance(result.exception, AssertionError)
+    assert wrong[0].strip("-").replace("step-", "") in result.output or wrong[1] in result.output
