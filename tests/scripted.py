@@ -18,6 +18,7 @@ from lr_sglang.steps import DELIMITER
 from lr_sglang.tokens import TokenText
 from lr_sglang.transport import Call
 
+LIKELY = -0.1  # the log-probability of what a scripted model would write itself
 END = 3  # the end-of-sequence id; every other id is a character's code
 
 
@@ -57,9 +58,11 @@ class ScriptedTransport:
         fail: Callable[[str], LookaheadError | None] = lambda text: None,
     ) -> None:
         self.write, self.seconds, self.fail = write, seconds, fail
+        self.fail_to_weigh: Callable[[], LookaheadError | None] = lambda: None
         self.token_layer = ""  # a name: it says that a forward pass gave two tokens
         self.most = 0  # generations at once that nobody had cancelled
         self.running: set[Call] = set()
+        self.writing: set[Call] = set()  # those that are not only weighed
         self.requests: list[dict[str, Any]] = []
         self.aborted = 0
         self._changed = threading.Condition()
@@ -68,16 +71,32 @@ class ScriptedTransport:
         rid = call.sending(self._abort)
         text = "".join(chr(i) if i > END else "\x01" for i in payload["input_ids"]).rsplit("\x01", 1)[-1]
         self.requests.append({**payload, "rid": rid, "text": text, "at": time.monotonic()})
-        error = self.fail(text)
+        weighed = payload.get("return_logprob") and payload["logprob_start_len"] >= 0
+        error = self.fail_to_weigh() if weighed else self.fail(text)
         with self._changed:
             self.running.add(call)
-            self.most = max(self.most, sum(not c.cancelled for c in self.running))
+            if not weighed:
+                self.writing.add(call)
+            self.most = max(self.most, sum(not c.cancelled for c in self.writing))
             aborted = self._changed.wait_for(lambda: call.cancelled, self.seconds(text))
             self.running.discard(call)
+            self.writing.discard(call)
         if error is not None:
             raise error
         sampling = payload["sampling_params"]
-        return self._reply(payload, self.write(text, sampling), sampling, aborted)
+        reply = self._reply(payload, self.write(text, sampling), sampling, aborted)
+        if weighed:
+            reply["meta_info"]["input_token_logprobs"] = self._weigh(payload)
+        return reply
+
+    def _weigh(self, payload: dict[str, Any]) -> list[tuple[float | None, int, None]]:
+        """As SGLang does: none for the first. What this model would write itself is likely, anything else is not."""
+        ids, start = payload["input_ids"], payload["logprob_start_len"]
+        turn = max(i for i, one in enumerate(ids) if one < END) + 1
+        asked = ids[start + 1 :]
+        written = self.write("".join(map(chr, ids[turn : start + 1])), payload["sampling_params"])
+        likely = [i < len(written) and one == ord(written[i]) for i, one in enumerate(asked)]
+        return [(None, ids[start], None)] + [(LIKELY if yes else -9.0, 0, None) for yes in likely]
 
     def _reply(self, payload: dict[str, Any], text: str, sampling: dict[str, Any], aborted: bool) -> dict[str, Any]:
         finish: dict[str, Any] = {"type": "length", "length": sampling["max_new_tokens"]}
