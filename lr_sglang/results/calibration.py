@@ -111,13 +111,19 @@ def thresholds(scored: Sequence[tuple[float, bool]], precision: float) -> tuple[
 
 
 def _furthest(scored: Sequence[tuple[float, bool]], precision: float) -> float | None:
-    """The lowest score (they come from the highest down) at and above which the share of the right is high enough."""
-    right, found = 0, None
+    """The lowest score (they come from the highest down) at and above which the share of the right is high enough.
+
+    It is the score of a right one: a threshold is not lowered only to let wrong ones in as long as that can be borne.
+    """
+    right, some, found = 0, False, None
     for number, (score, good) in enumerate(scored, start=1):
-        right += good
+        right, some = right + good, some or good
         tied = number < len(scored) and scored[number][0] == score
-        if not tied and number >= LEAST and right / number >= precision:
+        if tied:
+            continue
+        if some and number >= LEAST and right / number >= precision:
             found = score
+        some = False
     return found
 
 
