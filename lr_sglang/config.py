@@ -68,6 +68,8 @@ class Lookahead(Table):
         need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
         need(self.fast_accept is None or self.fast_accept <= 0, "fast_accept: a log-probability is 0 or less")
         need(0 <= self.gate < 1, "gate: must be in [0, 1) (0: off)")
+        if self.policy == "adaptive":
+            return  # it keeps to what is sensible, see policy.room
         branches = sum(self.width**i for i in range(self.depth + 1))
         need(branches <= 4096, f"width {self.width} at depth {self.depth} means {branches} branches at once (of 4096)")
 

@@ -109,6 +109,9 @@ class ScriptedTransport:
         if aborted:
             finish = {"type": "abort", "message": "aborted"}
         meta = {"finish_reason": finish, "prompt_tokens": len(payload["input_ids"]), "cached_tokens": 0}
+        if payload.get("return_logprob"):  # the same text, the same confidence
+            rng = random.Random(text)
+            meta["output_token_logprobs"] = [[-rng.random(), ord(c), None] for c in text]
         if self.token_layer and len(text) > 1:
             passes = len(text) // 2
             counts = (passes, 8 * passes, passes)

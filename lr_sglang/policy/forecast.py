@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lr_sglang.config import Schedule
+from lr_sglang.policy.room import deepest
 from lr_sglang.theory.judged import speedup
 from lr_sglang.theory.paper import expected_run
 
@@ -71,13 +72,13 @@ def best(scene: Scene, depth: int, width: int, worthwhile: float = 1.01) -> Choi
     found = plain
     for wide in range(1, width + 1):
         fallen = 0
-        for deep in range(1 if scene.schedule == "sync" else 2, depth + 1):
+        for deep in range(1 if scene.schedule == "sync" else 2, deepest(depth, wide) + 1):
             pace = forecast(scene, deep, wide)
             if pace > found.pace * (1 + 1e-9):
                 found, fallen = Choice(deep, wide, pace), 0
             else:
                 fallen += 1
-            if fallen > 3 or wide**deep > 4096:
+            if fallen > 3:
                 break
     return found if found.pace > plain.pace * worthwhile else plain
 
@@ -108,8 +109,9 @@ def branches(
 ) -> tuple[float, float]:
     """Time that target and draft spend for a kept step, in target steps.
 
-    async: the branches m steps after the one that a verdict is on have been written for ``1 + judge - m c1`` when it
-    comes. A refusal drops all ``width ** m`` of them, an acceptance those that follow another version.
+    async: when a verdict comes, the branches m steps after its own have been written for ``1 + judge - m c1``; or for
+    ``(depth - m) c1``, where they had to wait for a place in the window, which opens anew every ``depth`` steps of an
+    accepted run. A refusal drops all ``width ** m`` of them, an acceptance those that follow another version.
     sync: a cycle writes them all.
     """
     if schedule == "sync":
@@ -120,6 +122,10 @@ def branches(
     for m in range(1, depth + 1):
         dropped = refused * width**m + accepted * (width**m - width ** (m - 1))
         if m < depth:
-            target += dropped * min(1.0, max(0.0, 1 + judge - m * c1))
+            waited = 0.0
+            if depth * c1 < 1 + judge:
+                waited = 1 - (1 - accepted ** (depth - m)) / (1 - accepted**depth)
+            target += dropped * (1 - waited) * min(1.0, max(0.0, 1 + judge - m * c1))
+            target += dropped * waited * min(1.0, (depth - m) * c1)
         draft += dropped * min(c1, max(0.0, 1 + judge - (m - 1) * c1))
     return target, draft

@@ -8,6 +8,8 @@ from lr_sglang.config import Lookahead, Role
 SPARE = 2
 # SGLang stops running work for what is this much more urgent; nothing of ours is.
 PREEMPTS = 10
+# Prefixes that the adaptive policy lets a tree of several versions have; a tree of one has as many as it is deep.
+MOST = 64
 
 
 def in_flight(look: Lookahead, role: Role) -> int:
@@ -23,10 +25,19 @@ def needed(look: Lookahead, role: str) -> int:
     hang on different prefixes, so they are at most as many as the last position has. A verdict may be asked for every
     drafted step.
     """
+    if look.policy == "adaptive" and look.width > 1:
+        shapes = [(deep, wide) for wide in range(1, look.width + 1) for deep in range(1, deepest(look.depth, wide) + 1)]
+        return max(needed(look.replace(policy="fixed", depth=deep, width=wide), role) for deep, wide in shapes)
     sizes = [look.width**i for i in range(look.depth + 1)]
     if role == "target":
         return sum(sizes) if look.schedule == "sync" else sum(sizes[:-1])
     return sizes[-1] if role == "draft" else sum(sizes[1:])
+
+
+def deepest(depth: int, width: int) -> int:
+    """How far the adaptive policy looks ahead in so many versions, if it may look this far ahead in one."""
+    fitting = (deep for deep in range(2, depth + 1) if width == 1 or sum(width**i for i in range(deep + 1)) <= MOST)
+    return max(fitting, default=min(depth, 1))
 
 
 def hedges(look: Lookahead, role: str) -> int:

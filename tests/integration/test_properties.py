@@ -1,5 +1,6 @@
 """Properties of every run, over scripted runtimes with random delays, failures and lateness."""
 
+import itertools
 import random
 import threading
 import time
@@ -9,11 +10,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from lr_sglang import policy
 from lr_sglang.config import Limits, Lookahead
 from lr_sglang.errors import Cancelled, RuntimeDown
 from lr_sglang.job import Job
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING
+from lr_sglang.tree import Verdict
 from lr_sglang.verifiers import Embedding, Exact, Likelihood, Random, make
 from tests import examples
 from tests.integration.test_semantics import QUESTION, Whole, settle
@@ -56,6 +59,10 @@ looks = st.builds(
     width=st.integers(1, 3),
     max_step_tokens=st.sampled_from((1, 2, 3, 5, 50)),
     half_sentence_guard=st.booleans(),
+    hedge=st.booleans(),
+    gate=st.sampled_from((0.0, 0.0, 0.2, 0.9)),
+    policy=st.sampled_from(("fixed", "fixed", "adaptive")),
+    priorities=st.booleans(),
 ).filter(lambda look: look.width**look.depth <= (64 if look.schedule == "async" else 9))
 paces = st.sampled_from(((0.0, 0.0), (0.004, 0.001), (0.001, 0.004), (0.002, 0.002)))
 cases = st.builds(
@@ -221,6 +228,43 @@ def test_with_the_exact_verifier_the_answer_is_the_targets_own(case):
 @given(cases, st.sampled_from((0.0, 0.3, 0.8, 1.0)))
 def test_with_any_verifier_the_answer_is_accepted_drafts_and_target_steps(case, alpha):
     run(case, Random(alpha))
+
+
+class Late:
+    """Another verifier, whose verdicts come later, or fail."""
+
+    name = "late"
+
+    def __init__(self, verifier, most: float, failing: float, seed: int) -> None:
+        self.verifier, self.most, self.failing, self.rng = verifier, most, failing, random.Random(seed)
+
+    def verify(self, inquiry):
+        verdict = self.verifier.verify(inquiry)
+        if self.rng.random() < self.failing:
+            verdict = Verdict(False, self.name, failed=True)
+        timer = threading.Timer(self.rng.random() * self.most, inquiry.reply, [verdict])
+        timer.daemon = True
+        timer.start()
+
+
+@settings(quietly, max_examples=examples(100))
+@given(cases, st.sampled_from((None, 0.3, 0.8)), st.sampled_from((0.001, 0.005)), st.sampled_from((0.0, 0.2)))
+def test_with_verdicts_that_come_late_the_same_holds(case, alpha, most, failing):
+    """With hedging a refusal is prepared for meanwhile."""
+    job, _ = run(case, Late(Exact() if alpha is None else Random(alpha), most, failing, case.seed))
+    if alpha is None:
+        assert job.record.ids == tuple(map(ord, case.answer))
+    for role in ("target", "draft"):
+        drawn = [b.seed for b in job.record.of(role)]
+        assert len(set(drawn)) == len(drawn), "no two branches of an answer draw with the same seed"
+        assert at_once(job.record.of(role)) <= policy.in_flight(case.look, role)
+
+
+def at_once(branches) -> int:
+    """The most branches at a time of those that were needed to their end: others may have been leaving."""
+    wanted = [b for b in branches if str(b.outcome) in ("accepted", "corrected", "bonus")]
+    events = sorted([(b.started, 1) for b in wanted] + [(b.ended, -1) for b in wanted])
+    return max(itertools.accumulate(change for _, change in events), default=0)
 
 
 @settings(quietly, max_examples=examples(20))
