@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 
 from lr_sglang.tree import Branch
 
+# Prompts that have so many first tokens in common are looked at together.
+HEAD = 32
+
 
 @dataclass(eq=False)
 class Entry:
@@ -38,6 +41,7 @@ class Ledger:
 
     def __init__(self, size: int = 1024, tokens: int = 2**23) -> None:
         self._entries: deque[Entry] = deque()
+        self._alike: dict[tuple[int, ...], deque[Entry]] = {}  # by how they begin, so that few need a look
         self._size, self._most, self._tokens = size, tokens, 0
         self._lock = threading.Lock()
 
@@ -46,34 +50,52 @@ class Ledger:
         entry = Entry(self, ids, now, most=most)
         with self._lock:
             self._entries.append(entry)
+            self._alike.setdefault(ids[:HEAD], deque()).append(entry)
             self._tokens += len(ids)
             while len(self._entries) > self._size or (self._tokens > self._most and len(self._entries) > 1):
-                self._tokens -= len(self._entries.popleft().prompt)
+                self._forget(self._entries.popleft())
         return entry
+
+    def _forget(self, entry: Entry) -> None:
+        self._tokens -= len(entry.prompt)
+        alike = self._alike[entry.prompt[:HEAD]]
+        alike.popleft()  # the oldest of all is the oldest of those
+        if not alike:
+            del self._alike[entry.prompt[:HEAD]]
 
     def shareable(self, entry: Entry) -> int:
         """Tokens of ``entry``'s prompt that it could have found in the cache; ask once all before it have ended."""
-        prompt, best, most = entry.prompt, entry.cached, len(entry.prompt) - 1
-        most = most if entry.most is None else min(most, entry.most)
+        with self._lock:
+            alike = list(self._alike.get(entry.prompt[:HEAD], ()))
+        best = _longest(entry, alike, entry.cached)
+        if best >= HEAD:
+            return best  # the others begin otherwise, and share less
         with self._lock:
             others = list(self._entries)
-        for other in reversed(others):  # the latest share most, and then few of the others need a look
-            if best >= most:
-                break
-            if other is entry or other.prefilled > entry.entered:
+        return _longest(entry, others, best)
+
+
+def _longest(entry: Entry, others: list[Entry], best: int) -> int:
+    """What ``entry`` could share with one of the others, at least ``best``."""
+    prompt, entered, most = entry.prompt, entry.entered, len(entry.prompt) - 1
+    most = most if entry.most is None else min(most, entry.most)
+    for other in reversed(others):  # the latest share most, and then few of the others need a look
+        if best >= most:
+            break
+        if other is entry or other.prefilled > entered:
+            continue
+        known = other.prompt
+        if best < len(known):
+            if known[best] != prompt[best]:
                 continue
-            known = other.prompt
-            if best < len(known):
-                if known[best] != prompt[best]:
-                    continue
-            elif best >= len(known) + len(other.output or ()) - 1:
-                continue
-            length = common_prefix(known, prompt)
-            if length == len(known) and other.output is not None and other.finished <= entry.entered:
-                written = other.output[:-1]
-                length += common_prefix(written, prompt[length : length + len(written)])
-            best = max(best, min(length, most))
-        return best
+        elif best >= len(known) + len(other.output or ()) - 1:
+            continue
+        length = common_prefix(known, prompt)
+        if length == len(known) and other.output is not None and other.finished <= entered:
+            written = other.output[:-1]
+            length += common_prefix(written, prompt[length : length + len(written)])
+        best = max(best, min(length, most))
+    return best
 
 
 class Unsettled:
@@ -98,6 +120,8 @@ class Unsettled:
 def common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     """Length of the longest common prefix."""
     low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:  # as it mostly is
+        return high
     while low < high:  # slices compare at memory speed
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:

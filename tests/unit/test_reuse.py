@@ -1,5 +1,7 @@
 """How much of a prompt could have come from the cache."""
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,9 +119,15 @@ ids = st.text("ab", min_size=1, max_size=6)
 times = st.integers(0, 4)
 
 
-@given(st.lists(st.tuples(ids, times, times, ids), max_size=8), ids)
-def test_it_equals_the_definition(others, prompt):
+@pytest.mark.parametrize("head", [1, 2, 32])
+@given(others=st.lists(st.tuples(ids, times, times, ids), max_size=8), prompt=ids)
+def test_it_equals_the_definition(head, others, prompt):
     """Every request of the runtime compared in full, token by token."""
+    with patch("lr_sglang.reuse.HEAD", head):
+        compare(others, prompt)
+
+
+def compare(others, prompt):
     ledger, now, expected = Ledger(), 3, 0
     for text, prefilled, finished, output in others:
         noted(ledger, text, 0, prefilled=prefilled or 0.5, finished=finished or 0.5, output=output)
