@@ -5,6 +5,7 @@ A run with ``--verifier cascade:likelihood,judge`` asks both about every pair; t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,9 +106,11 @@ def thresholds(scored: Sequence[tuple[float, bool]], precision: float) -> tuple[
     """``reject_below`` and ``accept_above``; None where no threshold is that precise with enough pairs beyond it."""
     accept = _furthest(sorted(scored, key=lambda one: -one[0]), precision)
     reject = _furthest(sorted(((-score, not agree) for score, agree in scored), key=lambda one: -one[0]), precision)
+    if reject is not None:  # from the next score on it is not rejected any more
+        reject = min((score for score, _ in scored if score > -reject), default=math.nextafter(-reject, math.inf))
     if reject is None or accept is None:
-        return (None if reject is None else -reject), accept
-    return min(-reject, accept), accept
+        return reject, accept
+    return min(reject, accept), accept
 
 
 def _furthest(scored: Sequence[tuple[float, bool]], precision: float) -> float | None:

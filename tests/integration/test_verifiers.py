@@ -1,0 +1,460 @@
+"""Every verifier over scripted runtimes: what it asks, what it makes of the answer, and what a failure does."""
+
+import builtins
+import json
+import math
+import threading
+import time
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from lr_sglang import verifier_names, verifiers
+from lr_sglang.config import Lookahead
+from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown, SetupError
+from lr_sglang.job import Job
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.programs.rate import OPENING, QUESTION
+from lr_sglang.tree import Verdict
+from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, Score
+from lr_sglang.verifiers.cascade import Sure
+from lr_sglang.verifiers.embedding import load
+from tests.integration import test_semantics as semantics
+from tests.integration.test_semantics import E, fixed, slow
+from tests.scripted import LIKELY, CharTokenizer, ScriptedTransport, deployment
+
+SCHEDULES = ("async", "sync")
+OURS, THEIRS = "One a.\n\nTwo b.\n\nEnd." + E, "ONE A.\n\nTwo b.\n\nEND." + E
+
+
+def solve(verifier, ours=OURS, theirs=THEIRS, *, schedule="sync", target=None, fast=None, depth=2, **others):
+    """Runs an answer; ``verifier`` and ``fast`` are made of the roles. Gives its record and the target's runtime."""
+    target = target or fixed(ours, seconds=slow(0.01))
+    backend = deployment(target=target, draft=fixed(theirs), **others)
+    job = Job(Lookahead(schedule=schedule, depth=depth), verifier=verifier(backend.roles))
+    job.fast = fast and fast(backend.roles)
+    lookahead.run(semantics.QUESTION, job, backend=backend)
+    return job.record, target
+
+
+def named(name):
+    return lambda roles: verifiers.make(name, roles)
+
+
+def sources(record):
+    return [step.source for step in record.steps]
+
+
+# -- likelihood
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("how", ["min", "mean"])
+def test_the_likelihood_is_the_targets_own_of_the_draft(schedule, how):
+    record, _ = solve(named(f"likelihood:{how}:-1"), schedule=schedule, depth=1)
+    assert record.text == "One a.\n\nTwo b.\n\nEnd."
+    by_text = {s.draft_texts[0]: s.verdicts[0] for s in record.steps if s.verdicts and s.draft_texts[0]}
+    assert by_text["ONE A.\n\n"].score == (-9.0 if how == "min" else pytest.approx((5 * LIKELY - 9 * 3) / 8, abs=2))
+    if "Two b.\n\n" in by_text:
+        assert by_text["Two b.\n\n"].score == pytest.approx(LIKELY)
+        assert by_text["Two b.\n\n"].accepted
+    assert {s.verdicts[0].by for s in record.steps if s.verdicts} <= {"likelihood", "late"}
+
+
+def test_a_likelihood_costs_one_prefill_of_the_step_and_generates_nothing():
+    record, target = solve(named("likelihood"), depth=1)
+    asked = [r for r in target.requests if "return_logprob" in r]
+    prompt = len(target.requests[0]["input_ids"])
+    assert asked[0]["sampling_params"]["max_new_tokens"] == 0
+    assert asked[0]["logprob_start_len"] == prompt - 1
+    assert bytes(asked[0]["input_ids"][prompt:]) == b"ONE A.\n\n"
+    assert sum(b.generated_tokens for b in record.of("judge")) == 0
+    assert len(asked) == len(record.of("judge"))
+
+
+def test_a_runtime_without_log_probabilities_is_a_failure_and_rejects():
+    class Without(ScriptedTransport):
+        def _weigh(self, payload):
+            return []
+
+    target = Without(fixed(OURS).write, slow(0.01))
+    record, _ = solve(named("likelihood"), target=target)
+    assert record.text == OURS[:-1]
+    assert record.failures["judge"] == len(record.of("judge")) > 0
+    assert "no log-probabilities" in record.steps[0].verdicts[0].reason
+
+
+def test_the_end_of_another_vocabulary_is_no_token_of_the_targets():
+    class Other(CharTokenizer):
+        vocabulary = "others"
+
+    backend = deployment(target=fixed("One.\n\nEnd" + E, seconds=slow(0.01)), draft=fixed("One.\n\nEnd" + E))
+    backend.roles["draft"].tokenizer = Other()
+    job = Job(Lookahead("sync", depth=2), verifier=verifiers.make("likelihood", backend.roles))
+    lookahead.run(semantics.QUESTION, job, backend=backend)
+    assert [s.source for s in job.record.steps] == ["draft", "target"]
+    assert job.record.steps[1].verdicts[0].reason == "its end cannot be weighed"
+
+
+# -- score
+
+
+@pytest.mark.parametrize(
+    ("said", "threshold", "accepted", "score"),
+    [("7", 7, True, 7.0), ("6", 7, False, 6.0), ("9", 9, True, 9.0), ("x", 0, False, None), ("²", 0, False, None)],
+)
+def test_a_rating_is_one_digit_of_the_target(said, threshold, accepted, score):
+    writer = fixed(OURS).write
+    target = ScriptedTransport(lambda text, s: said if text == OPENING else writer(text, s), slow(0.01))
+    record, _ = solve(named(f"score:{threshold}"), target=target, depth=1)
+    verdict = record.steps[0].verdicts[0]
+    assert (verdict.accepted, verdict.score, verdict.by, verdict.failed) == (accepted, score, "score", False)
+    asked = next(r for r in target.requests if r["text"] == OPENING)
+    assert asked["sampling_params"]["max_new_tokens"] == 1
+    prompt = "".join(chr(i) for i in asked["input_ids"])
+    assert f"ONE A.\n\n\x02\x01{QUESTION}\x02\x01{OPENING}" in prompt
+
+
+@pytest.mark.parametrize("name", ["score", "likelihood"])
+def test_a_target_that_fails_to_judge_is_left_alone_for_a_while(name):
+    down = RuntimeDown("gone", role="target")
+    target = fixed(OURS, seconds=slow(0.01), fail=lambda text: down if text == OPENING else None)
+    target.fail_to_weigh = lambda: down
+    record, _ = solve(named(name), target=target)
+    assert record.text == OURS[:-1]
+    assert len(record.of("judge")) == record.failures["judge"] == 2  # both before the failure was known
+    assert all(v.failed for s in record.steps for v in s.verdicts if v.by == name)
+
+
+# -- embedding
+
+
+class Letters:
+    """An encoder that counts letters, small and capital alike; ``together`` says how many texts came at once."""
+
+    def __init__(self, seconds=0.0, error=None):
+        self.together, self.seconds, self.error = [], seconds, error
+
+    def encode(self, sentences):
+        self.together.append(len(sentences))
+        time.sleep(self.seconds)
+        if self.error:
+            raise self.error
+        return [[text.lower().count(c) for c in "abcdefghijklmnopqrstuvwxyz."] for text in sentences]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_cosine_decides(schedule):
+    record, _ = solve(lambda _: Embedding(Letters(), 0.99), schedule=schedule)
+    first = record.steps[0].verdicts[0]
+    assert first.by in ("embedding", "late")
+    if schedule == "sync":
+        assert record.text == "ONE A.\n\nTwo b.\n\nEnd."
+        assert first.score == pytest.approx(1.0)
+        assert record.steps[1].verdicts[0].by == "identical"
+    far, _ = solve(lambda _: Embedding(Letters(), 0.99), theirs="Something else." + E, ours="One." + E)
+    assert far.text == "One."
+    assert 0 < far.steps[0].verdicts[0].score < 0.99
+
+
+def test_pairs_that_wait_are_encoded_together():
+    ours = "".join(f"step {c}\n\n" for c in "abcdef") + "x" + E
+    encoder = Letters(0.05)
+    solve(lambda _: Embedding(encoder, 0.5), ours, ours.upper(), depth=6)
+    assert len(encoder.together) < 6
+    assert max(encoder.together) >= 4
+
+
+def test_an_encoder_that_fails_rejects():
+    record, _ = solve(lambda _: Embedding(Letters(error=ValueError("no")), 0.5))
+    assert record.text == OURS[:-1]
+    assert record.failures["judge"] >= 1
+    assert "the embedding model failed" in record.steps[0].verdicts[0].reason
+
+
+def test_an_encoding_that_nobody_needs_any_more_leaves_nothing_behind():
+    threads = threading.active_count()
+    backend = deployment(target=fixed(OURS), draft=fixed(THEIRS))
+    job = Job(Lookahead("sync", depth=2), verifier=Embedding(Letters(0.3), 0.5))
+    threading.Timer(0.1, job.stop).start()
+    with pytest.raises(Cancelled):
+        lookahead.run(semantics.QUESTION, job, backend=backend)
+    assert all(b.outcome is not None for b in job.record.branches)
+    semantics.settle(threads)
+
+
+def test_a_missing_package_or_model_is_named(monkeypatch, tmp_path):
+    with pytest.raises(ConfigError, match="no embedding model at"):
+        load(str(tmp_path / "none"))
+    monkeypatch.setattr(verifier_names, "find_spec", lambda name: None)
+    with pytest.raises(SetupError, match="sentence-transformers"):
+        verifier_names.parse("embedding")
+    kept = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "sentence_transformers":
+            raise ImportError(name)
+        return kept(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(SetupError) as caught:
+        load(str(tmp_path / "another"))
+    assert "lr-sglang[embedding]" in caught.value.hint
+
+
+def test_a_real_model_of_random_weights(tmp_path):
+    """What sentence-transformers does with a folder; the texts mean nothing to this model."""
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one", "two", "three", "end"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    small = BertConfig(
+        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    BertModel(small).save_pretrained(tmp_path)
+    verifier = verifiers.make(f"embedding:-1:{tmp_path}", {})
+    record, _ = solve(lambda _: verifier, "one two\n\nend" + E, "two three\n\nend" + E)
+    verdict = record.steps[0].verdicts[0]
+    assert verdict.accepted
+    assert verdict.by == "embedding"
+    assert -1 <= verdict.score <= 1.0001
+
+
+# -- cascade
+
+
+class Says:
+    """A verifier of a fixed score, that counts."""
+
+    def __init__(self, name, score=None, accepted=False, failed=False, at_once=True):
+        self.name, self.verdict = name, Verdict(accepted, name, score=score, failed=failed)
+        self.asked, self.at_once = 0, at_once
+
+    def verify(self, inquiry):
+        self.asked += 1
+        if self.at_once:
+            return self.verdict
+        threading.Timer(0.01, inquiry.reply, [self.verdict]).start()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    ("score", "failed", "accepted", "by"),
+    [(0.9, False, True, "cheap"), (0.1, False, False, "cheap"), (0.5, False, True, "dear"), (None, True, True, "dear")],
+)
+def test_the_dear_one_is_asked_where_the_cheap_one_is_unsure(at_once, score, failed, accepted, by):
+    cheap = Says("cheap", score, failed=failed, at_once=at_once)
+    dear = Says("dear", accepted=True, at_once=at_once)
+    cascade = Cascade([Sure(cheap, 0.2, 0.8)], dear)
+    record, _ = solve(lambda _: cascade, "One." + E, "ONE." + E, depth=1)
+    verdict = record.steps[0].verdicts[0]
+    assert (verdict.accepted, verdict.by) == (accepted, by)
+    assert dear.asked == (by == "dear")
+    assert [v.by for v in verdict.earlier] == (["cheap"] if by == "dear" else [])
+    assert not record.failures["judge"]
+
+
+def test_a_list_of_stages_asks_all_of_them_and_keeps_their_scores():
+    record, target = solve(named("cascade:likelihood:min,likelihood,exact"), depth=1)
+    verdict = record.steps[0].verdicts[0]
+    assert verdict.by == "exact"
+    assert [v.by for v in verdict.earlier] == ["likelihood", "likelihood"]
+    assert verdict.earlier[0].score == -9.0 < verdict.earlier[1].score
+    assert all(v.seconds > 0 for v in verdict.earlier)
+    assert len([r for r in target.requests if "return_logprob" in r]) == len(record.of("judge"))
+    assert all(b.outcome is not None and b.ended is not None for b in record.branches)
+
+
+def test_thresholds_come_from_a_file(tmp_path):
+    path = tmp_path / "c.json"
+    stage = {"verifier": "likelihood:min", "reject_below": -5.0, "accept_above": -0.5, "pairs": 9}
+    path.write_text(json.dumps({"stages": [stage], "last": "random:1", "precision": 0.99}))
+    record, _ = solve(named(f"cascade:{path}"))
+    assert record.text == OURS[:-1]
+    assert record.steps[0].verdicts[0].by == "likelihood"
+    assert not any(v.by == "random" for s in record.steps for v in s.verdicts)
+
+
+# -- names, and verifiers of others
+
+
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    [
+        ("judge", {"judge"}),
+        ("exact", set()),
+        ("random:0.2", set()),
+        ("score", {"target"}),
+        ("likelihood:-0.5", {"target"}),
+        ("likelihood:min", {"target"}),
+        ("cascade:likelihood,judge", {"target", "judge"}),
+        ("cascade:likelihood:min:-2,exact", {"target"}),
+    ],
+)
+def test_what_a_verifier_asks_is_known_without_it(name, roles):
+    assert verifier_names.asks(name) == roles
+    assert verifier_names.needs_judge(name) == ("judge" in roles)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("guess", "no verifier is called 'guess'"),
+        ("judge:3", "no verifier is called 'judge:3'"),
+        ("random:1.5", "is no acceptance rate"),
+        ("score:ten", "'ten' is no threshold"),
+        ("score:10", "is no threshold"),
+        ("likelihood:0.5", "is no threshold"),
+        ("likelihood:nan", "is no threshold"),
+        ("likelihood:min:x", "is no threshold"),
+        ("embedding:2", "is no threshold"),
+        ("cascade:judge", "at least two stages"),
+        ("cascade:", "at least two stages"),
+        ("cascade:none.json", "cannot read none.json"),
+        ("cascade:likelihood,guess", "no verifier is called 'guess'"),
+        ("none.py:Mine", "there is no file none.py"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_starts(name, message):
+    with pytest.raises(ConfigError, match=message):
+        verifier_names.asks(name)
+    with pytest.raises(ConfigError, match=message):
+        verifiers.make(name, {})
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"stages": [{}], "last": "judge"}', "no json"])
+def test_a_file_of_something_else_is_named(tmp_path, text):
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="no parameters of a cascade"):
+        verifier_names.parse(f"cascade:{path}")
+
+
+def test_a_verifier_that_lacks_its_runtime_says_so():
+    for name, role in (("judge", "judge"), ("score", "target"), ("likelihood", "target")):
+        with pytest.raises(ConfigError, match=f"needs a {role} runtime"):
+            verifiers.make(name, {})
+
+
+def example() -> str:
+    """The verifier that docs/verifiers.md shows."""
+    page = (Path(__file__).parents[2] / "docs" / "verifiers.md").read_text("utf-8")
+    return page.split("```python\n")[1].split("```")[0]
+
+
+def test_the_example_of_the_docs_works(tmp_path):
+    (tmp_path / "numbers.py").write_text(example())
+    name = f"{tmp_path}/numbers.py:SameNumbers"
+    assert verifier_names.asks(name) == {"target", "judge"}
+    assert not verifier_names.needs_judge(name)
+    record, _ = solve(named(name), "1 and 2.\n\nEnd 3" + E, "2 or 1 .\n\nEnd 4" + E)
+    assert record.text == "1 and 2.\n\nEnd 3"
+    strict, _ = solve(named(f"{name}:sorted"), "1 and 2.\n\nEnd 3" + E, "2 or 1 .\n\nEnd 4" + E)
+    assert strict.text == "2 or 1 .\n\nEnd 3"
+
+
+def test_a_package_offers_one_under_an_entry_point(monkeypatch):
+    mine = EntryPoint("mine", "lr_sglang.verifiers.exact:Exact", verifier_names.GROUP)
+    monkeypatch.setattr(verifier_names, "entry_points", lambda group: (mine,))
+    assert isinstance(verifiers.make("mine", {}), Exact)
+    assert verifier_names.asks("mine") == {"target", "judge"}
+
+
+WITHOUT_VERIFY = "class V:\n    pass"
+NEEDS_MORE = "class V:\n    def __init__(self, a): 1"
+
+
+@pytest.mark.parametrize("source", ["", WITHOUT_VERIFY, NEEDS_MORE, "class V(", "import nothing_of_that_name"])
+def test_a_file_that_holds_no_verifier_is_named(tmp_path, source):
+    (tmp_path / "v.py").write_text(source)
+    with pytest.raises(ConfigError, match="--verifier"):
+        verifiers.make(f"{tmp_path}/v.py:V", {})
+
+
+# -- fast acceptance
+
+
+def certain(threshold=-1.0):
+    return lambda roles: Likelihood(roles["target"], threshold, "min")
+
+
+def test_what_is_certain_is_accepted_without_the_targets_version():
+    """In sync the target writes nothing but the step after the last drafted one."""
+    steps = "".join(f"{c}.\n\n" for c in "abcd")
+    record, _ = solve(lambda _: Random(0.0), steps + "e" + E, steps + "e" + E, fast=certain(), depth=2)
+    assert record.text == steps + "e"
+    assert [s.verdicts[0].by for s in record.steps if s.verdicts] == ["certain"] * 4
+    assert [s.target_text for s in record.steps if s.verdicts] == [None] * 4
+    assert len(record.of("target")) == 1
+    assert record.outcomes()["target"] == {"bonus": 1}
+
+
+def test_a_target_that_writes_already_is_stopped():
+    steps = "".join(f"{c}.\n\n" for c in "abcd") + "e" + E
+    quick = fixed(steps)
+
+    class Slow(ScriptedTransport):
+        def generate(self, payload, call, timeout):
+            return (quick if payload.get("return_logprob") else super()).generate(payload, call, timeout)
+
+    target = Slow(quick.write, slow(5.0))
+    began = time.monotonic()
+    record, _ = solve(named("exact"), target=target, theirs=steps, fast=certain(), schedule="async")
+    assert time.monotonic() - began < 3
+    assert record.text == steps[:-1]
+    assert sources(record) == ["draft"] * 5
+    assert set(record.outcomes()["target"]) == {"cancelled"}
+    counts = record.tokens()
+    assert counts["used"] + counts["wasted"] == counts["generated"]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_is_not_certain_is_verified_as_ever(schedule):
+    record, _ = solve(named("exact"), schedule=schedule, fast=certain())
+    assert record.text == OURS[:-1]
+    assert record.steps[0].source == "target"
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_step_that_was_cut_or_ends_the_thinking_is_never_certain(schedule):
+    for text in ("abcdefgh\n\nx" + E, "so</think>\n\nx" + E):
+        backend = deployment(target=fixed(text, seconds=slow(0.01)), draft=fixed(text))
+        job = Job(Lookahead(schedule, depth=2, max_step_tokens=20 if "think" in text else 5), verifier=Exact())
+        job.fast = Likelihood(backend, -1.0, "min")
+        lookahead.run(semantics.QUESTION, job, backend=backend)
+        assert job.record.text == text[:-1]
+        assert not any(v.by == "certain" for v in job.record.steps[0].verdicts)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_weighing_that_fails_makes_it_slower_and_never_wrong(schedule):
+    target = fixed(OURS, seconds=slow(0.01))
+    target.fail_to_weigh = lambda: RuntimeDown("gone", role="target")
+    record, _ = solve(named("exact"), target=target, theirs=OURS, fast=certain(), schedule=schedule)
+    assert record.text == OURS[:-1]
+    assert record.failures["judge"] >= 1
+    assert not any(v.by == "certain" for s in record.steps for v in s.verdicts)
+
+
+def test_a_draft_that_hangs_does_not_hold_the_target_up():
+    backend = deployment(target=fixed(OURS, seconds=slow(0.01)), draft=fixed(OURS, seconds=slow(30)))
+    job = Job(Lookahead(depth=3), verifier=Exact(), fast=Likelihood(deployment(target=fixed(OURS)), -1.0, "min"))
+    began = time.monotonic()
+    lookahead.run(semantics.QUESTION, job, backend=backend)
+    assert time.monotonic() - began < 3
+    assert job.record.text == OURS[:-1]
+
+
+def test_fast_acceptance_is_a_matter_of_the_job():
+    backend = deployment(target=fixed(OURS), draft=fixed(OURS))
+    look = Lookahead(fast_accept=-1.0)
+    with pytest.raises(ConfigError, match=r"needs Job\.fast"):
+        lookahead.run(semantics.QUESTION, Job(look, verifier=Exact()), backend=backend)
+    made = verifiers.fast(look, backend.roles)
+    assert isinstance(made, Likelihood) and (made.threshold, made.how) == (-1.0, "min")
+    assert verifiers.fast(Lookahead(), backend.roles) is None
+    with pytest.raises(ConfigError, match="0 or less"):
+        Lookahead(fast_accept=0.5)
+    assert math.isclose(Score(backend).threshold, 7.0)
