@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 from lr_sglang.config import Lookahead, Sampling
 
+# More than half of the probability (its logarithm is -0.6931): no other token can be likelier. At temperature 0 the
+# target would have written a step all of whose tokens are so likely, and fast acceptance then changes nothing.
+SURE = -0.69
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -31,7 +35,10 @@ class Mode:
 
     def lookahead(self, look: Lookahead) -> Lookahead:
         """The settings as this mode uses them."""
-        return dataclasses.replace(look, verifier="exact", fast_accept=None) if self.lossless else look
+        if not self.lossless:
+            return look
+        fast = None if look.fast_accept is None else max(SURE, look.fast_accept)
+        return dataclasses.replace(look, verifier="exact", fast_accept=fast)
 
     def sampling(self, sampling: Sampling) -> Sampling:
         """Likewise."""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from lr_sglang import policy, verifier_names
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Role, Runtime, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import MODES
+from lr_sglang.modes import MODES, SURE
 from lr_sglang.runtimes import shapes
 
 # Said again here, because the package that has them imports SGLang; a test compares.
@@ -137,9 +137,10 @@ def check(plan: Plan, mode: str) -> None:
         raise ConfigError("lookahead needs a draft model", hint="give --draft MODEL|URL, or --mode autoregressive")
     look = MODES[mode].lookahead(plan.lookahead)
     judged = verifier_names.needs_judge(look.verifier)
-    if look.verifier == "exact" and look.fast_accept is not None:
-        hint = "leave one of the two out"
-        raise ConfigError("the exact verifier keeps the target's own words, fast acceptance does not", hint=hint)
+    greedy = MODES[mode].sampling(plan.sampling).temperature == 0
+    if look.verifier == "exact" and look.fast_accept is not None and not (greedy and look.fast_accept >= SURE):
+        hint = f"--fast-accept {SURE} or more at --temperature 0 does, and --mode lossless sees to both"
+        raise ConfigError("the exact verifier keeps the target's own words, fast acceptance here does not", hint=hint)
     if judged and "judge" not in plan.models:
         raise ConfigError(
             "the judge verifier needs a judge model",

@@ -14,6 +14,7 @@ from lr_sglang import verifier_names, verifiers
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown, SetupError
 from lr_sglang.job import Job
+from lr_sglang.modes import MODES, SURE
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING, QUESTION
 from lr_sglang.tree import Verdict
@@ -458,3 +459,11 @@ def test_fast_acceptance_is_a_matter_of_the_job():
     with pytest.raises(ConfigError, match="0 or less"):
         Lookahead(fast_accept=0.5)
     assert math.isclose(Score(backend).threshold, 7.0)
+
+
+def test_lossless_takes_only_what_no_other_token_could_beat():
+    lossless = MODES["lossless"].lookahead
+    assert lossless(Lookahead(fast_accept=-3.0)).fast_accept == SURE > math.log(0.5)
+    assert lossless(Lookahead(fast_accept=-0.1)).fast_accept == -0.1
+    assert lossless(Lookahead()).fast_accept is None
+    assert lossless(Lookahead(fast_accept=-3.0)).verifier == "exact"
