@@ -183,7 +183,7 @@ class RuntimeBackend(BaseBackend):
         if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
             # a prefill is a batch of its own: whatever is scheduled after it finds its tokens in the cache
             entry.entered, entry.prefilled = began, began + BATCH_SECONDS
-        entry.output = ids
+        entry.wrote(ids)
         eos = matched if kind == "stop" and isinstance(matched, int) else None
         cached = meta.get("cached_tokens")
         generation = Generation(ids, kind, eos, int(meta.get("prompt_tokens") or 0), cached, meta, entry, logprobs)

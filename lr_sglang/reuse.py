@@ -29,6 +29,12 @@ class Entry:
     output: tuple[int, ...] | None = None
     cached: int = 0
     most: int | None = None  # tokens that it may take from the cache: not those whose log-probability it asks for
+    longest: int = 0  # prompt among those that begin alike, up to this one
+
+    def wrote(self, ids: tuple[int, ...]) -> None:
+        """What it generated."""
+        self.output = ids
+        self.ledger.longest_output = max(self.ledger.longest_output, len(ids))
 
 
 class Ledger:
@@ -43,6 +49,7 @@ class Ledger:
         self._entries: deque[Entry] = deque()
         self._alike: dict[tuple[int, ...], deque[Entry]] = {}  # by how they begin, so that few need a look
         self._size, self._most, self._tokens = size, tokens, 0
+        self.longest_output = 0
         self._lock = threading.Lock()
 
     def add(self, ids: tuple[int, ...], now: float, most: int | None = None) -> Entry:
@@ -50,7 +57,9 @@ class Ledger:
         entry = Entry(self, ids, now, most=most)
         with self._lock:
             self._entries.append(entry)
-            self._alike.setdefault(ids[:HEAD], deque()).append(entry)
+            alike = self._alike.setdefault(_head(ids), deque())
+            entry.longest = max(len(ids), alike[-1].longest if alike else 0)
+            alike.append(entry)
             self._tokens += len(ids)
             while len(self._entries) > self._size or (self._tokens > self._most and len(self._entries) > 1):
                 self._forget(self._entries.popleft())
@@ -58,30 +67,37 @@ class Ledger:
 
     def _forget(self, entry: Entry) -> None:
         self._tokens -= len(entry.prompt)
-        alike = self._alike[entry.prompt[:HEAD]]
+        head = _head(entry.prompt)
+        alike = self._alike[head]
         alike.popleft()  # the oldest of all is the oldest of those
         if not alike:
-            del self._alike[entry.prompt[:HEAD]]
+            del self._alike[head]
 
     def shareable(self, entry: Entry) -> int:
         """Tokens of ``entry``'s prompt that it could have found in the cache; ask once all before it have ended."""
         with self._lock:
-            alike = list(self._alike.get(entry.prompt[:HEAD], ()))
-        best = _longest(entry, alike, entry.cached)
+            alike, short = (list(self._alike.get(head, ())) for head in (_head(entry.prompt), ()))
+        best = _longest(entry, alike, entry.cached, self.longest_output)
+        best = _longest(entry, short, best, self.longest_output)
         if best >= HEAD:
             return best  # the others begin otherwise, and share less
         with self._lock:
             others = list(self._entries)
-        return _longest(entry, others, best)
+        return _longest(entry, others, best, None)
 
 
-def _longest(entry: Entry, others: list[Entry], best: int) -> int:
-    """What ``entry`` could share with one of the others, at least ``best``."""
+def _head(prompt: tuple[int, ...]) -> tuple[int, ...]:
+    """How a prompt begins; that of short ones is not known, for what is generated goes on with it."""
+    return prompt[:HEAD] if len(prompt) >= HEAD else ()
+
+
+def _longest(entry: Entry, others: list[Entry], best: int, output: int | None) -> int:
+    """What ``entry`` could share with one of the others, at least ``best``; ``output``: none of them wrote more."""
     prompt, entered, most = entry.prompt, entry.entered, len(entry.prompt) - 1
     most = most if entry.most is None else min(most, entry.most)
     for other in reversed(others):  # the latest share most, and then few of the others need a look
-        if best >= most:
-            break
+        if best >= most or (output is not None and best >= other.longest + output):
+            break  # older ones are shorter still
         if other is entry or other.prefilled > entered:
             continue
         known = other.prompt

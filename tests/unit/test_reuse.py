@@ -14,7 +14,7 @@ def noted(ledger: Ledger, ids: str, entered: float, prefilled: float = 0.0, fini
     """A request that has ended, at the given times."""
     entry = ledger.add(tuple(map(ord, ids)), entered)
     entry.prefilled, entry.finished = prefilled or entered, finished or entered
-    entry.output = tuple(map(ord, output))
+    entry.wrote(tuple(map(ord, output)))
     return entry
 
 
