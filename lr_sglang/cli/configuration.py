@@ -95,7 +95,8 @@ class Plan:
     def _asking(self, modes: Collection[str]) -> list[Role]:
         """A verifier asks the target, and so does fast acceptance: as many requests as a judge would have."""
         looks = [MODES[mode].lookahead(self.lookahead) for mode in modes if MODES[mode].ahead]
-        return ["judge"] * any(look.fast_accept or "target" in verifier_names.asks(look.verifier) for look in looks)
+        asking = any(look.fast_accept is not None or "target" in verifier_names.asks(look.verifier) for look in looks)
+        return ["judge"] if asking else []
 
     def shapes(self, modes: Collection[str]) -> list[str]:
         """Models that the modes use and that have random weights."""
