@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from lr_sglang.cli import layers
 from lr_sglang.cli.configuration import Plan
 from lr_sglang.config import ROLES, Deployment, Runtime, Sampling
-from lr_sglang.runtimes import built_in, deployments, load_deployment, override, probe, shapes
+from lr_sglang.runtimes import deployments, load_deployment, override, probe, shapes
 from lr_sglang.runtimes.attach import api_key
 
 # How a family's makers advise to sample it; the first name that stands in the model's name counts.
@@ -69,8 +68,7 @@ def _from_file(options: Mapping[str, Any]) -> dict[str, Any]:
     if _only_given(options):
         return {}
     name = options.get("deployment") or deployments.DEFAULT
-    path = deployments.BUILT_IN / f"{name}.toml" if name in built_in() else Path(name).expanduser()
-    return tomllib.loads(path.read_text(encoding="utf-8")).get("sampling", {})
+    return tomllib.loads(deployments.path_of(name).read_text(encoding="utf-8")).get("sampling", {})
 
 
 def _model(role: str, runtime: Runtime) -> str:

@@ -9,13 +9,25 @@ from typing import Any
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import ConfigError
 
-BUILT_IN = Path(__file__).parent
+BUILT_IN = (Path(__file__).parent, Path(__file__).parent / "presets")
 DEFAULT = "pocket"
 
 
 def built_in() -> list[str]:
     """Names of the deployments that come with the package."""
-    return sorted(file.stem for file in BUILT_IN.glob("*.toml"))
+    return sorted(file.stem for folder in BUILT_IN for file in folder.glob("*.toml"))
+
+
+def path_of(name_or_path: str | Path) -> Path:
+    """The file of a deployment: one of ours by its name, else the path that it is."""
+    ours = (folder / f"{name_or_path}.toml" for folder in BUILT_IN if str(name_or_path) in built_in())
+    return next((file for file in ours if file.is_file()), Path(name_or_path).expanduser())
+
+
+def summary(name_or_path: str | Path) -> str:
+    """What a deployment is for: the first comment line of its file."""
+    text = path_of(name_or_path).read_text(encoding="utf-8")
+    return text.split("\n", 1)[0].removeprefix("#").strip() if text.startswith("#") else ""
 
 
 def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
@@ -30,7 +42,7 @@ def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
     Raises:
         ConfigError: no such file, not TOML, or a key or value that cannot be; the message begins with the file's name.
     """
-    path = BUILT_IN / f"{name_or_path}.toml" if str(name_or_path) in built_in() else Path(name_or_path).expanduser()
+    path = path_of(name_or_path)
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

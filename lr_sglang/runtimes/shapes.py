@@ -68,6 +68,16 @@ def _qwen3(layers: int, hidden: int, inner: int, heads: int, *, tied: bool) -> C
     )
 
 
+def _qwen2(layers: int, hidden: int, inner: int, heads: tuple[int, int], **more: Any) -> Config:
+    """Config.json of Qwen/Qwen2.5-7B-Instruct and of deepseek-ai/DeepSeek-R1-Distill-Qwen-32B and -1.5B on the hub."""
+    return _published(
+        *("Qwen2ForCausalLM", "qwen2", layers, hidden, inner),
+        num_attention_heads=heads[0],
+        num_key_value_heads=heads[1],
+        **more,
+    )
+
+
 def _eagle3(hidden: int, inner: int, heads: int, head_dim: int) -> Config:
     """A head of one layer over the target's hidden states.
 
@@ -105,20 +115,19 @@ def _pocket_eagle3() -> Config:
 @cache
 def shapes() -> Mapping[str, Config]:
     """Architectures by the name that follows ``dummy:``."""
-    qwen2 = _published(
-        *("Qwen2ForCausalLM", "qwen2", 28, 3584, 18944),  # config.json of Qwen/Qwen2.5-7B-Instruct
-        max_position_embeddings=32768,
-        num_attention_heads=28,
-        num_key_value_heads=4,
-        vocab_size=152064,
-    )
     return {
         "qwen3-32b": _qwen3(64, 5120, 25600, 64, tied=False),
         "qwen3-1.7b": _qwen3(28, 2048, 6144, 16, tied=True),
         "qwen3-0.6b": _qwen3(28, 1024, 3072, 16, tied=True),
         "qwen3-32b-eagle3": _eagle3(5120, 25600, 64, 80),
         "qwen3-1.7b-eagle3": _eagle3(2048, 6144, 16, 128),
-        "qwen2.5-7b": qwen2,
+        "qwen2.5-7b": _qwen2(28, 3584, 18944, (28, 4), max_position_embeddings=32768, vocab_size=152064),
+        "deepseek-r1-distill-qwen-32b": _qwen2(
+            *(64, 5120, 27648, (40, 8)), max_position_embeddings=131072, vocab_size=152064, rms_norm_eps=1e-5
+        ),
+        "deepseek-r1-distill-qwen-1.5b": _qwen2(
+            *(28, 1536, 8960, (12, 2)), max_position_embeddings=131072, vocab_size=151936, rope_theta=10000
+        ),
         **{f"pocket-{role}": _pocket(role) for role in pocket.ROLES},
         "pocket-target-eagle3": _pocket_eagle3(),
     }

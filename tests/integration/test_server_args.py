@@ -26,7 +26,8 @@ from lr_sglang.modes import MODES
 from lr_sglang.runtimes import flags, fleet, load_deployment, platforms, token_layer
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples" / "deployments").glob("*.toml"))
+PRESETS = sorted((ROOT / "lr_sglang" / "runtimes" / "presets").glob("*.toml"))
+EXAMPLES = sorted((ROOT / "examples" / "deployments").glob("*.toml")) + PRESETS
 LAYERED = [path for path in EXAMPLES if load_deployment(path).runtimes["target"].token_layer.on]
 FOUR = ("autoregressive", "sd", "lookahead", "lookahead+sd")
 
@@ -35,7 +36,11 @@ SHAPES = {
     "Qwen/Qwen3-32B": "dummy:qwen3-32b",
     "Qwen/Qwen3-1.7B": "dummy:qwen3-1.7b",
     "Qwen/Qwen3-0.6B": "dummy:qwen3-0.6b",
+    "Qwen/Qwen3-32B-FP8": "dummy:qwen3-32b",
     "Qwen/Qwen2.5-7B-Instruct": "dummy:qwen2.5-7b",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": "dummy:deepseek-r1-distill-qwen-32b",
+    "neuralmagic/DeepSeek-R1-Distill-Qwen-32B-FP8-dynamic": "dummy:deepseek-r1-distill-qwen-32b",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "dummy:deepseek-r1-distill-qwen-1.5b",
     "AngelSlim/Qwen3-32B_eagle3": "dummy:qwen3-32b-eagle3",
 }
 FIELDS = (
@@ -239,6 +244,16 @@ def test_sglang_takes_every_example_as_it_is(path, answers):
         assert "refused" not in answers[name], (name, answers[name])
         assert answers[name]["changed"] == {}, name
         assert not answers[name]["fields"]["disable_radix_cache"], name
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_a_preset_attends_with_flashinfer_and_both_layers_fit(path, answers):
+    for name in (name for name in answers["asked"] if name.split()[0] == path.stem):
+        fields, (_, mode, role) = answers[name]["fields"], name.split()
+        assert fields["attention_backend"] == "flashinfer"
+        layered = mode == "sd" and role != "judge"
+        assert fields["speculative_algorithm"] == ("NGRAM" if layered else None), name
+        assert fields["tp_size"] == (2 if path.stem.endswith("-4gpu") and role == "target" else 1)
 
 
 @pytest.mark.parametrize(("stem", "role"), LAYERS, ids=str)

@@ -44,7 +44,11 @@ def parameters(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "billions"), [("qwen3-32b", 32.8), ("qwen3-1.7b", 1.7), ("qwen3-0.6b", 0.6), ("qwen2.5-7b", 7.6)]
+    ("name", "billions"),
+    [
+        *(("qwen3-32b", 32.8), ("qwen3-1.7b", 1.7), ("qwen3-0.6b", 0.6), ("qwen2.5-7b", 7.6)),
+        *(("deepseek-r1-distill-qwen-32b", 32.8), ("deepseek-r1-distill-qwen-1.5b", 1.78)),
+    ],
 )
 def test_a_shape_has_as_many_parameters_as_its_makers_say(name, billions):
     assert parameters(name) == pytest.approx(billions, abs=0.06)

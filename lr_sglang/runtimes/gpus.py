@@ -1,0 +1,80 @@
+"""The GPUs that this process may use: what ``nvidia-smi`` says, within CUDA_VISIBLE_DEVICES."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ASKED = "index,uuid,name,memory.total,memory.free,driver_version,compute_cap"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU; memory in GiB."""
+
+    name: str
+    memory: float
+    free: float
+    driver: str = ""
+    capability: str = ""
+
+
+def visible(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
+    """In the order in which ``gpus`` of a deployment counts them; none where there is no driver."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return _from_torch()
+    try:
+        reply = subprocess.run(
+            [command, f"--query-gpu={ASKED}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return read(reply.stdout, environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def read(table: str, allowed: str | None) -> list[Gpu]:
+    """The table that ``nvidia-smi`` prints for ``ASKED``, with only what CUDA_VISIBLE_DEVICES names."""
+    found: dict[str, Gpu] = {}
+    by_uuid: dict[str, str] = {}
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != len(ASKED.split(",")):
+            continue
+        index, uuid, name, total, free, driver, capability = cells
+        try:
+            found[index] = Gpu(name, float(total) / 1024, float(free) / 1024, driver, capability)
+        except ValueError:  # memory of a GPU that is split (MIG), or not to be asked, reads [N/A]
+            continue
+        by_uuid[uuid] = index
+    if allowed is None:
+        return list(found.values())
+    chosen = []
+    for name in (part.strip() for part in allowed.split(",")):
+        index = next((index for uuid, index in by_uuid.items() if name and uuid.startswith(name)), name)
+        if index not in found:
+            break  # as CUDA does: what follows an unknown name is not seen
+        chosen.append(found[index])
+    return chosen
+
+
+def _from_torch() -> list[Gpu]:
+    """Containers can lack ``nvidia-smi`` and have a GPU; the device files then tell whether to ask torch, slowly."""
+    if not os.path.exists("/dev/nvidiactl"):
+        return []
+    import torch
+
+    found = []
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        major, minor = torch.cuda.get_device_capability(index)
+        name = torch.cuda.get_device_name(index)
+        found.append(Gpu(name, total / 2**30, free / 2**30, capability=f"{major}.{minor}"))
+    return found
