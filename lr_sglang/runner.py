@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 import time
@@ -9,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from lr_sglang import policy, verifiers
@@ -84,6 +86,7 @@ class Runner:
         for mode in dict.fromkeys(item.mode for item in work):
             self._check_layer(MODES[mode])
         judges = {mode: self._verifier(MODES[mode]) for mode in dict.fromkeys(item.mode for item in work)}
+        _keep_what_is_imported()
         todo = deque(work)
         ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
 
@@ -194,3 +197,12 @@ class Runner:
             with self._lock:
                 del self._running[id(job)]
         return record.make(item.question, item.mode, job, *about)
+
+
+@cache
+def _keep_what_is_imported() -> None:
+    """SGLang brings a million objects, and looking through them for garbage stops every answer for half a second.
+
+    Once is enough: what comes later is looked through as ever.
+    """
+    gc.freeze()
