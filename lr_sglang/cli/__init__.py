@@ -13,6 +13,8 @@ from lr_sglang.cli.failures import guarded
 # Name -> module and what the list of commands says. The module has the command under the command's own name.
 COMMANDS = {
     "run": ("lr_sglang.cli.run", "Answer one question, a task or a file of questions."),
+    "launch": ("lr_sglang.cli.launch", "Bring a deployment up and keep it up, for run to attach to."),
+    "doctor": ("lr_sglang.cli.doctor", "Say what this machine can do, and what is missing."),
     "demo": ("lr_sglang.cli.demo", "Compare both modes on a few problems, on this machine."),
     "plan": ("lr_sglang.cli.plan", "Say what speed-up to expect, and which depth is best."),
     "calibrate": ("lr_sglang.cli.calibrate", "Choose when a cheap verifier may decide alone, from records."),

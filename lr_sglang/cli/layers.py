@@ -8,7 +8,7 @@ from typing import Any
 from lr_sglang.config import Deployment, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import token_layer
+from lr_sglang.runtimes import launched, token_layer
 
 # What the paper uses, and what needs no model of its own.
 DEFAULT = "ngram"
@@ -35,7 +35,8 @@ def modes_of(options: Mapping[str, Any]) -> list[str]:
     """
     given = [name for name in ("token_layer", *FIELDS) if options.get(name)]
     asked = list(dict.fromkeys(options.get("mode") or ()))
-    modes = asked or ["lookahead+sd" if given else "lookahead"]
+    attached = launched.find(options["attach"]).mode if options.get("attach") else "lookahead"
+    modes = asked or ["lookahead+sd" if given else attached]
     if given and not any(MODES[mode].token_layer is not False for mode in modes):
         flag = "--" + given[0].replace("_", "-")
         raise ConfigError(f"{flag}: mode {modes[0]} has no token layer", hint=f"modes with one: {LAYERED}")

@@ -59,8 +59,7 @@ def together(*options: Decorator) -> Decorator:
     return decorate
 
 
-runtimes = together(
-    click.option("--deployment", metavar="FILE", help="Deployment file or built-in name.  [default: pocket]"),
+roles = together(
     *(
         click.option(
             f"--{role}",
@@ -74,6 +73,12 @@ runtimes = together(
     click.option(
         "--launch-timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds to start up."
     ),
+)
+
+runtimes = together(
+    click.option("--deployment", metavar="FILE", help="Deployment file or built-in name.  [default: pocket]"),
+    click.option("--attach", metavar="NAME", help="Use what 'lr-sglang launch' keeps up under that name."),
+    roles,
 )
 
 method = together(

@@ -59,6 +59,7 @@ def run(question: str | None, **given: Any) -> None:
       lr-sglang run --task pocket --limit 20 --samples 2
       lr-sglang run --task pocket --mode autoregressive --mode lookahead+sd --token-layer ngram
       lr-sglang run --input questions.jsonl --deployment qwen3.toml --concurrency 8
+      lr-sglang run --attach qwen3-4gpu --input questions.jsonl
       lr-sglang run --task pocket --target http://localhost:30000 --mode autoregressive
     """
     from lr_sglang.cli import work

@@ -10,7 +10,8 @@ from typing import Any
 from lr_sglang.cli import layers
 from lr_sglang.cli.configuration import Plan
 from lr_sglang.config import ROLES, Deployment, Runtime, Sampling
-from lr_sglang.runtimes import deployments, load_deployment, override, probe, shapes
+from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes import deployments, launched, load_deployment, override, probe, shapes
 from lr_sglang.runtimes.attach import api_key
 
 # How a family's makers advise to sample it; the first name that stands in the model's name counts.
@@ -34,7 +35,7 @@ def settle(options: Mapping[str, Any]) -> Plan:
     models: dict[str, str] = {role: _model(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))}
     family = next((advice for name, advice in FAMILIES if name in models["target"].lower()), {})
     asked = _given(options, ("temperature", "top_p", "top_k", "min_p", "seed"))
-    sampling = Sampling.from_dict({**family, **_from_file(options), **asked}, "sampling")
+    sampling = Sampling.from_dict({**family, **sampling_of_file(options), **asked}, "sampling")
     look = deployment.lookahead
     if options.get("reference_defaults"):
         look = look.replace(depth=REFERENCE_DEPTH)
@@ -47,7 +48,11 @@ def settle(options: Mapping[str, Any]) -> Plan:
 
 def _deployment(options: Mapping[str, Any]) -> Deployment:
     """The file's, or the pocket deployment; with a target of one's own and no file, only what is given."""
-    if not _only_given(options):
+    if options.get("attach"):
+        if options.get("deployment"):
+            raise ConfigError("--attach and --deployment both say where the runtimes are", hint="leave one of them out")
+        deployment = launched.find(options["attach"]).attachable()
+    elif not _only_given(options):
         deployment = load_deployment(options.get("deployment") or deployments.DEFAULT)
     else:
         target = options["target"]
@@ -60,13 +65,15 @@ def _deployment(options: Mapping[str, Any]) -> Deployment:
 
 def _only_given(options: Mapping[str, Any]) -> bool:
     """A target and no file: draft and judge are then those that are given, not the pocket models."""
-    return bool(options.get("target")) and not options.get("deployment")
+    return bool(options.get("target")) and not (options.get("deployment") or options.get("attach"))
 
 
-def _from_file(options: Mapping[str, Any]) -> dict[str, Any]:
+def sampling_of_file(options: Mapping[str, Any]) -> dict[str, Any]:
     """The [sampling] that the file itself gives (a ``Deployment`` has defaults in it already)."""
     if _only_given(options):
         return {}
+    if options.get("attach"):
+        return launched.find(options["attach"]).sampling
     name = options.get("deployment") or deployments.DEFAULT
     return tomllib.loads(deployments.path_of(name).read_text(encoding="utf-8")).get("sampling", {})
 

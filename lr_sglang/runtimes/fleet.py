@@ -117,14 +117,47 @@ def launch(deployment: Deployment, logs: Path, progress: Progress | None = None,
     return fleet
 
 
-def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path) -> Reservation:
+def prepared(deployment: Deployment, logs: Path) -> dict[str, Server]:
+    """The servers that ``launch`` would start, with their commands; nothing is started, and ports are given up again.
+
+    A runtime that asks for a GPU gets the command for one, whatever this machine has.
+
+    Raises:
+        LookaheadError: as ``launch`` before it starts a server.
+    """
+    fleet, reserved = Fleet(deployment), list[Reservation]()
+    try:
+        for role, runtime in deployment.runtimes.items():
+            if not runtime.url:
+                asked: flags.Device | None = "cuda" if runtime.gpus or runtime.device == "cuda" else None
+                reserved.append(_prepare(fleet, role, runtime, logs, asked))
+    finally:
+        for reservation in reserved:
+            reservation.release()
+    return fleet.servers
+
+
+def gpus_of(runtime: Runtime) -> Sequence[int]:
+    """The GPUs of a runtime that is on GPUs: those that it names, or as many as it takes, from 0."""
+    return runtime.gpus or range(runtime.tensor_parallel * runtime.data_parallel)
+
+
+def same_gpu(deployment: Deployment, one: str, other: str) -> bool:
+    """Two servers that measure the free memory of one GPU while the other fills it would both get it wrong."""
+    first, second = (deployment.runtimes[role] for role in (one, other))
+    if any(platforms.device(runtime) == "cpu" for runtime in (first, second)):
+        return False
+    return bool(set(gpus_of(first)) & set(gpus_of(second)))
+
+
+def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path, device: flags.Device | None = None) -> Reservation:
     where = f"[runtimes.{role}]"
     if runtime.api_key_env:
         raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
     if runtime.extra:
         options.check(list(flags.extras(runtime, where)), where)
     model = models.locate(runtime.model, role)
-    platform = platforms.platform(platforms.device(runtime, role), model)
+    platform = platforms.platform(device or platforms.device(runtime, role), model)
     found = runtime.replace(
         tokenizer=models.locate(runtime.tokenizer, role) if runtime.tokenizer else None,
         token_layer=_with_draft(runtime.token_layer, model, role),
@@ -168,10 +201,6 @@ def _with_draft(layer: TokenLayer, model: str, role: str) -> TokenLayer:
     return found
 
 
-def _gpus(runtime: Runtime) -> Sequence[int]:
-    return runtime.gpus or range(runtime.tensor_parallel * runtime.data_parallel)
-
-
 class _Launch:
     """Starts the prepared servers, a thread for each, and gathers what becomes of them in the caller's thread."""
 
@@ -192,7 +221,7 @@ class _Launch:
         pool = ThreadPoolExecutor(len(self.fleet.servers), thread_name_prefix="lr-launch")
         try:
             for role in self.fleet.servers:
-                after = [future for other, future in waiting.items() if self._same_gpu(role, other)]
+                after = [future for other, future in waiting.items() if same_gpu(self.fleet.deployment, role, other)]
                 waiting[role] = pool.submit(self._bring_up, role, after)
                 waiting[role].add_done_callback(partial(self._ended, role))
             while waiting:
@@ -208,13 +237,6 @@ class _Launch:
 
     def _ended(self, role: str, future: Future[Attached]) -> None:
         self.news.put((role, future))
-
-    def _same_gpu(self, one: str, other: str) -> bool:
-        """Two servers that measure the free memory of one GPU while the other fills it would both get it wrong."""
-        first, second = (self.fleet.deployment.runtimes[role] for role in (one, other))
-        if any(platforms.device(runtime) == "cpu" for runtime in (first, second)):
-            return False
-        return bool(set(_gpus(first)) & set(_gpus(second)))
 
     def _bring_up(self, role: str, after: list[Future[Attached]]) -> Attached:
         while not self.cancelled.is_set() and wait(after, 0.2).not_done:

@@ -92,6 +92,16 @@ def placed(deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, b
     return deployment.replace(runtimes=runtimes)
 
 
+def fits(deployment: Deployment, gpus: Sequence[float]) -> bool:
+    """Whether the GPUs that a deployment names are there, with room for what it puts on them."""
+    wanted: dict[int, list[float]] = {}
+    for role, runtime in deployment.runtimes.items():
+        one = need(runtime, f"[runtimes.{role}]")
+        for gpu in runtime.gpus:
+            wanted.setdefault(gpu, []).append((one.weights + one.token * LEAST_TOKENS / 1024) / len(runtime.gpus))
+    return all(gpu < len(gpus) and sum(each) <= _room(gpus[gpu], len(each)) for gpu, each in wanted.items())
+
+
 def again(fractions: Mapping[str, float], role: str, up: Collection[str]) -> float:
     """The fraction for starting one server of a GPU again, so that it gets the memory that it had before.
 

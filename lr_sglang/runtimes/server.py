@@ -58,6 +58,17 @@ class Server:
         self._stopped = False
         self._lock = threading.Lock()
 
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables that it has on top of our own environment."""
+        return dict(self._env)
+
+    def again(self, argv: Sequence[str]) -> Server:
+        """A server in this one's place, not started yet; this one's log stays as ``ROLE.previous.log``."""
+        with contextlib.suppress(OSError):
+            self.log.replace(self.log.with_suffix(".previous.log"))
+        return Server(self.role, argv, self.url, self.log, self._env)
+
     def start(self) -> None:
         """Starts the process.
 
@@ -137,7 +148,7 @@ class Server:
             if cancelled is not None and cancelled.is_set():
                 raise Cancelled("the launch was given up", role=self.role)
             if not self.alive():
-                raise self._died()
+                raise self.died(" while starting")
             if time.monotonic() > limit:
                 raise self._late(timeout)
             if not loading and LOADING_MARK in self.tail(2000):
@@ -156,7 +167,7 @@ class Server:
         except LookaheadError as error:
             time.sleep(POLL)
             if not self.alive():
-                raise self._died() from error
+                raise self.died(" while starting") from error
             raise LaunchError(
                 f"the first request failed: {error.message}", role=self.role, detail=self.tail()
             ) from error
@@ -184,11 +195,12 @@ class Server:
                     os.killpg(self._guardian.pid, signal.SIGKILL)
                 self._guardian.wait()
 
-    def _died(self) -> LaunchError:
+    def died(self, when: str = "") -> LaunchError:
+        """What its end looks like, as its status and its log tell."""
         text = self.tail(400)
         why = diagnosis.cause(text)
         return LaunchError(
-            f"the server ended with status {self.status} while starting" + (f": {why}" if why else ""),
+            f"the server ended with status {self.status}{when}" + (f": {why}" if why else ""),
             role=self.role,
             hint=diagnosis.hint(text, self.status) or f"its log: {self.log}",
             detail=self.tail(),

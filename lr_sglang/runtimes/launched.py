@@ -1,0 +1,189 @@
+"""What ``lr-sglang launch`` has brought up on this machine, by name: a file per deployment, for this user only."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lr_sglang.config import Deployment, Runtime
+from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.runtimes.fleet import Fleet
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A deployment that is up.
+
+    Attributes:
+        pid: of the ``lr-sglang launch`` that keeps it up; ``born`` tells the process from a later one of that number.
+        modes: that its servers were started for.
+        layered: whether they have their token layer.
+        roles: url, model, pid of the server and its log, by role.
+        deployment: to attach with: every runtime by its URL.
+        sampling: as far as the deployment's file gives it.
+    """
+
+    name: str
+    pid: int
+    born: int
+    started: str
+    modes: list[str]
+    layered: bool
+    roles: dict[str, dict[str, Any]]
+    deployment: dict[str, Any]
+    sampling: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def mode(self) -> str:
+        """What a run that attaches does if it is not told."""
+        ahead = "lookahead+sd" if self.layered else "lookahead"
+        return ahead if ahead in self.modes else self.modes[0]
+
+    def alive(self) -> bool:
+        """Whether the process that keeps it up is there."""
+        return born(self.pid) == self.born != 0
+
+    def attachable(self) -> Deployment:
+        """The deployment with each runtime at its URL."""
+        return Deployment.from_dict(self.deployment, f"deployment {self.name}")
+
+
+def state_home() -> Path:
+    """Where state of ours that outlives a process lies."""
+    given = Path(os.environ.get("XDG_STATE_HOME") or "")
+    return (given if given.is_absolute() else Path("~/.local/state").expanduser()) / "lr-sglang"
+
+
+def path_of(name: str) -> Path:
+    """The file of a name."""
+    return state_home() / "launched" / (re.sub(r"[^\w.-]+", "-", name) + ".json")
+
+
+def born(pid: int) -> int:
+    """When a process began, in the kernel's ticks; 0 if there is none."""
+    try:
+        # The name, in brackets, may hold anything; the third field after it is counted from the state.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return 0 if fields[0] == "Z" else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def describe(fleet: Fleet, modes: list[str], layered: bool, sampling: dict[str, Any], started: str) -> Launched:
+    """A fleet as its file says it."""
+    deployment, roles, runtimes = fleet.deployment, {}, {}
+    for role, url in fleet.urls.items():
+        runtime, server = deployment.runtime(role), fleet.server(role)
+        assert runtime is not None
+        roles[role] = {
+            "url": url,
+            "model": runtime.model,
+            "pid": server.pid if server else None,
+            "log": str(server.log.resolve()) if server else None,
+        }
+        if role in deployment.runtimes:
+            at_url = runtime if runtime.url else Runtime(url=url, timeout=runtime.timeout)
+            runtimes[role] = at_url.replace(tokenizer=fleet.tokenizers[role] or None)
+    return Launched(
+        deployment.name,
+        os.getpid(),
+        born(os.getpid()),
+        started,
+        modes,
+        layered,
+        roles,
+        deployment.replace(runtimes=runtimes).to_dict(),
+        sampling,
+    )
+
+
+def write(launched: Launched) -> Path:
+    """Writes the file, whole or not at all, for this user only.
+
+    Raises:
+        SetupError: it cannot be written.
+    """
+    path = path_of(launched.name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, partial = tempfile.mkstemp(prefix=".", dir=path.parent)  # made with mode 0600
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(asdict(launched), file, ensure_ascii=False, indent=1)
+        Path(partial).replace(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
+        hint = "set XDG_STATE_HOME to a directory of yours"
+        raise SetupError(f"the state of the deployment cannot be kept: {error}", hint=hint) from error
+    return path
+
+
+def remove(name: str) -> None:
+    """Forgets our own deployment; another process's stays."""
+    with suppress(ConfigError, OSError):
+        if read(path_of(name)).pid == os.getpid():
+            path_of(name).unlink()
+
+
+def read(path: Path) -> Launched:
+    """One file.
+
+    Raises:
+        ConfigError: it cannot be read, or another version of lr-sglang wrote it.
+    """
+    try:
+        return Launched(**json.loads(path.read_text("utf-8")))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        hint = "stop that lr-sglang launch and start it again"
+        raise ConfigError(f"{path}: this is not what this version of lr-sglang writes", hint=hint) from error
+
+
+def up() -> list[Launched]:
+    """Everything that is up."""
+    found = []
+    for path in sorted(path_of("x").parent.glob("*.json")):
+        with suppress(ConfigError):
+            found.append(read(path))
+    return [one for one in found if one.alive()]
+
+
+def find(name: str) -> Launched:
+    """The deployment of that name.
+
+    Raises:
+        ConfigError: there is none, or it is not up any more.
+    """
+    path = path_of(name)
+    if not path.exists():
+        there = ", ".join(one.name for one in up()) or "none"
+        raise ConfigError(
+            f"no deployment {name!r} is up", hint=f"start it with: lr-sglang launch {name} (up now: {there})"
+        )
+    found = read(path)
+    if not found.alive():
+        raise ConfigError(
+            f"deployment {name!r} is not up any more: the lr-sglang launch that kept it (process {found.pid},"
+            f" started {found.started}) has ended",
+            hint=f"start it again: lr-sglang launch {name}",
+        )
+    return found
+
+
+def check_free(name: str) -> None:
+    """Makes sure that nobody else keeps a deployment of that name up.
+
+    Raises:
+        ConfigError: somebody does.
+    """
+    other = next((one for one in up() if path_of(one.name) == path_of(name) and one.pid != os.getpid()), None)
+    if other is not None:
+        raise ConfigError(
+            f"a deployment {name!r} is up already (process {other.pid})",
+            hint="attach to it (lr-sglang run --attach), or give this one another --name",
+        )
