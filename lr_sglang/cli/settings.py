@@ -30,6 +30,8 @@ def settle(options: Mapping[str, Any]) -> Plan:
         ConfigError: an option or a value that cannot be.
         LookaheadError: a runtime at a URL does not answer.
     """
+    if options.get("attach") and options.get("deployment"):
+        raise ConfigError("--attach and --deployment both say where the runtimes are", hint="leave one of them out")
     modes = layers.modes_of(options)
     deployment = layers.apply(options, _deployment(options), modes)
     models: dict[str, str] = {role: _model(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))}
@@ -49,8 +51,6 @@ def settle(options: Mapping[str, Any]) -> Plan:
 def _deployment(options: Mapping[str, Any]) -> Deployment:
     """The file's, or the pocket deployment; with a target of one's own and no file, only what is given."""
     if options.get("attach"):
-        if options.get("deployment"):
-            raise ConfigError("--attach and --deployment both say where the runtimes are", hint="leave one of them out")
         deployment = launched.find(options["attach"]).attachable()
     elif not _only_given(options):
         deployment = load_deployment(options.get("deployment") or deployments.DEFAULT)

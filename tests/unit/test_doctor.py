@@ -1,0 +1,121 @@
+"""What ``lr-sglang doctor`` finds, here and on machines that are made up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import urllib3
+from click.testing import CliRunner
+
+from lr_sglang.cli import checkup, cli, installation_checks, machine_checks
+from lr_sglang.errors import LaunchError
+from lr_sglang.runtimes.gpus import Gpu
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_this_machine_can_run_the_embedded_default():
+    result = CliRunner().invoke(cli, ["doctor"])
+    assert result.exit_code == 0, result.output
+    assert "lr-sglang demo" in result.output and "sglang" in result.output and "0.5.16" in result.output
+    assert max(map(len, result.output.splitlines())) <= 105
+
+
+def test_json_has_every_check():
+    table = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).stdout)
+    assert table["ok"] is True and table["cpu"] is True
+    names = {check["name"] for check in table["checks"]}
+    assert {"Python", "system", "CPU", "memory", "disk", "sglang", "torch", "flashinfer-python", "ports"} <= names
+    assert {"CPU pack", "pocket models", "C++ compiler", "model hub", "transformers"} <= names
+    for check in table["checks"]:
+        assert check["status"] in ("ok", "missing", "note") and (check["get"] or check["status"] == "ok")
+
+
+def test_it_imports_nothing_heavy():
+    """Where nvidia-smi answers, or there is no GPU."""
+    code = (
+        "import sys; from lr_sglang.cli import checkup; checkup.examine()\n"
+        "assert not {'torch', 'sglang', 'transformers'} & sys.modules.keys() or checkup.gpus.visible()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_gpus_and_the_presets_that_fit_them(monkeypatch):
+    machine = [Gpu("H100", 79.6, 79.0, "580.95.05", "9.0")] * 2
+    monkeypatch.setattr(checkup.gpus, "visible", lambda: machine)
+    findings = checkup.examine()
+    assert findings.gpu
+    assert findings.presets == ["deepseek-1gpu-fp8", "deepseek-2gpu", "qwen3-1gpu-fp8", "qwen3-2gpu"]
+    assert "qwen3-2gpu" in " ".join(findings.verdict)
+
+
+def test_a_driver_that_is_too_old(monkeypatch):
+    monkeypatch.setattr(checkup.gpus, "visible", lambda: [Gpu("A10", 22.0, 21.0, "550.1")])
+    findings = checkup.examine()
+    assert not findings.gpu and findings.cpu
+    assert next(check for check in findings.checks if check.name == "GPU driver").status == "missing"
+
+
+def test_a_machine_that_can_do_nothing(monkeypatch):
+    monkeypatch.setattr(installation_checks.importlib.metadata, "entry_points", lambda **_: ())
+    result = CliRunner().invoke(cli, ["doctor"])
+    assert result.exit_code == 1
+    assert "pip install -e ." in result.output and "missing" in result.output
+
+
+def test_other_versions_are_noted_and_lacking_ones_missed(monkeypatch):
+    real = installation_checks.importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "transformers":
+            raise installation_checks.importlib.metadata.PackageNotFoundError(name)
+        return "2.10.0+cu130" if name == "torch" else real(name)
+
+    monkeypatch.setattr(installation_checks.importlib.metadata, "version", version)
+    checks = {check.name: check for check in installation_checks.packages()}
+    assert checks["torch"].status == "note" and "2.11.0" in checks["torch"].found
+    assert checks["transformers"].status == "missing" and checks["transformers"].get
+    assert checks["sglang"].status == "ok"
+
+
+def test_flashinfer_is_for_gpus(monkeypatch):
+    flashinfer = machine_checks.Check("flashinfer-python", "missing", "not installed", "install it")
+    monkeypatch.setattr(installation_checks, "packages", lambda: [flashinfer])
+    monkeypatch.setattr(checkup.gpus, "visible", lambda: [Gpu("H100", 79.6, 79.0, "580.95.05")])
+    findings = checkup.examine()
+    assert findings.cpu and not findings.gpu
+
+
+def test_ports_and_memory_that_are_not_there(monkeypatch):
+    def refuse() -> None:
+        raise LaunchError("port 0 of 127.0.0.1 cannot be used")
+
+    monkeypatch.setattr(machine_checks.ports, "Reservation", refuse)
+    assert machine_checks.port().status == "missing"
+    monkeypatch.setattr(machine_checks, "POCKET_MEMORY", 1e6)
+    assert machine_checks.memory().status == "missing"
+
+
+@pytest.mark.parametrize(("answers", "status"), [(True, "ok"), (False, "note"), (None, "note")])
+def test_the_hub_is_asked_but_not_waited_for(monkeypatch, answers, status):
+    def request(method: str, url: str, timeout: float) -> None:
+        if answers is None:
+            time.sleep(5)
+        if not answers:
+            raise urllib3.exceptions.HTTPError
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(installation_checks, "HUB_SECONDS", 0.3)
+    monkeypatch.setattr(installation_checks.urllib3, "PoolManager", lambda **_: SimpleNamespace(request=request))
+    began = time.monotonic()
+    assert installation_checks.hub().status == status
+    assert time.monotonic() - began < 2

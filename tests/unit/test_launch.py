@@ -1,0 +1,356 @@
+"""``lr-sglang launch``: up, kept up, attached to and taken down, with a small script in SGLang's place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang.cli import cli, launching, layers, settings
+from lr_sglang.config import Deployment, Runtime
+from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes import Server, gpus, keeper, launched, platforms
+from lr_sglang.runtimes.fleet import Fleet
+from lr_sglang.runtimes.keeper import Keeper, Patience
+from tests.unit.test_runtimes import FAKE, pids_in, runs, wait_for
+
+FILE = """
+[runtimes]
+judge = "target"
+[runtimes.target]
+model = "./model"
+device = "cpu"
+{target}
+[runtimes.draft]
+model = "./model"
+device = "cpu"
+{draft}
+[sampling]
+temperature = 0.3
+[lookahead]
+depth = 4
+"""
+
+# The installed command, but for what it starts and how long it waits before it starts it again.
+PROGRAM = """
+import sys
+from lr_sglang import cli
+from lr_sglang.cli import launching
+from lr_sglang.runtimes import flags, fleet
+from lr_sglang.runtimes.keeper import Patience
+
+script = sys.argv[1]
+
+def command(runtime, port, platform, *, model=None, **_):
+    words = [word for key, value in runtime.extra.items() for word in (f"--{key}", str(value))]
+    argv = (sys.executable, "-S", script, "--port", str(port), "--model-path", str(model), *words)
+    return flags.Command(argv)
+
+fleet.flags.command, fleet.options.check = command, lambda *_: None
+launching.Patience = lambda restarts: Patience(0.2, 0.4, 60, restarts)
+sys.argv[:2] = ["lr-sglang"]
+cli.main()
+"""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    """A folder with a deployment, and a state folder of its own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "fake.py").write_text(FAKE)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    write(tmp_path)
+    return tmp_path
+
+
+def write(home: Path, target: str = "", draft: str = "") -> None:
+    (home / "mine.toml").write_text(FILE.format(target=target, draft=draft))
+
+
+class Started:
+    """An ``lr-sglang launch`` in a process of its own."""
+
+    def __init__(self, home: Path, *arguments: str) -> None:
+        self.home = home
+        self.out, self.err = home / f"out{time.monotonic_ns()}", home / f"err{time.monotonic_ns()}"
+        argv = [sys.executable, str(home / "program.py"), str(home / "fake.py"), "launch", *arguments]
+        with self.out.open("w") as out, self.err.open("w") as err:
+            self.process = subprocess.Popen(argv, stdout=out, stderr=err)
+
+    def up(self, name: str = "mine") -> launched.Launched:
+        def there() -> Any:
+            assert self.process.poll() is None, self.err.read_text()
+            return launched.path_of(name).exists() and "http" in self.out.read_text()
+
+        wait_for(there, 20)
+        return launched.find(name)
+
+    def says(self, text: str) -> None:
+        wait_for(lambda: text in self.err.read_text(), 15)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(15)
+
+    def server_pids(self, name: str = "mine") -> list[int]:
+        logs = self.home / "state" / "lr-sglang" / "logs" / name
+        return [pid for role in ("target", "draft") for pid in pids_in(logs / f"{role}.log")]
+
+
+@pytest.fixture
+def start(home) -> Iterator[Any]:
+    made: list[Started] = []
+
+    def go(*arguments: str) -> Started:
+        made.append(Started(home, *arguments))
+        return made[-1]
+
+    yield go
+    for one in made:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()
+
+
+def call(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+# -- up and down
+
+
+def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(start, home):
+    one = start("mine.toml", "--depth", "3")
+    found = one.up()
+    pids = one.server_pids()
+    assert found.pid == one.process.pid and set(found.roles) == {"target", "draft", "judge"}
+    assert found.roles["judge"]["url"] == found.roles["target"]["url"] != found.roles["draft"]["url"]
+    lines = one.out.read_text().splitlines()
+    assert [line.split()[:2] for line in lines] == [[role, it["url"]] for role, it in found.roles.items()]
+    assert "draft: ready" in one.err.read_text() and "run --attach mine" in one.err.read_text()
+    file = launched.path_of("mine")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+    plan = settings.settle({"attach": "mine"})
+    assert {role: it.url for role, it in plan.deployment.runtimes.items()} == {
+        role: found.roles[role]["url"] for role in ("target", "draft")
+    }
+    assert plan.deployment.shared == {"judge": "target"} and plan.models["draft"] == str(home / "model")
+    assert (plan.lookahead.depth, plan.sampling.temperature) == (3, 0.3)
+    assert layers.modes_of({"attach": "mine"}) == ["lookahead"]
+    assert f"up: mine (process {found.pid}" in call("launch", "--list").output
+    assert json.loads(call("launch", "--list", "--json").output)["up"]["mine"]["roles"] == found.roles
+
+    assert one.end(signal.SIGTERM) == 0
+    assert not file.exists() and not any(map(runs, pids))
+    assert "Traceback" not in one.err.read_text()
+
+
+def test_a_server_that_ends_is_started_again_where_it_was(start):
+    one = start("mine.toml", "--json")
+    before = one.up()
+    assert json.loads(one.out.read_text())["roles"]["draft"]["url"] == before.roles["draft"]["url"]
+    main = one.server_pids()[3]
+    os.kill(main, signal.SIGKILL)
+    one.says("draft: the server ended with status 137")
+    wait_for(lambda: launched.find("mine").roles["draft"]["pid"] != before.roles["draft"]["pid"], 10)
+    after = launched.find("mine")
+    assert after.roles["draft"]["url"] == before.roles["draft"]["url"]
+    assert after.roles["target"] == before.roles["target"]
+    assert settings.settle({"attach": "mine"}).models["draft"]
+    assert one.err.read_text().count("ended with status 137") == 1 and "again in 0.2 s" in one.err.read_text()
+    log = Path(after.roles["draft"]["log"])
+    assert f"pids {main} " in log.with_suffix(".previous.log").read_text()
+    pids = one.server_pids()
+    assert one.end(signal.SIGINT) == 0
+    assert not any(map(runs, pids))
+
+
+def test_one_that_is_given_up(start):
+    """Without a draft it goes on, without a target it does not."""
+    one = start("mine.toml", "--restarts", "0")
+    one.up()
+    target, *_, draft, _, _ = pids = one.server_pids()
+    os.kill(draft, signal.SIGKILL)
+    one.says("given up")
+    assert one.process.poll() is None
+    os.kill(target, signal.SIGKILL)
+    assert one.process.wait(10) == 1
+    assert "Error: target: the server ended with status 137" in one.err.read_text()
+    assert not any(map(runs, pids)) and not launched.path_of("mine").exists()
+
+
+def test_before_it_is_up_a_signal_is_an_interruption(start, home):
+    write(home, draft="extra = {late = 1}")
+    one = start("mine.toml", "--name", "other")
+    pids = wait_for(lambda: one.server_pids("other"))
+    assert one.end(signal.SIGTERM) == 128 + signal.SIGTERM
+    assert not any(map(runs, pids)) and not launched.path_of("other").exists()
+
+
+def test_what_cannot_start_says_why(start, home):
+    write(home, target='extra = {die = "ValueError: no such thing"}')
+    one = start("mine.toml")
+    assert one.process.wait(15) == 1
+    assert "no such thing" in one.err.read_text() and not launched.path_of("mine").exists()
+
+
+def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(start, home):
+    one = start("mine.toml", "--quiet")
+    one.up()
+    pids = one.server_pids()
+    second = call("launch", "mine.toml")
+    assert second.exit_code == 2 and "is up already" in second.output and "--name" in second.output
+    one.end(signal.SIGKILL)
+    wait_for(lambda: not any(map(runs, pids)))  # the guardians see to it
+    with pytest.raises(ConfigError, match="is not up any more") as caught:
+        settings.settle({"attach": "mine"})
+    assert "lr-sglang launch mine" in caught.value.hint
+    result = call("run", "--attach", "mine", "how many?")
+    assert result.exit_code == 2 and "is not up any more" in result.output
+    assert "up:" not in call("launch", "--list").output
+    again = start("mine.toml")
+    wait_for(lambda: "http" in again.out.read_text(), 20)
+    assert launched.find("mine").pid == again.process.pid and again.end() == 0
+
+
+# -- attaching to what is not there
+
+
+def test_attaching_to_nothing_and_to_two_things(home):
+    result = call("run", "--attach", "nobody", "how many?")
+    assert result.exit_code == 2 and "lr-sglang launch nobody" in result.output
+    path = launched.path_of("nobody")
+    path.parent.mkdir(parents=True)
+    path.write_text('{"name": "nobody"}')
+    assert "not what this version" in call("run", "--attach", "nobody", "how many?").output
+    with pytest.raises(ConfigError, match="--attach and --deployment"):
+        settings.settle({"attach": "nobody", "deployment": "pocket", "mode": ("lookahead",)})
+
+
+def test_what_a_layered_deployment_is_asked_for(home):
+    made = Deployment("x", {"target": Runtime(url="http://127.0.0.1:1")}).to_dict()
+    about = ("x", os.getpid(), launched.born(os.getpid()), "now")
+    both = launched.Launched(*about, ["sd", "lookahead+sd"], True, {}, made)
+    assert both.mode == "lookahead+sd" and both.alive()
+    assert launched.Launched(*about, ["sd"], True, {}, made).mode == "sd"
+    assert launched.Launched("x", os.getpid(), 1, "now", ["sd"], True, {}, made).alive() is False
+    launched.write(both)
+    assert layers.modes_of({"attach": "x"}) == ["lookahead+sd"]
+    assert both.attachable().runtimes["target"].url == "http://127.0.0.1:1"
+
+
+# -- printing
+
+
+def printed(*arguments: str) -> dict[str, Any]:
+    result = call("launch", *arguments, "--print", "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)["servers"]
+
+
+def test_commands_are_printed_as_a_shell_takes_them(home):
+    result = call("launch", "qwen3-4gpu", "--print")
+    assert result.exit_code == 0
+    roles, lines = result.output.splitlines()[::2], result.output.splitlines()[1::2]
+    assert roles == ["# target", "# draft", "# judge"]
+    words = shlex.split(lines[0])
+    assert words[:5] == ["CUDA_VISIBLE_DEVICES=0,1", sys.executable, "-P", "-m", "sglang.launch_server"]
+    assert "--tp-size 2" in lines[0] and "--attention-backend flashinfer" in lines[0]
+    assert not (home / "state").exists()
+
+
+def test_the_pocket_models_too_with_room_for_what_is_asked(home):
+    servers = printed("--concurrency", "3", "--depth", "5")
+    argv = servers["target"]["argv"]
+    assert argv[argv.index("--max-running-requests") + 1] == str(3 * 5 + 2)
+    assert servers["target"]["env"]["SGLANG_USE_CPU_ENGINE"] == "1" and "TMPDIR" not in servers["target"]["env"]
+    assert servers["target"]["url"].startswith("http://127.0.0.1:")
+    assert not any("speculative" in word for word in argv)
+
+
+def test_servers_with_their_token_layer(home):
+    servers = printed("qwen3-2gpu", "--with-token-layer")
+    assert "NGRAM" in servers["target"]["argv"] and "NGRAM" in servers["draft"]["argv"]
+    assert "NGRAM" not in servers["judge"]["argv"]
+    layered = printed("--mode", "sd")
+    assert set(layered) == {"target"} and "STANDALONE" in layered["target"]["argv"]
+
+
+def test_modes_that_need_other_servers_are_refused(home):
+    result = call("launch", "--with-token-layer", "--mode", "lookahead", "--print")
+    assert result.exit_code == 2 and "need different servers" in result.output and "--name" in result.output
+
+
+def test_roles_without_gpus_are_placed(home, monkeypatch):
+    monkeypatch.setattr(platforms, "_gpus", lambda: 2)
+    monkeypatch.setattr(gpus, "visible", lambda: [gpus.Gpu("H100", 79.6, 79.0)] * 2)
+    given = ("--target", "Qwen/Qwen3-32B", "--draft", "Qwen/Qwen3-1.7B", "--judge", "Qwen/Qwen2.5-7B-Instruct")
+    servers = printed(*given)
+    assert [it["env"]["CUDA_VISIBLE_DEVICES"] for it in servers.values()] == ["0", "1", "1"]
+    assert all("--mem-fraction-static" in it["argv"] for it in servers.values())
+    monkeypatch.setattr(gpus, "visible", lambda: [gpus.Gpu("A10", 22.5, 22.0)])
+    result = call("launch", *given, "--print")
+    assert result.exit_code == 2 and "do not fit" in result.output and "fp8" in result.output
+    assert call("launch", "pocket", "--print").exit_code == 0
+
+
+def test_the_list_names_every_preset(home):
+    listed = json.loads(call("launch", "--list", "--json").output)
+    assert listed["up"] == {} and {"pocket", "qwen3-1gpu", "deepseek-4gpu"} <= listed["built_in"].keys()
+    assert all(listed["built_in"].values())
+
+
+# -- keeping
+
+
+def test_pauses_grow_and_are_bounded():
+    patience = Patience(first=1, longest=60)
+    assert [patience.delay(ends) for ends in (1, 2, 3, 6, 7, 1000)] == [1, 2, 4, 32, 60, 60]
+
+
+def test_one_that_was_up_for_long_begins_anew(tmp_path, monkeypatch):
+    server = Server(
+        "draft", [sys.executable, "-S", "-c", "raise SystemExit(3)"], "http://127.0.0.1:1", tmp_path / "log"
+    )
+    fleet = Fleet(Deployment("x", {"target": Runtime(url="http://a"), "draft": Runtime(model="m")}))
+    fleet.servers["draft"] = server
+    server.start()
+    wait_for(lambda: not server.alive())
+    events: list[keeper.Event] = []
+    kept = Keeper(fleet, events.append, Patience(first=5, longest=60, steady=100))
+    life = kept._lives["draft"]
+    life.ends = 4
+    kept._look("draft", life)
+    life.due, life.since, life.ends = None, time.monotonic() - 101, 4
+    kept._look("draft", life)
+    life.release()
+    assert [event.delay for event in events] == [60, 5]
+
+
+def test_one_beside_others_gets_the_memory_that_it_had(monkeypatch, tmp_path):
+    monkeypatch.setattr(platforms, "_gpus", lambda: 1)
+    fractions = {"target": 0.6, "draft": 0.25, "judge": 0.8}
+    runtimes = {role: Runtime(model="m", gpus=(0,), memory_fraction=it) for role, it in fractions.items()}
+    fleet = Fleet(Deployment("x", runtimes))
+    for role in fractions:
+        fleet.servers[role] = Server(role, [], "http://127.0.0.1:1", tmp_path / role)
+        monkeypatch.setattr(fleet.servers[role], "alive", lambda role=role: role != "target")
+    argv = ["x", "--mem-fraction-static", "0.6", "--dtype", "auto"]
+    assert Keeper(fleet, lambda event: None)._argv("target", argv)[2] == "0.909"
+    assert Keeper(fleet, lambda event: None)._argv("target", ["x"]) == ["x"]
+    assert launching.Keeper is Keeper

@@ -1,0 +1,202 @@
+"""Which role goes on which GPUs, on machines that are made up, and how much memory models are thought to need."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lr_sglang.config import Deployment, Runtime, TokenLayer
+from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes import built_in, gpus, load_deployment
+from lr_sglang.runtimes.memory import Need, need
+from lr_sglang.runtimes.placement import MOST, OVERHEAD, again, fits, place, placed
+
+# GiB that are free on cards of 80, 141, 48 and 24 GB.
+H100, H200, L40, A10 = 79.0, 139.0, 47.0, 22.0
+QWEN = {"target": "Qwen/Qwen3-32B", "draft": "Qwen/Qwen3-1.7B", "judge": "Qwen/Qwen2.5-7B-Instruct"}
+SMALL = {"target": "Qwen/Qwen3-8B", "draft": "Qwen/Qwen3-0.6B", "judge": "Qwen/Qwen2.5-7B-Instruct"}
+
+
+def needs(models: dict[str, str]) -> dict[str, Need]:
+    return {role: need(Runtime(model=model)) for role, model in models.items()}
+
+
+def gpus_of(models: dict[str, str], machine: list[float]) -> list[tuple[int, ...]]:
+    return [found.gpus for found in place(needs(models), machine).values()]
+
+
+# -- what models need
+
+
+@pytest.mark.parametrize(
+    ("model", "gib"),
+    [
+        ("Qwen/Qwen3-32B", 61.0),
+        ("dummy:qwen3-1.7b", 3.2),
+        ("Qwen/Qwen3-32B-FP8", 30.5),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", 61.0),
+        ("neuralmagic/DeepSeek-R1-Distill-Qwen-32B-FP8-dynamic", 30.5),
+        ("Qwen/Qwen2.5-7B-Instruct", 14.2),
+        ("someone/else-8B-v2", 14.9),
+        ("someone/else-0.5b-AWQ", 0.28),
+    ],
+)
+def test_weights_follow_from_the_shape_or_the_name(model, gib):
+    assert need(Runtime(model=model)).weights == pytest.approx(gib, rel=0.02)
+
+
+def test_weights_follow_from_a_configuration_here(tmp_path):
+    config = {"num_hidden_layers": 2, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 1000}))
+    found = need(Runtime(model=str(tmp_path)))
+    assert found.heads == 8 and found.token == pytest.approx(2 * 2 * 8 * 128 * 2 / 2**20)
+    assert found.weights == pytest.approx((2 * (4 * 1024**2 + 3 * 1024 * 4096) + 2 * 1000 * 1024) * 2 / 2**30)
+    assert need(Runtime(model=str(tmp_path), dtype="float32")).weights == pytest.approx(2 * found.weights)
+    assert need(Runtime(model=str(tmp_path), quantization="fp8")).weights == pytest.approx(found.weights / 2)
+
+
+def test_a_token_layers_model_is_in_memory_too():
+    alone, layer = Runtime(model="Qwen/Qwen3-32B"), TokenLayer("standalone", draft_model="Qwen/Qwen3-0.6B")
+    assert need(alone.replace(token_layer=layer)).weights == pytest.approx(need(alone).weights + 1.1, abs=0.1)
+
+
+def test_a_model_of_unknown_size_is_said_so():
+    with pytest.raises(ConfigError, match="someone/else") as caught:
+        need(Runtime(model="someone/else"), "[runtimes.draft]")
+    assert "'gpus'" in caught.value.hint and "[runtimes.draft]" in caught.value.message
+
+
+# -- placing
+
+
+@pytest.mark.parametrize(
+    ("models", "machine", "expected"),
+    [
+        (QWEN, [H100] * 4, [(0, 1), (2,), (3,)]),
+        (QWEN, [H100] * 8, [(0, 1, 2, 3), (4,), (5,)]),
+        (QWEN, [H100] * 3, [(0,), (1,), (2,)]),
+        (QWEN, [H100] * 2, [(0,), (1,), (1,)]),
+        (QWEN, [H200], [(0,), (0,), (0,)]),
+        (QWEN, [L40] * 4, [(0, 1), (2,), (3,)]),
+        (QWEN, [L40] * 3, [(0, 1), (2,), (2,)]),
+        (SMALL, [H100], [(0,), (0,), (0,)]),
+        (SMALL, [L40] * 2, [(0,), (1,), (1,)]),
+        ({"target": "Qwen/Qwen3-32B"}, [H100] * 2, [(0, 1)]),
+    ],
+)
+def test_where_roles_go(models, machine, expected):
+    assert gpus_of(models, machine) == expected
+
+
+@pytest.mark.parametrize(("models", "machine"), [(QWEN, [H200]), (QWEN, [H100] * 2), (SMALL, [L40]), (QWEN, [90, 120])])
+def test_servers_that_share_a_gpu_leave_each_other_room(models, machine):
+    """Each takes its fraction of what those before it left; weights fit, with room for a forward pass."""
+    found, wanted = place(needs(models), machine), needs(models)
+    free = dict(enumerate(machine))
+    for role, where in found.items():
+        for gpu in where.gpus:
+            static = where.memory_fraction * free[gpu]
+            assert static > wanted[role].weights / len(where.gpus)
+            free[gpu] -= static + OVERHEAD
+    assert all(left >= -0.1 for left in free.values())
+    assert all(0 < where.memory_fraction < 0.99 for where in found.values())
+
+
+def test_a_server_alone_on_a_gpu_gets_most_of_it():
+    for where in place(needs(QWEN), [H100] * 4).values():
+        assert where.memory_fraction == pytest.approx(MOST, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("models", "machine", "said"),
+    [
+        (QWEN, [H100], "target and draft and judge need 97 GiB of GPU 0, which has 79 free"),
+        (QWEN, [A10] * 2, "do not fit"),
+        ({"target": "Qwen/Qwen3-32B"}, [L40], "target need"),
+        (QWEN, [], "no GPU"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_reason(models, machine, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        place(needs(models), machine)
+    assert caught.value.hint
+
+
+def test_a_parallel_size_that_is_given_is_kept():
+    two = Runtime(model="Qwen/Qwen3-8B", tensor_parallel=2)
+    assert place({"target": need(two)}, [H100] * 4)["target"].gpus == (0, 1)
+    with pytest.raises(ConfigError, match="asks for 2 GPUs"):
+        place({"target": need(two)}, [H100])
+
+
+# -- in a deployment
+
+
+def deployment(**runtimes: Runtime) -> Deployment:
+    return Deployment("made-up", runtimes)
+
+
+def test_a_deployment_gets_places_and_keeps_what_it_says():
+    given = deployment(
+        target=Runtime(model=QWEN["target"]),
+        draft=Runtime(model=QWEN["draft"], memory_fraction=0.3),
+        judge=Runtime(url="http://there:1"),
+    )
+    found = placed(given, [H100] * 3, {"target": True, "draft": True, "judge": False}).runtimes
+    assert (found["target"].gpus, found["target"].tensor_parallel) == ((0, 1), 2)
+    assert (found["draft"].gpus, found["draft"].memory_fraction) == ((2,), 0.3)
+    assert found["judge"] == given.runtimes["judge"]
+
+
+def test_gpus_that_are_named_are_left_to_whoever_names_them():
+    given = deployment(target=Runtime(model=QWEN["target"]), draft=Runtime(model=QWEN["draft"], gpus=(0,)))
+    found = placed(given, [H100] * 2, {"target": True, "draft": True}).runtimes
+    assert (found["target"].gpus, found["draft"]) == ((1,), given.runtimes["draft"])
+    with pytest.raises(ConfigError, match="no GPU is left for target"):
+        placed(given, [H100], {"target": True})
+    assert placed(given, [], {}) is given
+
+
+@pytest.mark.parametrize("name", [name for name in built_in() if "gpu" in name])
+def test_every_preset_fits_the_machine_that_it_names(name):
+    machine = [H100] * int(name.split("-")[1][0])
+    assert fits(load_deployment(name), [H200] if name.endswith("-1gpu") else machine)
+    assert not fits(load_deployment(name), machine[:-1])
+    assert fits(load_deployment(name), [H100]) == name.endswith("-fp8")
+
+
+# -- again
+
+
+def test_one_that_starts_again_gets_what_it_had():
+    fractions = {"target": 0.6, "draft": 0.25, "judge": 0.8}  # 0.6, 0.1 and 0.24 of the GPU; 0.06 stay free
+    assert again(fractions, "target", ["draft", "judge"]) == pytest.approx(0.6 / 0.66, abs=1e-3)
+    assert again(fractions, "draft", ["target", "judge"]) == pytest.approx(0.1 / 0.16, abs=1e-3)
+    assert again(fractions, "judge", ["target", "draft"]) == 0.8
+    assert again(fractions, "judge", []) == 0.24  # the others are down too
+
+
+# -- what nvidia-smi says
+
+TABLE = """\
+0, GPU-aaaa, NVIDIA H100 80GB HBM3, 81559, 81000, 580.95.05, 9.0
+1, GPU-bbbb, NVIDIA H100 80GB HBM3, 81559, 40000, 580.95.05, 9.0
+2, GPU-cccc, NVIDIA H200, 143771, 143000, 580.95.05, 9.0
+3, GPU-dddd, split in parts, [N/A], [N/A], 580.95.05, 9.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("allowed", "free"),
+    [
+        (None, [79, 39, 140]),
+        ("2,0", [140, 79]),
+        ("GPU-bb", [39]),
+        ("0,7,1", [79]),
+        ("", []),
+        ("-1", []),
+    ],
+)
+def test_gpus_are_those_that_we_may_see(allowed, free):
+    assert [round(gpu.free) for gpu in gpus.read(TABLE, allowed)] == free
