@@ -93,9 +93,8 @@ class Answer:
         """
         branch = self._branch(role, node, child)
         state, look = self._spares.fork(node.state, role), self.job.lookahead
-        call = Call(branch.seed, done=lambda result: self._flight.arrive(Arrival(branch, node, child, result, state)))
-        if look.priorities:
-            call.priority = policy.priority(self.tree.ahead(node), branch.hedged)
+        heard = self._flight.arrive
+        call = Call(branch.seed, self.policy.priority(node), lambda r: heard(Arrival(branch, node, child, r, state)))
         self._flight.begin(branch, call)
         self.policy.begun(branch)
         tokens = min(look.max_step_tokens, self.tree.room(node))
@@ -127,7 +126,7 @@ class Answer:
         assert node is not None
 
         def begin(heard: Callable[[Any], None]) -> Call:
-            branch, call = self._branch("judge", node, child), Call(done=heard)
+            branch, call = self._branch("judge", node, child), Call(None, self.policy.priority(node), heard)
             inquiry.branches.append(branch)
             self._flight.begin(branch, call, inquiry)
             return call

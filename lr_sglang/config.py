@@ -14,6 +14,7 @@ from lr_sglang.tables import Table, need
 Role = Literal["target", "draft", "judge"]
 ROLES: tuple[Role, ...] = ("target", "draft", "judge")
 Schedule = Literal["async", "sync"]
+MOST_WIDTH = 16
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Lookahead(Table):
 
     def __post_init__(self) -> None:
         need(1 <= self.depth <= 64, "depth: must be in 1..64")
-        need(1 <= self.width <= 16, "width: must be in 1..16")
+        need(1 <= self.width <= MOST_WIDTH, f"width: must be in 1..{MOST_WIDTH}")
         need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
         need(self.fast_accept is None or self.fast_accept <= 0, "fast_accept: a log-probability is 0 or less")
         need(0 <= self.gate < 1, "gate: must be in [0, 1) (0: off)")

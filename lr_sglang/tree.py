@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from lr_sglang.config import MOST_WIDTH
 from lr_sglang.node import Branch, Node, Outcome, Pair, Verdict
 from lr_sglang.steps import Step, same_ending
 
 __all__ = ["Branch", "Node", "Outcome", "Pair", "StepTree", "Verdict", "without_a_judge"]
 
-# Lineages are counted modulo a prime: no two nodes of a tree have the same, and a long answer's do not grow.
-_LINEAGES = 2**61 - 1
+# Lineages are counted modulo a prime: no two nodes of a tree have the same, and a long answer's do not grow. They are
+# the same whatever the width; the target's version has a number that no drafted one has.
+_LINEAGES, _TARGETS = 2**61 - 1, MOST_WIDTH
 
 
 @dataclass
@@ -129,14 +131,14 @@ class StepTree:
         return node.children
 
     def _lineage(self, node: Node, alternative: int) -> int:
-        return (node.lineage * (self.width + 1) + alternative) % _LINEAGES
+        return (node.lineage * (_TARGETS + 1) + alternative) % _LINEAGES
 
     def correct(self, node: Node) -> Node:
         """The prefix that the target's version of the step after ``node`` leads to."""
         assert node.target is not None
         if node.correction is None:
             made = Node(node, node.position + 1, node.target, "target", state=node.target_state)
-            made.used, made.lineage = node.used + len(node.target.ids), self._lineage(node, self.width)
+            made.used, made.lineage = node.used + len(node.target.ids), self._lineage(node, _TARGETS)
             node.correction = made
         return node.correction
 

@@ -11,7 +11,7 @@ from lr_sglang import policy, verifier_names
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Role, Runtime, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES, SURE
-from lr_sglang.runtimes import shapes
+from lr_sglang.runtimes import flags, shapes
 
 # Said again here, because the package that has them imports SGLang; a test compares.
 JUDGE_PROMPTS = ("paper", "pocket")
@@ -90,7 +90,8 @@ class Plan:
         ahead = any(MODES[mode].ahead for mode in modes)
         asking = [*roles, *self._asking(modes)] if "target" in roles else roles
         slots = sum(policy.slots(self.lookahead, role, answers) for role in asking) if ahead else answers + policy.SPARE
-        return runtime.replace(slots=runtime.slots or slots)
+        first = flags.PRIORITIES if ahead and self.lookahead.priorities else {}
+        return runtime.replace(slots=runtime.slots or slots, extra={**first, **runtime.extra})
 
     def _asking(self, modes: Collection[str]) -> list[Role]:
         """A verifier asks the target, and so does fast acceptance: as many requests as a judge would have."""

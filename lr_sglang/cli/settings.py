@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import tomllib
 from collections.abc import Mapping
@@ -41,8 +42,7 @@ def settle(options: Mapping[str, Any]) -> Plan:
     look = deployment.lookahead
     if options.get("reference_defaults"):
         look = look.replace(depth=REFERENCE_DEPTH)
-    names = ("schedule", "depth", "width", "max_step_tokens", "half_sentence_guard", "verifier", "fast_accept")
-    look = look.replace(**_given(options, names))
+    look = look.replace(**_given(options, tuple(field.name for field in dataclasses.fields(look))))
     limits = deployment.limits.replace(**_given(options, ("max_tokens", "max_total_tokens")))
     prompt = _judge_prompt(options, deployment, models)
     return Plan(deployment, models, look, sampling, limits, prompt, lossless_layer=bool(options.get("token_layer")))

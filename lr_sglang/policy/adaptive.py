@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from lr_sglang.config import Lookahead
-from lr_sglang.policy.experience import PRIOR, Experience
+from lr_sglang.policy.experience import SECOND, Experience
 from lr_sglang.policy.fixed import LEARNS, Policy
 from lr_sglang.policy.forecast import Choice, Runtime, Scene, best
 from lr_sglang.tree import Branch, Node, StepTree
@@ -15,7 +15,7 @@ from lr_sglang.tree import Branch, Node, StepTree
 # many of these is looked ahead from, which shows what more branches cost.
 PROBE, DEEP_PROBE = 24, 4
 # Until there is a first measurement: nothing is known of the runtimes.
-BLIND = Choice(2, 1, 0.0)
+BLIND = Choice(4, 1, 0.0)
 
 
 class Adaptive(Policy):
@@ -45,7 +45,7 @@ class Adaptive(Policy):
             self.experience.answers -= 1
 
     def width(self, node: Node) -> int:
-        if self.tree.ahead(node) >= self.choice.depth or not super().worth(node):
+        if self.tree.ahead(node) >= self.choice.depth or not super().width(node):
             return 0
         return self.choice.width
 
@@ -63,10 +63,12 @@ class Adaptive(Policy):
         self._choose()
 
     def begun(self, branch: Branch) -> None:
+        super().begun(branch)
         with self.experience.lock:
             self._open[branch] = self.experience.load(branch.role).begin(self.clock())
 
     def ended(self, branch: Branch, tokens: int = 0) -> None:
+        super().ended(branch, tokens)
         with self.experience.lock:
             mark = self._open.pop(branch, None)
             if mark is not None:
@@ -101,7 +103,7 @@ class Adaptive(Policy):
         return Scene(
             self.look.schedule,
             round(alpha, 2),
-            round(known.others.rate(alpha, PRIOR), 2),
+            round(known.others.rate(alpha, SECOND), 2),
             Runtime(*(_rounded(tokens * part) for part in target.line())),
             Runtime(*(_rounded(tokens * part) for part in draft.line())),
             _rounded(known.verdict.value),

@@ -13,9 +13,12 @@ from lr_sglang.tree import Node
 # Verdicts that count; older ones fade.
 MEMORY = 400
 # Before anything is known: so many verdicts, half of them accepted.
-PRIOR = 4.0
+PRIOR = 2.0
+# Further versions of a step are taken to be as good as the first until so many verdicts on them say otherwise: what is
+# not tried is not learnt of either.
+SECOND = 16.0
 # What all answers have seen counts in one answer as so many verdicts of its own.
-COMMON = 12.0
+COMMON = 16.0
 _REFIT = 16  # new verdicts until the calibration is made again
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lr_sglang.config import Lookahead, Role
+from lr_sglang.tree import Node, StepTree
 
 # Beside the branches that count: what was cancelled and has not left the runtime yet.
 SPARE = 2
@@ -72,16 +73,15 @@ def share(runs: int | None, holds: int | None, look: Lookahead, answers: int) ->
     """What one of so many answers may have in flight on a runtime; None is no limit.
 
     Args:
-        runs: requests that the runtime runs at a time, None if it did not say. With priorities it is no limit: what
-            waits there waits in the order that it is needed in.
+        runs: requests that the runtime runs at a time, None if it did not say.
         holds: tokens that its KV memory holds, likewise. A branch has at most a step of its own and the drafted step
             before it there, beside what it shares with others.
     """
-    limits = [None if look.priorities else runs, None if holds is None else holds // (2 * look.max_step_tokens)]
+    limits = [runs, None if holds is None else holds // (2 * look.max_step_tokens)]
     known = [limit for limit in limits if limit is not None]
     return max(1, min(known) // max(1, answers)) if known else None
 
 
-def priority(ahead: int, hedged: bool) -> int:
-    """Of a branch so many steps ahead of the accepted front: 9 at the front, less further on, always under 10 apart."""
-    return max(0, PREEMPTS - 1 - ahead - hedged)
+def priority(tree: StepTree, node: Node) -> int:
+    """Of what is asked after ``node``: 9 at the accepted front, less further on, so that no two are 10 apart."""
+    return max(0, PREEMPTS - 1 - tree.ahead(node) - tree.hedged(node))

@@ -21,6 +21,9 @@ Flags = dict[str, Any]
 # RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND). Of these triton runs on every generation of GPUs.
 REPEATABLE_BACKENDS = ("triton", "fa3", "fa4")
 
+# What is needed first is taken first of what waits; what runs is never stopped for it.
+PRIORITIES: Flags = {"enable-priority-scheduling": True, "disable-priority-preemption": True}
+
 # Flags that `extra` may not set, with what to use instead.
 OWNED = {
     "host": "servers are for this machine only",

@@ -24,12 +24,14 @@ class Ticket:
     Attributes:
         work: seconds that it takes alone.
         owner: whatever the clock needs to know of it.
+        priority: higher goes first of those that wait.
         lead: service that it is owed, for it came before the engine was told.
         finish: the service at which it is done, on the engine's own scale, once it is served.
     """
 
     work: float
     owner: Any = None
+    priority: int = 0
     finish: float = math.inf
     lead: float = 0.0
     gone: bool = False
@@ -114,7 +116,8 @@ class Engine:
 
     def _admit(self) -> None:
         while self._waiting and (self.slots is None or self._count < self.slots):
-            ticket = self._waiting.popleft()
+            ticket = max(self._waiting, key=lambda waiting: waiting.priority)  # the first of equals
+            self._waiting.remove(ticket)
             ticket.finish = self._service + max(0.0, ticket.work - ticket.lead)
             heapq.heappush(self._served, ticket)
             self._count += 1

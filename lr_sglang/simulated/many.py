@@ -17,11 +17,16 @@ Turns = Generator[None, None, Any]
 
 
 def answer_all(
-    simulation: Simulation, look: Lookahead, questions: Sequence[int], writer: Writer | None = None
+    simulation: Simulation,
+    look: Lookahead,
+    questions: Sequence[int],
+    writer: Writer | None = None,
+    told: bool = True,
 ) -> list[VirtualAnswer]:
     """Answers questions that are asked at the same moment.
 
     Args:
+        told: whether the runtimes say how many slots they have.
         questions: their numbers, see ``Words.number``.
     """
     writer = writer or Writer(simulation.model)
@@ -32,7 +37,7 @@ def answer_all(
             (asynchronous if look.schedule == "async" else synchronous)(answer)
             answer.land()
         return answers
-    world = World(simulation, look, len(questions), writer)
+    world = World(simulation, look, len(questions) if told else None, writer)
     answers = [VirtualAnswer(world, number) for number in questions]
     side_by_side(world, answers)
     return answers

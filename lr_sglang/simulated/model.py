@@ -31,6 +31,8 @@ class Model(Table):
         tokens: of a step, on average, its blank line among them.
         spread: how much they vary: standard deviation over mean, log-normal; 0 is not at all.
         own_words: a draft that agrees says it in other words, so that a judge is needed; else in the very same.
+        auc: how well a draft's confidence tells what agrees from what does not: the chance that of two such drafts the
+            one that agrees has more of it; 0.5 is not at all.
         width: drafted alternatives per step; with more than one they follow from the sampling seeds.
     """
 
@@ -40,6 +42,7 @@ class Model(Table):
     tokens: int = 24
     spread: float = 0.0
     own_words: bool = True
+    auc: float = 0.5
     width: int = 1
     seed: int = 0
 
@@ -49,6 +52,7 @@ class Model(Table):
         need(1 <= self.steps < NUMBERS, f"steps: must be in 1..{NUMBERS - 1}")
         need(self.tokens > HEAD, f"tokens: a step has at least {HEAD + 1}")
         need(0 <= self.spread <= 2, "spread: must be in 0..2")
+        need(0 < self.auc < 1, "auc: must be in (0, 1)")
 
     def agrees(self, question: int, position: int, version: int) -> bool:
         """Whether a version of a step means what the target's means."""
@@ -59,6 +63,15 @@ class Model(Table):
             return row[position % len(row)]
         alpha = self.alpha[min(position, len(self.alpha) - 1)]
         return _uniform(self._noise("agrees", question, position, version, 8)) < alpha
+
+    def confidence(self, question: int, position: int, version: int) -> float:
+        """The mean log-probability of a drafted step: two normal distributions, of what agrees and what does not."""
+        drawn = NormalDist().inv_cdf(
+            0.5 + 0.999999 * (_uniform(self._noise("sure", question, position, version, 8)) - 0.5)
+        )
+        apart = math.sqrt(2) * NormalDist().inv_cdf(self.auc)
+        drawn += apart / 2 if self.agrees(question, position, version) else -apart / 2
+        return min(0.0, 0.1 * drawn - 0.8)
 
     def version(self, role: str, seed: int | None = None) -> int:
         """Which version a role writes."""
@@ -162,6 +175,11 @@ class Writer:
                 return Written(tuple(ids), "end", Place(question, position))
             if one_step:
                 return Written(tuple(ids), "delimiter", Place(question, position))
+
+    def confidence(self, ids: Sequence[int]) -> float:
+        """The draft's, in the step that it wrote."""
+        head = self.words.read(ids[:HEAD])
+        return self.model.confidence(head.question, head.position, head.version) if head else 0.0
 
     def judge(self, text: str) -> str:
         """The label for the last two steps that a judge's prompt shows; it has opened the label with a bracket."""

@@ -52,7 +52,14 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
     return Reply(written.ids, finish, len(prompt), written.place, 0 if keeps else 1)
 
 
-def body(writer: Writer, made: Reply, share: float = 1.0, cached: int | None = None, rid: str = "") -> dict[str, Any]:
+def body(
+    writer: Writer,
+    made: Reply,
+    share: float = 1.0,
+    cached: int | None = None,
+    rid: str = "",
+    logprobs: bool = False,
+) -> dict[str, Any]:
     """The JSON of an answer.
 
     Args:
@@ -62,13 +69,16 @@ def body(writer: Writer, made: Reply, share: float = 1.0, cached: int | None = N
     aborted = share < 1
     ids = made.ids[: int(share * len(made.ids))] if aborted else made.ids
     shown = ids if aborted or not made.trimmed else ids[: -made.trimmed]
-    meta = {
+    meta: dict[str, Any] = {
         "id": rid,
         "finish_reason": {"type": "abort", "message": "aborted"} if aborted else made.finish,
         "prompt_tokens": made.prompt_tokens,
         "completion_tokens": len(ids),
         **MARK,
     }
+    if logprobs:
+        sure = writer.confidence(ids)
+        meta["output_token_logprobs"] = [[sure, token, None] for token in ids]
     if cached is not None:
         meta["cached_tokens"] = cached
     return {"text": writer.words.tokenizer.decode(shown), "output_ids": list(ids), "meta_info": meta}

@@ -58,15 +58,16 @@ class SimulatedTransport:
         work = self.simulation.work(self.role, len(made.ids))
         if fault is not None and fault.kind in ("late", "hang"):
             work = work + fault.seconds if fault.kind == "late" else NEVER
-        whole = body(self.writer, made, rid=rid)  # made beforehand, for it is not the controller's time
-        share = self._serve(Ticket(work, threading.Lock()), call, began, timeout)
+        sure = bool(payload.get("return_logprob"))
+        whole = body(self.writer, made, rid=rid, logprobs=sure)  # made beforehand, for it is not the controller's time
+        share = self._serve(Ticket(work, threading.Lock(), call.priority or 0), call, began, timeout)
         if fault is not None:
             self._go_wrong(fault.kind, call)
         if fault is not None and fault.kind == "garbage":
             return {"text": "garbage"}
         if share < 1 and not call.cancelled:
             raise RuntimeTimeout(f"no answer from the simulated runtime in {timeout:g} s", role=self.role)
-        return whole if share == 1 else body(self.writer, made, share, rid=rid)
+        return whole if share == 1 else body(self.writer, made, share, rid=rid, logprobs=sure)
 
     def _go_wrong(self, kind: str, call: Call) -> None:
         if kind == "hang" and call.cancelled:

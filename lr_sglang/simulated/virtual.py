@@ -31,20 +31,22 @@ class World:
     Args:
         simulation: the numbers.
         look: how far answers look ahead; its verifier is ``judge`` or ``exact``.
-        answers: how many share the runtimes' slots.
+        answers: how many share the runtimes' slots; None where the runtimes do not say how many they have.
     """
 
-    def __init__(self, simulation: Simulation, look: Lookahead, answers: int = 1, writer: Writer | None = None) -> None:
+    def __init__(
+        self, simulation: Simulation, look: Lookahead, answers: int | None = 1, writer: Writer | None = None
+    ) -> None:
         self.simulation, self.look = simulation, look
         self.writer = writer or Writer(simulation.model)
         self.engines: dict[str, Engine] = {role: simulation.engine() for role in ROLES}
         self.now = 0.0
         self.experience = policy.Experience()
-        self.share = policy.share(simulation.slots, None, look, answers)
+        self.share = None if answers is None else policy.share(simulation.slots, None, look, answers)
 
-    def start(self, role: str, work: float, owner: Any) -> Ticket:
+    def start(self, role: str, work: float, owner: Any, priority: int) -> Ticket:
         """One more request."""
-        ticket = Ticket(work, owner)
+        ticket = Ticket(work, owner, priority)
         self.engines[role].add(self.now, ticket)
         return ticket
 
@@ -113,14 +115,20 @@ class VirtualAnswer:
         heads = [self.world.writer.words.read(step.ids[:HEAD]) for step in (pair.target, pair.draft)]
         agrees = None not in heads and len({head.meaning for head in heads if head}) == 1
         child.asked = child
-        self._begin(child, "judge", 1, (child.parent, child, Verdict(agrees, "judge")))
+        self._begin(
+            child,
+            "judge",
+            1,
+            (child.parent, child, Verdict(agrees, "judge", seconds=self.world.simulation.judge_seconds)),
+        )
 
     def _begin(self, key: Any, role: str, tokens: int, event: Any) -> None:
         self.calls[role] += 1
         work = self.world.simulation.work(role, tokens)
+        priority = self.policy.priority(event[0]) or 0
         if isinstance(key, Branch):
             self.policy.begun(key)
-        self.open[key] = role, self.world.start(role, work, (self, (key, *event)))
+        self.open[key] = role, self.world.start(role, work, (self, (key, *event)), priority)
 
     def first_done(self) -> Node:
         """As ``Answer.first_done``; the world goes on until there is something."""
@@ -153,6 +161,8 @@ class VirtualAnswer:
                     late.verdict = Verdict(False, "late")
         elif child.verdict is None:
             child.state = result.place
+            if self.world.look.gate:
+                child.confidence = self.world.writer.confidence(step.ids)
             self.tree.drafted(child, step)
         return node
 

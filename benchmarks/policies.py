@@ -1,0 +1,170 @@
+"""Measures the options of docs/policies.md on the virtual clock, and prints a table for each: no model, no server.
+
+python benchmarks/policies.py                 # all of them, a minute or two
+python benchmarks/policies.py hedge gate
+python benchmarks/policies.py adaptive --full # the whole grid: half an hour
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+
+from lr_sglang.config import Lookahead
+from lr_sglang.simulated.many import alone, answer_all
+from lr_sglang.simulated.model import Model, Writer
+from lr_sglang.simulated.simulation import Simulation
+
+STEP = 0.2  # seconds of a target step alone
+
+
+class Scene:
+    """Questions that are asked at once, always the same: the same drafts agree whatever is tried.
+
+    Args:
+        judge: time of a verdict over that of a target step.
+    """
+
+    def __init__(
+        self,
+        alpha: float,
+        c1: float,
+        questions: int = 1,
+        steps: int = 300,
+        judge: float = 0.05,
+        slowdown: float = 0.0,
+        slots: int | None = None,
+        **model: Any,
+    ) -> None:
+        known = Model(alpha=(alpha,), steps=steps, tokens=9, **model)
+        self.simulation = Simulation(known, STEP, c1, judge * STEP, slowdown, slots)
+        self.writer, self.questions, self.steps = Writer(known), list(range(questions)), steps
+        self.plain = sum(alone(self.simulation, self.questions, self.writer)) / questions
+
+    def run(self, told: bool = True, **look: Any) -> tuple[float, float]:
+        """Speed-up over plain decoding, and target branches per step."""
+        answers = answer_all(self.simulation, Lookahead(**look), self.questions, self.writer, told)
+        count = len(answers)
+        seconds = sum(answer.seconds for answer in answers) / count
+        return self.plain / seconds, sum(a.calls["target"] for a in answers) / count / self.steps
+
+
+Row = tuple[Any, ...]
+
+
+def hedge(full: bool) -> tuple[Row, Iterator[Row]]:
+    """Hedged verification: how much of the speed-up with a judge that takes no time is left."""
+
+    def rows() -> Iterator[Row]:
+        for alpha, c1 in itertools.product((0.3, 0.5, 0.63, 0.8, 0.9), (0.05, 0.1, 0.25)):
+            at_once = Scene(alpha, c1, questions=4 if full else 2, judge=0.0).run()
+            scene = Scene(alpha, c1, questions=4 if full else 2, judge=0.2)
+            without, hedged = scene.run(), scene.run(hedge=True)
+            kept = f"{without[0] / at_once[0]:.3f}", f"{hedged[0] / at_once[0]:.3f}"
+            yield alpha, c1, f"{at_once[0]:.2f}x", *kept, f"{without[1]:.2f}", f"{hedged[1]:.2f}"
+
+    head = ("alpha", "c1", "judge 0", "judge 0.2", "judge 0.2, hedged", "branches", "hedged")
+    return head, rows()
+
+
+def gate(full: bool) -> tuple[Row, Iterator[Row]]:
+    """Confidence gating: target branches per step and speed, over those without, at an AUC of 0.8."""
+
+    def rows() -> Iterator[Row]:
+        for alpha, judge, auc in (
+            (0.46, 0.1, 0.8),
+            (0.62, 0.0, 0.8),
+            (0.62, 0.2, 0.8),
+            (0.75, 0.1, 0.8),
+            (0.62, 0.1, 0.5),
+        ):
+            scene = Scene(alpha, 0.1, questions=6 if full else 3, steps=600, judge=judge, auc=auc)
+            speed, branches = scene.run()
+            for least in (0.05, 0.075, 0.15):
+                gated = scene.run(gate=least)
+                faster, fewer = f"{gated[0] / speed:.3f}", f"{gated[1] / branches:.3f}"
+                yield alpha, judge, auc, least, f"{branches:.2f}", f"{gated[1]:.2f}", fewer, faster
+
+    return ("alpha", "judge", "AUC", "gate", "branches", "gated", "ratio", "speed"), rows()
+
+
+FIXED = ((2, 1), (3, 1), (4, 1), (6, 1), (8, 1), (12, 1), (2, 2), (3, 2), (5, 2), (2, 3), (3, 3))
+LENGTHS = {1: 400, 2: 200, 4: 200, 8: 150, 16: 120, 32: 100, 64: 80, 128: 80}
+
+
+def adaptive(full: bool) -> tuple[Row, Iterator[Row]]:
+    """The adaptive policy over the best fixed depth and width (or none) of each case, and over plain decoding."""
+    alphas = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9) if full else (0.2, 0.6, 0.9)
+    c1s = (0.05, 0.1, 0.2, 0.4) if full else (0.05, 0.4)
+    loads = tuple(LENGTHS) if full else (1, 16)
+
+    def rows() -> Iterator[Row]:
+        for load, alpha, c1 in itertools.product(loads, alphas, c1s):
+            scene = Scene(alpha, c1, questions=load, steps=LENGTHS[load], slowdown=0.02, width=3)
+            tried = {(0, 1): 1.0}
+            for depth, width in FIXED:
+                if load * width ** (depth - 1) <= 256:  # what is far too much takes long and is never best
+                    tried[depth, width] = scene.run(depth=depth, width=width)[0]
+            best = max(tried, key=tried.__getitem__)
+            found, branches = scene.run(policy="adaptive", depth=12, width=3)
+            ratio = f"{found / tried[best]:.3f}", f"{found:.3f}"
+            yield load, alpha, c1, f"{best[0]} x {best[1]}", f"{tried[best]:.3f}x", *ratio, f"{branches:.2f}"
+
+    return (
+        "load",
+        "alpha",
+        "c1",
+        "best fixed",
+        "its speed-up",
+        "adaptive / best",
+        "adaptive / plain",
+        "branches",
+    ), rows()
+
+
+def priorities(full: bool) -> tuple[Row, Iterator[Row]]:
+    """Priorities where a runtime has too few slots: it does not say how many, or each answer keeps to its share."""
+
+    def rows() -> Iterator[Row]:
+        for questions, slots in ((4, 8), (8, 8), (8, 16), (16, 16), (16, 32)):
+            scene = Scene(0.63, 0.1, questions, steps=300 if full else 80, slots=slots, spread=0.3)
+            tried = ({"told": False}, {"told": False, "priorities": True}, {}, {"priorities": True})
+            yield questions, slots, *(f"{scene.run(**look)[0]:.2f}x" for look in tried)
+
+    return ("answers", "slots", "not told", "with priorities", "shares", "shares, priorities"), rows()
+
+
+MEASURED: dict[str, Callable[[bool], tuple[Row, Iterator[Row]]]] = {
+    "hedge": hedge,
+    "gate": gate,
+    "adaptive": adaptive,
+    "priorities": priorities,
+}
+
+
+def show(row: Sequence[Any]) -> None:
+    """A row of a markdown table."""
+    click.echo("| " + " | ".join(str(cell) for cell in row) + " |")
+
+
+def main() -> None:
+    """Prints what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", choices=[*MEASURED, []], help="one or more; all of them if none is given")
+    parser.add_argument("--full", action="store_true", help="more cases, longer answers")
+    given = parser.parse_args()
+    for name in given.what or MEASURED:
+        head, rows = MEASURED[name](given.full)
+        click.echo(f"\n## {MEASURED[name].__doc__}\n")
+        show(head)
+        show(["-"] * len(head))
+        for row in rows:
+            show(row)
+
+
+if __name__ == "__main__":
+    main()

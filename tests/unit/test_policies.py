@@ -1,0 +1,258 @@
+"""What is worth a branch: gates and their calibration, loads, forecasts, hedges; measured on the virtual clock."""
+
+import itertools
+import random
+
+import pytest
+
+from lr_sglang import policy
+from lr_sglang.config import Lookahead
+from lr_sglang.errors import ConfigError
+from lr_sglang.policy.confidence import Calibration, confidence, pairs_of
+from lr_sglang.policy.experience import Experience
+from lr_sglang.policy.forecast import Runtime, Scene, best, forecast
+from lr_sglang.policy.load import Load
+from lr_sglang.simulated.many import alone, answer_all
+from lr_sglang.simulated.model import Model, Writer
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.steps import Ending, Step
+from lr_sglang.tree import Branch, StepTree, Verdict
+from tests import FULL
+
+STEP = Step("a\n\n", (1,), Ending.DELIMITER)
+YES, NO = Verdict(True, "judge"), Verdict(False, "judge")
+
+
+class Case:
+    """Questions on simulated runtimes, the same whatever is tried. ``judge`` is in target steps."""
+
+    def __init__(self, alpha, c1, questions=1, steps=300, judge=0.05, slowdown=0.0, slots=None, **model):
+        known = Model(alpha=(alpha,), steps=steps, tokens=9, **model)
+        self.simulation = Simulation(known, 0.2, c1, 0.2 * judge, slowdown, slots)
+        self.writer, self.questions, self.steps = Writer(known), list(range(questions)), steps
+
+    def run(self, told=True, **look):
+        """Speed-up over plain decoding, and target branches per step."""
+        answers = answer_all(self.simulation, Lookahead(**look), self.questions, self.writer, told)
+        plain = sum(alone(self.simulation, self.questions, self.writer))
+        branches = sum(a.calls["target"] for a in answers) / len(answers) / self.steps
+        return plain / sum(a.seconds for a in answers), branches
+
+
+# -- hedges
+
+
+def test_a_hedge_is_what_a_refusal_would_make():
+    tree = StepTree(3, 1, 100, hedging=True)
+    child = tree.propose(tree.root)[0]
+    tree.drafted(child, STEP)
+    tree.root.target, tree.root.expanding = STEP, Branch("target", 0)
+    assert tree.to_expand(2) == [child]
+    tree.hedge(tree.root)
+    made = tree.root.correction
+    assert tree.to_expand(2) == [child, made], "hedges come last"
+    assert tree.hedged(made) and not tree.hedged(child)
+    assert tree.ahead(child) == 0, "a verdict that is awaited holds no place in the window"
+    child.verdict = NO
+    assert tree.decide(tree.root) is made
+    assert not tree.hedged(made)
+
+
+def test_no_hedge_without_a_verdict_to_wait_for():
+    for hedging, verdict in ((False, None), (True, YES), (True, NO)):
+        tree = StepTree(3, 1, 100, hedging=hedging)
+        child = tree.propose(tree.root)[0]
+        tree.drafted(child, STEP)
+        tree.root.target, child.verdict = STEP, verdict
+        tree.hedge(tree.root)
+        assert tree.root.correction is None
+
+
+def test_nodes_of_one_tree_draw_with_different_seeds():
+    """Also where hedges hang on hedges."""
+    tree, seen = StepTree(6, 2, 1000, hedging=True), set()
+    nodes = [tree.root]
+    for _ in range(5):
+        nodes = [n for node in nodes for n in (*tree.propose(node), _corrected(tree, node))]
+        for node in nodes:
+            assert (node.position, node.lineage) not in seen
+            seen.add((node.position, node.lineage))
+
+
+def _corrected(tree, node):
+    node.target = STEP
+    return tree.correct(node)
+
+
+def test_hedges_take_only_what_the_others_could_never_need():
+    look = Lookahead(depth=4, hedge=True)
+    assert policy.in_flight(look, "target") == 4 + 4
+    assert policy.fits(look, "target", None, (3, 4), hedged=True)
+    assert not policy.fits(look, "target", None, (4, 0), hedged=True)
+    assert not policy.fits(look, "target", 5, (1, 0), hedged=True), "one slot is more than the window needs"
+    assert not policy.fits(look, "target", None, (0, 4), hedged=False)
+    assert policy.fits(Lookahead(depth=4), "target", None, (0, 400), hedged=False)
+
+
+@pytest.mark.parametrize(("alpha", "c1"), [(0.3, 0.05), (0.63, 0.1), (0.9, 0.05), (0.9, 0.25)])
+def test_with_hedging_a_verdict_costs_almost_nothing(alpha, c1):
+    at_once, _ = Case(alpha, c1, judge=0.0).run()
+    late = Case(alpha, c1, judge=0.2)
+    assert late.run(hedge=True)[0] >= 0.95 * at_once
+    assert late.run()[0] < 0.95 * at_once
+
+
+# -- the gate
+
+
+def drawn(auc_distance, count=2000, alpha=0.6):
+    rng = random.Random(0)
+    found = [rng.random() < alpha for _ in range(count)]
+    return [(rng.gauss(auc_distance / 2 if yes else -auc_distance / 2, 1), yes) for yes in found]
+
+
+def test_a_calibration_finds_the_odds():
+    fitted = Calibration.fit(drawn(1.2))
+    assert fitted.slope == pytest.approx(1.2, rel=0.15)
+    assert fitted.chance(0.0) == pytest.approx(0.6, abs=0.05)
+    assert fitted.chance(2.0) > 0.9 > 0.3 > fitted.chance(-2.0)
+    assert fitted.samples == 2000
+
+
+def test_a_confidence_that_says_nothing_is_the_acceptance_rate():
+    fitted = Calibration.fit(drawn(0.0))
+    assert fitted.chance(-3) == pytest.approx(fitted.chance(3), abs=0.1)
+    assert fitted.chance(0) == pytest.approx(0.6, abs=0.05)
+
+
+@pytest.mark.parametrize("samples", [[], [(-1.0, True)], [(-1.0, True)] * 50, [(x / 9, x > 4) for x in range(9)]])
+def test_a_calibration_of_little_stays_finite(samples):
+    fitted = Calibration.fit(samples)
+    assert all(0 <= fitted.chance(x) <= 1 for x in (-1000.0, -1.0, 0.0, 1000.0))
+
+
+@pytest.mark.parametrize("meta", [{}, {"output_token_logprobs": None}, {"output_token_logprobs": [[None, 1, None]]}])
+def test_a_reply_without_log_probabilities_has_no_confidence(meta):
+    assert confidence(meta, 3) is None
+
+
+def test_confidence_is_the_mean_of_the_steps_own_tokens():
+    assert confidence({"output_token_logprobs": [[-1.0, 5, None], [-3.0, 6, None], [-100.0, 7, None]]}, 2) == -2.0
+
+
+def test_only_what_was_compared_is_learnt_from():
+    def step(by, failed=False):
+        return {"confidences": [-0.5], "verdicts": [{"by": by, "accepted": True, "failed": failed}]}
+
+    records = [{"steps": [step("judge"), step("late"), step("guard"), step("judge", failed=True), {"verdicts": []}]}]
+    assert list(pairs_of(records)) == [(-0.5, True)]
+
+
+@pytest.mark.parametrize("judge", [0.0, 0.2])
+def test_the_gate_saves_a_third_of_the_branches_and_costs_little(judge):
+    case = Case(0.62, 0.1, questions=3, steps=600, judge=judge, auc=0.8)
+    speed, branches = case.run()
+    gated, fewer = case.run(gate=0.075)
+    assert fewer <= branches * 2 / 3
+    assert gated >= 0.97 * speed
+
+
+def test_the_gate_is_a_share():
+    with pytest.raises(ConfigError, match="gate"):
+        Lookahead(gate=1.0)
+
+
+# -- loads and forecasts
+
+
+def test_a_load_finds_what_a_request_costs_the_others():
+    load, now, rng = Load(), 0.0, random.Random(1)
+    for _ in range(400):
+        count = rng.randint(1, 10)
+        marks = [load.begin(now) for _ in range(count)]
+        now += 5 * 0.01 * (1 + 0.05 * (count - 1))
+        for mark in marks:
+            load.end(now, mark, 5)
+    assert load.running == 0
+    base, more = load.line()
+    assert base + more == pytest.approx(0.01, rel=0.05)
+    assert more == pytest.approx(0.0005, rel=0.05)
+
+
+def test_a_load_that_does_not_vary_goes_by_the_prior():
+    load = Load()
+    for n in range(50):
+        load.end(n + 1.0, load.begin(float(n)), 10)
+    base, more = load.line()
+    assert base + more == pytest.approx(0.1)
+    assert more == pytest.approx(0.001, rel=0.1)
+
+
+def scene(alpha, answers, slowdown=0.02, c1=0.1, schedule="async"):
+    target, draft = (Runtime(s * (1 - slowdown), s * slowdown) for s in (1.0, c1))
+    return Scene(schedule, alpha, alpha, target, draft, 0.05, answers)
+
+
+def test_lookahead_gives_way_to_load():
+    depths = [best(scene(0.6, answers), 12, 1).depth for answers in (1, 4, 16, 128)]
+    assert depths == sorted(depths, reverse=True)
+    assert depths[0] >= 4
+    assert best(scene(0.3, 128), 12, 3).depth == 0
+    assert best(scene(0.9, 1, c1=1.2), 12, 1).depth == 0, "a draft slower than the target"
+
+
+@pytest.mark.parametrize(("alpha", "c1", "depth", "width"), itertools.product((0.5, 0.9), (0.05, 0.2), (2, 6), (1,)))
+def test_the_forecast_is_what_comes_of_it(alpha, c1, depth, width):
+    case = Case(alpha, c1, judge=0.05, slowdown=0.02, questions=2)
+    pace = forecast(scene(alpha, 2, c1=c1), depth, width) * (1 + 0.02)
+    assert case.run(depth=depth, width=width)[0] == pytest.approx(pace, rel=0.1)
+
+
+GRID = [(1, 0.2, 0.05), (1, 0.6, 0.4), (8, 0.2, 0.2), (8, 0.9, 0.1)]
+FIXED = [(2, 1), (3, 1), (6, 1), (12, 1), (2, 2), (3, 2), (5, 2), (3, 3)]
+if FULL:
+    GRID = list(itertools.product((1, 8, 32, 128), (0.2, 0.4, 0.6, 0.8, 0.9), (0.05, 0.15, 0.4)))
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("load", "alpha", "c1"), GRID)
+def test_the_adaptive_policy_is_about_as_good_as_the_best_fixed_one(load, alpha, c1):
+    most = 256 if FULL else 32  # what is far too much takes long and is never best
+    case = Case(alpha, c1, load, 400 if load == 1 else 100, slowdown=0.02, width=3)
+    tried = [case.run(depth=d, width=w)[0] for d, w in FIXED if load * w ** (d - 1) <= most]
+    found, _ = case.run(policy="adaptive", depth=12, width=3)
+    assert found >= 0.95 * max(1.0, *tried)
+    assert found >= 0.98
+
+
+def test_answers_learn_from_each_other():
+    experience, tree = Experience(), StepTree(4, 1, 100)
+    first = policy.make(Lookahead(policy="adaptive"), tree, experience)
+    for _ in range(50):
+        child = tree.propose(tree.root)[0]
+        child.verdict = NO
+        experience.decided(tree.root, first.own)
+    another = policy.make(Lookahead(policy="adaptive"), StepTree(4, 1, 100), experience)
+    assert experience.alpha(another.own) < 0.1
+
+
+# -- priorities
+
+
+def test_priorities_are_never_ten_apart():
+    """At ten SGLang would stop running work for it."""
+    tree = StepTree(20, 1, 100)
+    node, found = tree.root, []
+    for _ in range(15):
+        found.append(policy.make(Lookahead(priorities=True), tree, Experience()).priority(node))
+        node = tree.propose(node)[0]
+        tree.drafted(node, STEP)
+    assert found == sorted(found, reverse=True)
+    assert max(found) - min(found) < 10
+    assert policy.make(Lookahead(), tree, Experience()).priority(node) is None
+
+
+def test_priorities_help_where_slots_are_scarce_and_nobody_knows_it():
+    case = Case(0.63, 0.1, questions=4, steps=80, slots=8, spread=0.3)
+    assert case.run(told=False, priorities=True)[0] > 1.1 * case.run(told=False)[0]
+    assert case.run(priorities=True)[0] == pytest.approx(case.run()[0], rel=0.02)
