@@ -16,7 +16,7 @@ from lr_sglang.cli.configuration import Plan
 from lr_sglang.cli.display import Display
 from lr_sglang.config import Deployment
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import Fleet, built_in, deployments, fleet, gpus, launch, launched, placement, platforms
+from lr_sglang.runtimes import built_in, deployments, fleet, gpus, launch, launched, placement, platforms
 from lr_sglang.runtimes.keeper import Event, Keeper, Patience
 
 
@@ -105,8 +105,10 @@ def keep(order: Order, display: Display) -> None:
     with display.starting() as progress, launch(order.deployment, order.logs, progress, order.timeout) as running:
         progress.finish()
 
-        def remember() -> None:
-            launched.write(launched.describe(running, order.modes, order.layered, order.sampling, started))
+        def remember() -> launched.Launched:
+            up = launched.describe(running, order.modes, order.layered, order.sampling, started)
+            launched.write(up)
+            return up
 
         def tell(event: Event) -> None:
             _tell(event, display)
@@ -114,8 +116,7 @@ def keep(order: Order, display: Display) -> None:
                 remember()  # it is another process now
 
         try:
-            remember()
-            _show(running, display)
+            _show(remember(), display)
             Keeper(running, tell, Patience(restarts=order.restarts), order.timeout).watch()
         except KeyboardInterrupt:  # the usual way to end it
             display.note("stopping the servers")
@@ -123,19 +124,13 @@ def keep(order: Order, display: Display) -> None:
             launched.remove(name)
 
 
-def _show(running: Fleet, display: Display) -> None:
-    name, runtime = running.deployment.name, running.deployment.runtime
-    models = {role: one.model or "(attached)" for role in running.urls if (one := runtime(role))}
+def _show(up: launched.Launched, display: Display) -> None:
     if display.as_json:
-        roles = {
-            role: {"url": url, "model": models[role], "pid": server.pid if (server := running.server(role)) else None}
-            for role, url in running.urls.items()
-        }
-        click.echo(json.dumps({"name": name, "roles": roles}, ensure_ascii=False))
+        click.echo(json.dumps({"name": up.name, "pid": up.pid, "roles": up.roles}, ensure_ascii=False))
         return
-    for role, url in running.urls.items():
-        click.echo(f"{role:7} {url}  {models[role]}")
-    display.note(f'attach: lr-sglang run --attach {shlex.quote(name)} "..."    end: Ctrl-C')
+    for role, about in up.roles.items():
+        click.echo(f"{role:7} {about['url']}  {about['model'] or '(attached)'}")
+    display.note(f'attach: lr-sglang run --attach {shlex.quote(up.name)} "..."    end: Ctrl-C')
 
 
 def _tell(event: Event, display: Display) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lr_sglang.config import Deployment, Runtime
+from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes.fleet import Fleet
 
@@ -77,9 +77,11 @@ def born(pid: int) -> int:
 
 def describe(fleet: Fleet, modes: list[str], layered: bool, sampling: dict[str, Any], started: str) -> Launched:
     """A fleet as its file says it."""
-    deployment, roles, runtimes = fleet.deployment, {}, {}
-    for role, url in fleet.urls.items():
-        runtime, server = deployment.runtime(role), fleet.server(role)
+    deployment = fleet.deployment
+    roles: dict[str, dict[str, Any]] = {}
+    runtimes: dict[str, Runtime] = {}
+    for role in (role for role in ROLES if role in fleet.urls):
+        url, runtime, server = fleet.urls[role], deployment.runtime(role), fleet.server(role)
         assert runtime is not None
         roles[role] = {
             "url": url,
