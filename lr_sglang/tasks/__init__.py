@@ -1,66 +1,65 @@
-"""Questions: the built-in task, files of them, and single ones."""
+"""Questions: built-in tasks, those of third parties, files of them, and single ones."""
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from lr_sglang.errors import ConfigError
+from lr_sglang.tasks.catalogue import DATA
+from lr_sglang.tasks.find import Found, find, get, names
+from lr_sglang.tasks.question import Question, of_file
+from lr_sglang.tasks.sources import File, Own
+from lr_sglang.tasks.task import Task, TaskUnavailable
 
-DATA = Path(__file__).parent / "data"
-GOLD = ("answer", "gold")
-
-
-@dataclass(frozen=True)
-class Question:
-    """One question. ``gold`` is the known answer; ``extra`` what else the file says about it."""
-
-    id: str
-    question: str
-    gold: str | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+__all__ = ["DATA", "Found", "Question", "Task", "TaskUnavailable", "find", "get", "load", "names", "parse_range"]
 
 
-def names() -> list[str]:
-    """The tasks that come with the package."""
-    return sorted(file.stem for file in DATA.glob("*.jsonl"))
-
-
-def load(name_or_path: str | Path, limit: int | None = None, span: slice | None = None) -> list[Question]:
+def load(
+    name_or_path: str | Path, limit: int | None = None, span: slice | None = None, *, file: Path | None = None
+) -> list[Question]:
     """Reads a task.
 
     Args:
-        name_or_path: a built-in name (see ``names``), or a JSONL file: one object a line with ``question`` and,
-            optionally, ``answer`` (or ``gold``) and ``id``.
+        name_or_path: a task (see ``find``), or a JSONL file: one object a line with ``question`` and, optionally,
+            ``answer`` (or ``gold``) and ``id``.
         span: which questions, counted from 0; ``limit`` then takes the first ones of them.
+        file: where the questions of the task are; its rows may be in the form of the task's data set.
 
     Raises:
         ConfigError: no such task or file, a line that is no question, an id that comes twice, or no question left.
+        TaskUnavailable: the task's questions cannot be had on this machine.
     """
-    path = DATA / f"{name_or_path}.jsonl" if str(name_or_path) in names() else Path(name_or_path).expanduser()
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        hint = f"built-in tasks: {', '.join(names())}; anything else is a JSONL file"
-        raise ConfigError(f"{name_or_path}: cannot read the questions: {error.strerror}", hint=hint) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: this is not UTF-8 text: {error}") from error
-    questions: dict[str, Question] = {}
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            question = _question(line, f"{path.name}, line {number}", f"{path.stem}-{number:04d}")
-            if question.id in questions:
-                raise ConfigError(f"{path.name}, line {number}: id {question.id!r} comes twice")
-            questions[question.id] = question
-    if not questions:
-        raise ConfigError(f"{path}: there is no question in it")
-    chosen = list(questions.values())[span or slice(None)][:limit]
+    found = find(name_or_path) if isinstance(name_or_path, str) else None
+    if found is None:
+        everything = _file(Path(name_or_path))
+    elif file is not None:
+        everything = _in_file(found, file)
+    else:
+        everything = found.questions()
+    chosen = everything[span or slice(None)][:limit]
     if not chosen:
-        raise ConfigError(f"{path.name}: no question is left; it has {len(questions)}")
+        name = name_or_path if found else Path(name_or_path).name
+        raise ConfigError(f"{name}: no question is left; it has {len(everything)}")
     return chosen
+
+
+def _file(path: Path) -> list[Question]:
+    path = path.expanduser()
+    if not path.is_file():
+        why = "this is a folder" if path.is_dir() else "no such file"
+        hint = f"built-in tasks: {', '.join(names())}; anything else is a JSONL file"
+        raise ConfigError(f"{path}: cannot read the questions: {why}", hint=hint)
+    return of_file(path)
+
+
+def _in_file(found: Found, path: Path) -> list[Question]:
+    to_question = next((one.to_question for one in found.task.sources if isinstance(one, Own)), None)
+    source = File(path.expanduser(), to_question)
+    if reason := source.missing():
+        raise ConfigError(reason)
+    read = source.read()
+    return found.task.pick(read) if found.task.pick and not found.everything else read
 
 
 def parse_range(text: str) -> slice:
@@ -76,25 +75,3 @@ def parse_range(text: str) -> slice:
     if first is not None and last is not None and first >= last:
         raise ConfigError(f"range: {text} is empty", hint="A:B takes the questions A to B-1, counted from 0")
     return slice(first, last)
-
-
-def _question(line: str, where: str, default_id: str) -> Question:
-    try:
-        table = json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{where}: this is not JSON: {error}") from error
-    hint = 'a line is an object such as {"question": "What is 6 times 7?", "answer": "42"}'
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where}: expected an object", hint=hint)
-    text = table.pop("question", None)
-    if not isinstance(text, str) or not text.strip():
-        raise ConfigError(f"{where}: there is no 'question' text", hint=hint)
-    if any("\ud800" <= c <= "\udfff" for c in text):
-        raise ConfigError(f"{where}: the question has half a surrogate pair in it; no tokenizer reads that")
-    gold = next((table.pop(key) for key in GOLD if table.get(key) is not None), None)
-    if isinstance(gold, bool) or not isinstance(gold, (str, int, float, type(None))):
-        raise ConfigError(f"{where}: the answer must be text or a number", hint=hint)
-    name = table.pop("id", default_id)
-    if isinstance(name, bool) or not isinstance(name, (str, int)) or name == "":
-        raise ConfigError(f"{where}: the id must be text or a number")
-    return Question(str(name), text, None if gold is None else str(gold), table)

