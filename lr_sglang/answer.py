@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Self
 
 import sglang as sgl
@@ -12,14 +11,16 @@ from sglang.lang.interpreter import ProgramState
 from sglang.lang.ir import SglGen
 
 from lr_sglang import policy
-from lr_sglang.dsl import Inquiry, Spares, backend_of, end, fork, step, watch
+from lr_sglang.dsl import Inquiry, Spares, backend_of, end, fork, light, step, watch
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.flight import Arrival, Flight
+from lr_sglang.hearing import Hearing
 from lr_sglang.job import Job
 from lr_sglang.steps import Step, make_step, split_ids
 from lr_sglang.trace import StepRecord
 from lr_sglang.transport import Call
-from lr_sglang.tree import Branch, Node, Outcome, Pair, StepTree, Verdict, without_a_judge
+from lr_sglang.tree import Branch, Node, Outcome, Pair, StepTree, Verdict
+from lr_sglang.witness import Witness
 
 # A draft that failed is left alone for a while, then tried again: plain target decoding goes on meanwhile.
 REST_SECONDS = 2.0
@@ -39,7 +40,8 @@ class Answer:
     """
 
     def __init__(self, s: ProgramState, job: Job) -> None:
-        self.s, self.job, self.trace = s, job, job.record
+        self.s, self.job, self.trace = light(s), job, job.record
+        self._drawn = job.sampling.drawn()
         self.ended = False
         look = job.lookahead
         at_once = look.depth + 1 if look.schedule == "sync" else 1 + look.width
@@ -62,6 +64,8 @@ class Answer:
         self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard, fast, look.hedge)
         self.tree.root.state = s
         self.policy = policy.make(look, self.tree, job.experience)
+        self._witness = Witness(job.on_event, self._flight.now)
+        self._hearing = Hearing(job, self._flight, self._witness, self._branch, self.policy.priority)
         self.roles = target.roles
         self.trace.prompt_tokens = prompt_tokens
         self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
@@ -97,63 +101,21 @@ class Answer:
         call = Call(branch.seed, self.policy.priority(node), lambda r: heard(Arrival(branch, node, child, r, state)))
         self._flight.begin(branch, call)
         self.policy.begun(branch)
+        self._witness.begun(role, node, child)
         tokens = min(look.max_step_tokens, self.tree.room(node))
         watch(state, call)
         logprobs = True if look.gate and child is not None else None
-        state += gen or step(max_tokens=tokens, return_logprob=logprobs, **self.job.sampling.drawn())
+        state += gen or step(max_tokens=tokens, return_logprob=logprobs, **self._drawn)
         end(state)  # once it has written: whatever happens here, no thread outlives its request
         return branch
 
     def ask(self, child: Node, pair: Pair) -> None:
         """Puts a pair to the verifier, unless it is clear without one."""
-        verifier = self.job.verifier
-        if verifier is None:
-            raise ConfigError("lookahead reasoning needs a verifier")
-        child.verdict = without_a_judge(pair)
-        if child.verdict is None:
-            child.asked = inquiry = self._inquire(child, pair)
-            self._consult(inquiry, child, lambda: verifier.verify(inquiry))
+        self._hearing.ask(child, pair)
 
     def weigh(self, child: Node) -> None:
         """Asks whether a drafted step is so certain that the target need not write its own version."""
-        fast = self.job.fast
-        assert fast is not None and child.step is not None
-        child.weighed = inquiry = self._inquire(child, Pair(child.step, child.step))
-        self._consult(inquiry, child, lambda: fast.verify(inquiry))
-
-    def _inquire(self, child: Node, pair: Pair) -> Inquiry:
-        node, asked = child.parent, time.monotonic()
-        assert node is not None
-
-        def begin(heard: Callable[[Any], None]) -> Call:
-            branch, call = self._branch("judge", node, child), Call(None, self.policy.priority(node), heard)
-            inquiry.branches.append(branch)
-            self._flight.begin(branch, call, inquiry)
-            return call
-
-        def arrive(result: Any) -> None:
-            if isinstance(result, Verdict):
-                result = dataclasses.replace(result, seconds=time.monotonic() - asked)
-            self._flight.arrive(Arrival(inquiry, node, child, result))
-
-        inquiry = Inquiry(pair, arrive, begin, arrive, node.state)
-        return inquiry
-
-    def _consult(self, inquiry: Inquiry, child: Node, ask: Callable[[], Verdict | None]) -> None:
-        """Asks a verifier, or its next stage: the verdict arrives, unless it is clear at once."""
-        self._flight.expect(inquiry)
-        verdict = ask()
-        if verdict is not None:
-            self._flight.forget(inquiry)
-            self._ruled(inquiry, child, verdict)
-
-    def _ruled(self, inquiry: Inquiry, child: Node, verdict: Verdict) -> None:
-        if inquiry is child.asked:
-            child.verdict = verdict
-            return
-        child.doubted = not verdict.accepted
-        if verdict.accepted and child.verdict is None and child.asked is None:
-            child.verdict = dataclasses.replace(verdict, by="certain")
+        self._hearing.weigh(child)
 
     def _branch(self, role: str, node: Node, child: Node | None) -> Branch:
         alternative = child.alternative if child else 0
@@ -177,18 +139,19 @@ class Answer:
             if isinstance(result, Verdict):
                 if result.failed:
                     self.trace.failures["judge"] += 1
-                self._ruled(arrival.key, child, result)
+                self._hearing.ruled(arrival.key, child, result)
             else:
-                self._consult(arrival.key, child, result)
+                self._hearing.consult(arrival.key, child, result)
         elif child is not None:
             self._drafted(child, arrival)
         elif isinstance(result, LookaheadError):
             raise result
         else:
             node.target, node.target_state = self._step("target", arrival)
+            self._witness.written(node)
             for late in node.children:
                 if late.step is None and late.verdict is None:
-                    late.verdict = Verdict(False, "late", "the target was faster than the draft")
+                    self._refuse(late, Verdict(False, "late", "the target was faster than the draft"))
         return node
 
     def all_done(self) -> list[Node]:
@@ -204,11 +167,16 @@ class Answer:
         if isinstance(arrival.result, LookaheadError):
             self.trace.failures["draft"] += 1
             self._resting["draft"] = time.monotonic() + REST_SECONDS
-            child.verdict = Verdict(False, "draft", str(arrival.result), failed=True)
+            self._refuse(child, Verdict(False, "draft", str(arrival.result), failed=True))
             return
         written, child.state = self._step("draft", arrival)
         child.confidence = policy.confidence(arrival.result.meta, len(written.ids))
         self.tree.drafted(child, written)
+        self._witness.drafted(child)
+
+    def _refuse(self, child: Node, verdict: Verdict) -> None:
+        child.verdict = verdict
+        self._witness.verified(child, verdict)
 
     def _step(self, role: str, arrival: Arrival) -> tuple[Step, ProgramState | None]:
         """The step that a branch wrote, and the state after it."""
@@ -224,8 +192,9 @@ class Answer:
 
     def cancel_all_but_chosen(self, node: Node) -> None:
         """The step after ``node`` is decided: what hangs on another version of it is stopped, on the server too."""
-        if node.target is None:
+        if node.target is None and node.expanding is not None:
             self._flight.give_up(node.expanding, Outcome.CANCELLED)
+            self._witness.dropped("target", node, None, Outcome.CANCELLED)
         if node.correction is not None and node.correction is not node.chosen:
             self._drop(node.correction, Outcome.CANCELLED)
         for child in (c for c in node.children if c is not node.chosen):
@@ -240,6 +209,7 @@ class Answer:
             for branch in _of(below):
                 self._flight.give_up(branch, own)
             self._flight.give_up(below.expanding, Outcome.CANCELLED)
+            self._witness.dropped(below.source, below.parent, below, own)
 
     def keep(self, node: Node) -> None:
         """A step of the answer: its text goes to the program's state, its branches get their outcomes."""
@@ -258,10 +228,12 @@ class Answer:
             verdicts=tuple(c.verdict for c in parent.children),
             confidences=tuple(c.confidence for c in parent.children) if self.job.lookahead.gate else (),
         )
+        self._witness.kept(parent, node, outcome)
         self.policy.decided(parent)
         self.trace.cycles += not drafted
         if self.tree.ends(node):
             self.trace.finish, self.ended = "stop" if kept.final else "length", True
+            self._witness.ended(node, self.trace.finish)
         node.parent = None  # the past of a long answer need not stay in memory
 
     def write_to_the_end(self) -> None:
@@ -270,16 +242,19 @@ class Answer:
         Raises:
             LookaheadError: the target failed.
         """
-        gen = sgl.gen("answer", max_tokens=self.tree.budget, **self.job.sampling.drawn())
+        gen = sgl.gen("answer", max_tokens=self.tree.budget, **self._drawn)
         branch = self.branch("target", self.tree.root, gen=gen)
         arrival = self._flight.first_done()
-        result, known = arrival.result, self.roles["target"].tokenizer
+        result, known, node = arrival.result, self.roles["target"].tokenizer, self.tree.root
         if isinstance(result, LookaheadError):
             raise result
         for kept in split_ids(result.ids, result.finish, known.decode, result.ends, known.vocabulary):
             self._note(kept, "target", "written")
+            node, prefix = Node(None, node.position + 1, kept, "target"), node
+            self._witness.kept(prefix, node, Outcome.BONUS)
         branch.close(Outcome.BONUS)
         self.trace.finish, self.ended = "length" if result.finish == "length" else "stop", True
+        self._witness.ended(node, self.trace.finish)
 
     def _note(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
         self.s += kept.tokens()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from sglang.lang.backend.base_backend import BaseBackend
@@ -93,8 +94,8 @@ class RuntimeBackend(BaseBackend):
         messages, answer, known = s.messages_, "", self.tokenizer.vocabulary
         if not messages and s.cur_role is None:
             return resolve(s.text_, self.tokenizer)
-        closed = s.text_ if s.cur_role is None else s.text_[: s.cur_role_begin_pos]
-        if "".join(closed.split()) != "".join("".join(m["content"] for m in messages).split()):
+        closed = slice(None if s.cur_role is None else s.cur_role_begin_pos)
+        if not _same(str.__getitem__(s.text_, closed), "".join(m["content"] for m in messages)):
             raise ConfigError("text stands outside of any role", hint="put it into sgl.user or another role")
         written: tuple[int, ...] | None = None
         if s.cur_role == "assistant":
@@ -220,6 +221,12 @@ class RuntimeBackend(BaseBackend):
 
 def _nothing() -> None:
     pass
+
+
+@lru_cache(maxsize=512)
+def _same(text: str, other: str) -> bool:
+    """Whether two texts differ in nothing but white space."""
+    return "".join(text.split()) == "".join(other.split())
 
 
 class _Known(dict[str, Any]):

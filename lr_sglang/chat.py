@@ -60,15 +60,19 @@ class ModelTokenizer:
         self._added = sorted((str(t) for t in added), key=len, reverse=True)
         self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
         self._rendered = lru_cache(maxsize=512)(self._render)
+        self._decoded = lru_cache(maxsize=64)(self._decode)  # a step is decoded when it arrives, and again to be cut
 
     def encode(self, text: str) -> tuple[int, ...]:
         return self._encode_parts(_broken(text, self._added, mark := _unused(text)).split(mark))
 
     def decode(self, ids: Sequence[int]) -> str:
+        return self._decoded(tuple(ids))
+
+    def _decode(self, ids: tuple[int, ...]) -> str:
         if self._fast is not None:
             return str(self._fast.decode(list(ids), skip_special_tokens=True))
         with self._lock:
-            return self._inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            return str(self._inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
         return self._rendered(tuple((m["role"], m["content"]) for m in messages), answer)

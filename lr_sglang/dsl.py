@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
-from sglang.lang.ir import SglGen
+from sglang.lang.ir import SglGen, SglSamplingParams
 
 from lr_sglang.backend import RuntimeBackend, StepStop
 from lr_sglang.errors import ConfigError
@@ -60,6 +60,24 @@ def backend_of(s: ProgramState, role: str) -> RuntimeBackend:
     if found is None:
         raise ConfigError(f"the deployment has no {role} runtime", hint=f"add [runtimes.{role}] to it")
     return found
+
+
+class _Defaults(SglSamplingParams):
+    """Sampling parameters that are quick to copy: SGLang copies a program's deeply at every ``gen``."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Defaults:
+        made = object.__new__(_Defaults)
+        for name, value in vars(self).items():
+            made.__dict__[name] = list(value) if isinstance(value, list) else value
+        return made
+
+
+def light(s: ProgramState) -> ProgramState:
+    """Makes ``s``, and what is forked from it, quicker at ``gen``."""
+    defaults = s.stream_executor.default_sampling_para
+    if type(defaults) is SglSamplingParams:
+        s.stream_executor.default_sampling_para = _Defaults(**vars(defaults))
+    return s
 
 
 def on(s: ProgramState, role: str) -> ProgramState:
@@ -110,13 +128,8 @@ class Spares:
         """As ``fork``."""
         if not self._ready:
             return fork(s, role)
-        spare, text = self._ready.popleft(), s.text()
-        known = spare.text()
-        if not text.startswith(known):
-            end(spare)
-            return fork(s, role)
-        if len(text) > len(known):
-            spare += text[len(known) :]
+        spare = self._ready.popleft()
+        spare.stream_executor.text_ = s.text()  # all else is the same, and a fork's text is set just so
         return on(spare, role)
 
     def end(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.dsl import Verifier
+from lr_sglang.events import Event
 from lr_sglang.policy import Experience
 from lr_sglang.trace import StepRecord, Trace
 
@@ -24,6 +25,7 @@ class Job:
         slots: what it may have in flight at a time on each role's runtime; no entry is no limit.
         experience: what the answers of a run learn together.
         on_step: told of each step as it is kept, in the program's thread.
+        on_event: told of everything that happens while the answer is made, likewise.
         record: filled while the program runs, complete when it has returned.
     """
 
@@ -37,6 +39,7 @@ class Job:
     experience: Experience = field(default_factory=Experience)
     on_step: Callable[[StepRecord], None] | None = None
     fast: Verifier | None = None
+    on_event: Callable[[Event], None] | None = None
     record: Trace = field(default_factory=Trace)
     _stopped: bool = False
     _wake: Callable[[], None] | None = field(default=None, repr=False)

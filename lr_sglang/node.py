@@ -52,7 +52,8 @@ class Pair:
 class Branch:
     """One generation asked of a runtime, from its start to its outcome. Times are seconds since the run began.
 
-    ``hedged`` says that it is of use only if a verdict that is awaited is a refusal.
+    ``hedged`` says that it is of use only if a verdict that is awaited is a refusal. ``queued`` and ``prefill`` are the
+    seconds that it waited in the runtime and that its prompt took there, where the runtime says so.
     """
 
     role: str
@@ -67,6 +68,8 @@ class Branch:
     shared_tokens: int | None = None
     generated_tokens: int = 0
     speculation: Speculation = field(default_factory=Speculation)
+    queued: float | None = None
+    prefill: float | None = None
     outcome: Outcome | None = None
     error: str = ""
     call: Any = field(default=None, repr=False)
@@ -88,6 +91,7 @@ class Node:
             nodes apart that may be there at the same time: no two of them draw with the same seed.
         confidence: how sure the draft was of the step, where it was asked.
         correction: the prefix that the target's version of the next step leads to, where it is needed or may be.
+        number: among the nodes of the answer, for who watches it being made (see ``events``).
         weighed: the inquiry whether the drafted step is certain (fast acceptance), ``doubted`` that it is not.
     """
 
@@ -113,6 +117,7 @@ class Node:
     verdict: Verdict | None = None
     chosen: Node | None = None
     dropped: bool = False
+    number: int | None = None
 
     @property
     def cut(self) -> bool:

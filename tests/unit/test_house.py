@@ -14,19 +14,20 @@ ROOT = Path(__file__).parents[2]
 # From bottom to top. A module imports its own layer and those below it, never one above.
 LAYERS = (
     {"errors", "tables"},
-    {"config", "tokens", "steps", "speculation", "node", "tree", "trace"},
+    {"config", "tokens", "steps", "speculation", "stages", "node", "tree", "trace", "events", "witness"},
     {"policy", "modes", "theory", "verifier_names"},
     {"cpu", "pocket"},
-    {"chat", "transport", "aborter", "reuse"},
+    {"chat", "transport", "router", "aborter", "reuse"},
     {"generation"},
     {"backend"},
     {"dsl", "job"},
-    {"flight", "answer"},
+    {"flight", "hearing", "answer"},
     {"verifiers", "programs"},
-    {"runtimes", "tasks", "results"},
+    {"runtimes", "grading", "tasks", "results"},
     {"connect"},
     {"runner"},
     {"simulated"},
+    {"serve"},
     {"cli"},
 )
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}

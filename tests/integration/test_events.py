@@ -1,0 +1,68 @@
+"""What a job tells while its answer is made, over simulated runtimes."""
+
+from collections import Counter
+
+import pytest
+
+from lr_sglang import verifiers
+from lr_sglang.config import Lookahead
+from lr_sglang.events import Event
+from lr_sglang.job import Job
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
+
+ASKED = [{"role": "user", "content": "Simulated question 1?"}]
+
+
+def answered(look: Lookahead | None, program=lookahead, **simulated) -> tuple[Job, list[Event]]:
+    simulation = Simulation(Model(alpha=(0.6,), steps=20, seed=3), step_seconds=0.01, judge_seconds=0.002, **simulated)
+    roles, told = simulated_roles(simulation), list[Event]()
+    verifier = verifiers.make(look.verifier, roles, "paper") if look else None
+    job = Job(lookahead=look or Lookahead(), verifier=verifier, on_event=told.append)
+    program.run(ASKED, job, backend=roles["target"])
+    return job, told
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+@pytest.mark.parametrize("width", [1, 2])
+def test_events_tell_the_answer_and_every_node_of_it(schedule, width):
+    job, told = answered(Lookahead(schedule=schedule, depth=3, width=width), c1=0.2)
+    kept = [event for event in told if event.kind in ("accepted", "corrected", "bonus")]
+    assert "".join(event.text for event in kept) == job.record.text
+    assert [event.position for event in kept] == list(range(len(job.record.steps)))
+    assert [event.kind for event in kept] == [step.outcome for step in job.record.steps]
+    assert [event.prefix for event in kept] == [0, *(event.node for event in kept[:-1])]
+    assert told[-1].kind == "ended" and told[-1].outcome == job.record.finish
+    assert [event.seconds for event in told] == sorted(event.seconds for event in told)
+
+    begun = Counter(event.role for event in told if event.kind == "begun")
+    assert begun == Counter(branch.role for branch in job.record.branches)
+    nodes = [event.node for event in told if event.kind == "begun" and event.role == "draft"]
+    assert len(set(nodes)) == len(nodes) and 0 not in nodes
+    known = {0}
+    for event in told:
+        assert event.prefix in known, event
+        known |= {event.node} if event.node is not None else set()
+    verdicts = {event.node: event.verdict for event in told if event.kind == "verified"}
+    for event in kept:
+        if event.kind == "accepted":
+            assert verdicts[event.node].accepted
+    assert any(event.kind == "dropped" and event.outcome == "rejected" for event in told)
+
+
+def test_events_are_plain_json_without_what_is_empty():
+    _, told = answered(Lookahead(depth=2))
+    first = next(event for event in told if event.kind == "begun" and event.role == "target").to_dict()
+    assert set(first) == {"kind", "seconds", "role", "position", "prefix"}
+    verified = next(event for event in told if event.kind == "verified" and event.verdict.by == "judge").to_dict()
+    assert isinstance(verified["verdict"]["accepted"], bool)
+
+
+def test_the_baseline_tells_its_steps_when_they_are_known():
+    job, told = answered(None, autoregressive)
+    assert [event.kind for event in told[:1]] == ["begun"]
+    assert "".join(event.text for event in told if event.kind == "bonus") == job.record.text
+    assert told[-1].kind == "ended"
