@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # it imports SGLang, which takes seconds; a results folder is
     from lr_sglang.job import Job
 
 SCHEMA = 1  # raised when a field changes its meaning
+WAITS = ("queued", "prefill")  # of a branch, in seconds; only where the runtime reports them
 
 Record = dict[str, Any]
 Key = tuple[str, int, str]
@@ -120,4 +121,5 @@ def _branch(branch: Branch) -> Record:
         else None,
         "outcome": None if branch.outcome is None else str(branch.outcome),
         "error": branch.error,
+        **{name: round(known, 6) for name in WAITS if (known := getattr(branch, name)) is not None},
     }

@@ -1,0 +1,199 @@
+"""Estimates with 95 % intervals. Questions are drawn from a population, and the samples of one belong together.
+
+So every interval is over questions: they are resampled whole (the bootstrap), with all their samples. Shares get
+Wilson's form, which has an interval at 0 and 1 too. ``docs/reports.md`` has the reasons and the measured coverage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import exp, log, sqrt
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from lr_sglang.results.summary import wilson
+
+Floats = NDArray[np.float64]
+Verdict = Literal["kept", "worse", "open"]
+
+RESAMPLES = 2000
+# Fewer questions than this give too few different resamples to studentise; the t interval stands in.
+LEAST_BOOTSTRAP = 8
+MARGIN = 0.02
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % interval; ``low`` and ``high`` are None where one question says nothing of others.
+
+    ``samples`` is what was counted: answers, pairs, or judged steps; ``questions`` is how many they belong to.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    samples: int
+    questions: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return dict(vars(self))
+
+    def holds(self, value: float) -> bool:
+        """Whether the interval contains a value."""
+        return self.low is not None and self.high is not None and self.low <= value <= self.high
+
+
+@lru_cache(maxsize=8)
+def _weights(questions: int, seed: int = 0) -> Floats:
+    """How often each question is in each resample. The same for every figure of a report, and from run to run."""
+    drawn = np.random.default_rng(seed).multinomial(questions, np.full(questions, 1 / questions), size=RESAMPLES)
+    return drawn.astype(float)
+
+
+def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
+    """A share, as accuracy or alpha.
+
+    Args:
+        counts: by question, successes and trials. With one trial per question the interval is Wilson's own; else the
+            number of trials in it is what as many independent ones would have to be for the bootstrap's variance.
+    """
+    kept = [(s, t) for s, t in counts.values() if t]
+    if not kept:
+        return None
+    good, tried = (np.array(column, float) for column in zip(*kept, strict=True))
+    questions, trials = len(kept), int(tried.sum())
+    value = float(good.sum() / tried.sum())
+    if (tried == 1).all():
+        low, high = wilson(int(good.sum()), trials) or (None, None)
+        return Estimate(value, low, high, trials, questions)
+    if questions < 2:
+        return Estimate(value, None, None, trials, questions)
+    low, high = _wilson_of(value, _worth(value, good, tried), questions)
+    return Estimate(value, low, high, trials, questions)
+
+
+def _worth(value: float, good: Floats, tried: Floats) -> float:
+    """How many independent trials these are worth; where all went the same way, as many as there are questions."""
+    if value in (0.0, 1.0):
+        return float(len(good))
+    weights = _weights(len(good))
+    shares = (weights @ good) / (weights @ tried)
+    variance = float(shares.var()) * len(good) / (len(good) - 1)
+    return float(tried.sum()) if not variance else min(float(tried.sum()), value * (1 - value) / variance)
+
+
+def _wilson_of(value: float, trials: float, questions: int) -> tuple[float, float]:
+    square = float(stats.t.ppf(0.975, questions - 1)) ** 2
+    middle = (value + square / (2 * trials)) / (1 + square / trials)
+    half = sqrt(square * (value * (1 - value) / trials + square / (4 * trials**2))) / (1 + square / trials)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: int) -> Estimate | None:
+    """A product of powers of sums, such as seconds / seconds: the studentised bootstrap of its logarithm.
+
+    Args:
+        columns: for each factor, what each question adds to its sum; the questions are the same in all.
+        powers: of the factors, in their order.
+        samples: for the estimate.
+    """
+    table = np.array(columns, float)
+    if table.size == 0 or (table.sum(axis=1) <= 0).any():
+        return None
+    signs, questions = np.array(powers, float), table.shape[1]
+    sums = table.sum(axis=1)
+    middle = float(signs @ np.log(sums))
+    if questions < 2:
+        return Estimate(exp(middle), None, None, samples, questions)
+    spread = sqrt(float((_influence(table, sums, signs) ** 2).sum()) * questions / (questions - 1))
+    t = float(stats.t.ppf(0.975, questions - 1))
+    down, up = t, t
+    if questions >= LEAST_BOOTSTRAP and spread > 0:
+        down, up = _studentised(table, signs, middle) or (t, t)
+    return Estimate(exp(middle), exp(middle - down * spread), exp(middle + up * spread), samples, questions)
+
+
+def _influence(table: Floats, sums: Floats, signs: Floats) -> Floats:
+    """How much each question moves the logarithm: the sum of power * its part of the factor's sum."""
+    moved: Floats = (signs[:, None] * table / sums[:, None]).sum(axis=0)
+    return moved - signs.sum() / table.shape[1]
+
+
+def _studentised(table: Floats, signs: Floats, middle: float) -> tuple[float, float] | None:
+    """By how many standard errors the interval goes down and up."""
+    weights = _weights(table.shape[1])
+    sums = weights @ table.T
+    usable = (sums > 0).all(axis=1)
+    sums, weights = sums[usable], weights[usable]
+    parts = sum(sign * column / sums[:, [k]] for k, (sign, column) in enumerate(zip(signs, table, strict=True)))
+    errors = np.sqrt((weights * (parts - signs.sum() / table.shape[1]) ** 2).sum(axis=1))
+    sound = errors > 1e-12
+    if sound.mean() < 0.9:
+        return None
+    drawn = (np.log(sums[sound]) @ signs - middle) / errors[sound]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(high), float(-low)
+
+
+def mean(values: Mapping[Hashable, Sequence[float]]) -> Estimate | None:
+    """A mean of positive values, all samples alike."""
+    kept = [list(of) for of in values.values() if len(of)]
+    count = sum(map(len, kept))
+    return product([[sum(of) for of in kept], [len(of) for of in kept]], [1, -1], count) if kept else None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Accuracy of one way less that of another on the same questions and samples, in shares of 1.
+
+    ``verdict`` is ``kept`` if all of the interval is above -margin, ``worse`` if all of it is below, else ``open``.
+    """
+
+    estimate: Estimate
+    margin: float
+    verdict: Verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**self.estimate.to_dict(), "margin": self.margin, "verdict": self.verdict}
+
+
+def difference(pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN) -> Difference | None:
+    """The paired difference, with the bootstrap's percentile interval, widened for few questions.
+
+    Two questions are added for the interval, with one pair each that differs, one this way and one the other (Bonett
+    and Price, 2012, for one sample): where no pair differs, that does not prove that none ever does.
+
+    Args:
+        pairs: by question, for each pair 1 (only the first is right), -1 (only the other is) or 0.
+    """
+    kept = [list(of) for of in pairs.values() if len(of)]
+    if not kept:
+        return None
+    samples, questions = sum(map(len, kept)), len(kept)
+    value = sum(map(sum, kept)) / samples
+    if questions < 2:
+        return Difference(Estimate(value, None, None, samples, questions), margin, "open")
+    each = samples / questions
+    sums = np.array([*(sum(of) for of in kept), 1.0, -1.0])
+    sizes = np.array([*(len(of) for of in kept), each, each])
+    weights = _weights(questions + 2)
+    drawn = (weights @ sums) / (weights @ sizes)
+    n = questions + 2
+    tail = float(stats.norm.cdf(-sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1)))
+    low, high = (float(bound) for bound in np.quantile(drawn, [tail, 1 - tail]))
+    low, high = max(-1.0, min(low, value)), min(1.0, max(high, value))
+    verdict: Verdict = "kept" if low > -margin else "worse" if high < -margin else "open"
+    return Difference(Estimate(value, low, high, samples, questions), margin, verdict)
+
+
+def geometric_mean(ratios: Iterable[float]) -> float | None:
+    """Of single speed-ups: the mean that does not favour either way of looking at a ratio."""
+    logs = [log(ratio) for ratio in ratios if ratio > 0]
+    return exp(sum(logs) / len(logs)) if logs else None
