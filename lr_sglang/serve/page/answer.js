@@ -1,0 +1,44 @@
+// The text of the answer as it is delivered. New pieces are added, never rewritten, so that a screen reader hears each once.
+
+import { make } from "./row.js";
+
+export class AnswerView {
+  constructor(section) {
+    const at = (id) => section.querySelector(`#${id}`);
+    Object.assign(this, { section, asked: at("asked"), reasoning: at("reasoning"), content: at("content"), finish: at("finish") });
+    this.waiting = { reasoning: [], content: [] };
+  }
+
+  clear(question) {
+    this.waiting = { reasoning: [], content: [] };
+    this.reasoning.replaceChildren();
+    this.content.replaceChildren();
+    this.asked.textContent = question;
+    this.finish.textContent = "";
+  }
+
+  add(kind, text) {
+    this.waiting[kind].push(text);
+  }
+
+  get empty() {
+    return !this.reasoning.firstChild && !this.content.firstChild;
+  }
+
+  /** Shows what has come, once per frame; the panel stays at its end if it was there. */
+  update() {
+    const { section } = this;
+    const atEnd = section.scrollHeight - section.scrollTop - section.clientHeight < 40;
+    let grown = false;
+    for (const kind of ["reasoning", "content"]) {
+      if (!this.waiting[kind].length) continue;
+      const text = this.waiting[kind].join("");
+      const shown = text.trimEnd(); // the space between two steps comes with the second
+      this.waiting[kind] = shown.length < text.length ? [text.slice(shown.length)] : [];
+      if (!shown) continue;
+      this[kind].append(make("span", "", this[kind].firstChild ? shown : shown.trimStart()));
+      grown = true;
+    }
+    if (grown && atEnd) section.scrollTop = section.scrollHeight;
+  }
+}

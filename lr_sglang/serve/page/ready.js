@@ -1,0 +1,65 @@
+// Whether the runtimes are there: asked of the endpoint every few seconds while somebody looks.
+
+const EVERY = 4000;
+const ROLES = ["draft", "target", "judge"];
+
+export class Ready {
+  constructor(lamps, notice) {
+    Object.assign(this, { lamps, notice, timer: 0 });
+    document.addEventListener("visibilitychange", () => this.look());
+    this.look();
+  }
+
+  async look() {
+    clearTimeout(this.timer);
+    if (document.hidden) return;
+    this.show(await read());
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.look(), EVERY);
+  }
+
+  show(state) {
+    const down = [];
+    for (const role of ROLES) {
+      const is = state ? roleState(state.roles?.[role]) : "unreachable";
+      const lamp = this.lamps.querySelector(`[data-role=${role}]`);
+      lamp.dataset.is = is;
+      lamp.hidden = Boolean(state?.roles?.target) && !(role in state.roles); // a deployment may have no judge
+      lamp.title = `${role}: ${is}`;
+      lamp.querySelector(".hidden").textContent = is;
+      if (is === "down") down.push(role);
+    }
+    const text = inWords(state, down);
+    if (this.notice.textContent !== text) this.notice.textContent = text;
+    this.notice.hidden = !text;
+  }
+}
+
+async function read() {
+  try {
+    const response = await fetch("ready", { cache: "no-store", signal: AbortSignal.timeout(EVERY) });
+    const state = await response.json();
+    return state && typeof state === "object" ? state : {};
+  } catch (error) {
+    return error instanceof SyntaxError ? {} : null; // what is no JSON came from somebody, at least
+  }
+}
+
+function roleState(value) {
+  const said = value !== null && typeof value === "object" ? (value.status ?? value.state ?? value.up) : value;
+  if (said === true || said === "up" || said === "ready" || said === "ok") return "up";
+  return said === undefined || said === null ? "unknown" : said === false || said === "down" ? "down" : String(said).slice(0, 20);
+}
+
+function inWords(state, down) {
+  if (!state) return "The endpoint does not answer. It is asked again every few seconds.";
+  if (down.includes("target") || state.status === "down") {
+    return "The target is down: no question can be answered until it is back.";
+  }
+  if (down.length || state.status === "degraded") {
+    const who = down.length ? `The ${down.join(" and the ")} ${down.length > 1 ? "are" : "is"} down` : "Degraded";
+    return `${who}: answers are as good as ever, but slower. The target works alone until that is mended.`;
+  }
+  if (state.status === "draining") return "The endpoint is shutting down: it finishes what it has begun and takes nothing new.";
+  return "";
+}

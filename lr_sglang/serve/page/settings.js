@@ -1,0 +1,71 @@
+// The settings, kept until the tab is closed. An empty field leaves the choice to the endpoint.
+
+const PLACE = "lr-sglang";
+
+export class Settings {
+  constructor(details) {
+    this.fields = [...details.querySelectorAll("[name]")];
+    this.chosen = details.querySelector("#chosen");
+    this.details = details;
+    const kept = recall();
+    for (const field of this.fields) field.value = kept[field.name] ?? "";
+    details.addEventListener("input", () => this.keep());
+    this.tell();
+  }
+
+  get values() {
+    return Object.fromEntries(this.fields.map((field) => [field.name, field.value.trim()]));
+  }
+
+  get key() {
+    return this.values.key;
+  }
+
+  /** Opens them at the field that is asked for. */
+  open(name) {
+    this.details.open = true;
+    this.fields.find((field) => field.name === name)?.focus();
+  }
+
+  /** The first field with something in it that cannot be; null when all are right. */
+  get wrong() {
+    return this.fields.find((field) => !field.checkValidity()) ?? null;
+  }
+
+  /** The request for a question. */
+  body(question, model) {
+    const { mode, depth, verifier, max_tokens: most, temperature } = this.values;
+    const lookahead = { trace: true };
+    if (mode) lookahead.mode = mode;
+    if (depth) lookahead.depth = Number(depth);
+    if (verifier) lookahead.verifier = verifier;
+    const body = { model, messages: [{ role: "user", content: question }], stream: true };
+    if (most) body.max_tokens = Number(most);
+    if (temperature) body.temperature = Number(temperature);
+    return { ...body, stream_options: { include_usage: true }, lookahead };
+  }
+
+  keep() {
+    try {
+      sessionStorage.setItem(PLACE, JSON.stringify(this.values));
+    } catch {
+      // no storage in this browser: they are kept in the fields
+    }
+    this.tell();
+  }
+
+  tell() {
+    const { key, depth, max_tokens: most, temperature, ...others } = this.values;
+    const parts = [others.mode, others.verifier, depth && `depth ${depth}`, most && `${most} tokens`];
+    parts.push(temperature && `temperature ${temperature}`, key && "key set");
+    this.chosen.textContent = parts.filter(Boolean).join(" · ");
+  }
+}
+
+function recall() {
+  try {
+    return JSON.parse(sessionStorage.getItem(PLACE)) ?? {};
+  } catch {
+    return {};
+  }
+}

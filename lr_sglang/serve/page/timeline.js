@@ -1,0 +1,173 @@
+// The branches of the three roles as bars over time. A canvas: thousands of bars stay quick.
+
+import { plural, time } from "./words.js";
+
+const ROLES = ["draft", "target", "judge"];
+const SHARES = { draft: 0.3, target: 0.46, judge: 0.24 };
+const TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600];
+const AXIS = 16;
+const BUTTONS = 96; // where the buttons are
+
+/** Full: it is in the answer, or decided it. Half: it agreed, or is on its way. Grey: given up. Red: refused. */
+function look(bar, lit) {
+  if (bar.state === "rejected") return { colour: "bad", strength: bar.role === "judge" ? 1 : 0.75 };
+  if (bar.state === "cancelled") return { colour: lit ? bar.role : "past", strength: 0.4 };
+  const half = bar.ended === null || bar.state === "here" || (bar.role === "target" && bar.state === "accepted");
+  return { colour: bar.role, strength: half ? 0.55 : 1 };
+}
+
+export class Timeline {
+  /** `pointed(row)` and `clicked(row)` are told of the bar under the pointer. */
+  constructor(canvas, { pointed, clicked }) {
+    Object.assign(this, { canvas, bars: [], now: 0, row: null, zoom: 1, at: null, placed: 0 });
+    this.busy = { draft: [], target: [], judge: [] };
+    this.colours();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (this.colours(), this.draw()));
+    new ResizeObserver(() => this.draw()).observe(canvas);
+    canvas.addEventListener("pointermove", (event) => {
+      const bar = this.find(event);
+      canvas.style.cursor = bar ? "pointer" : "";
+      pointed(bar?.row ?? null);
+    });
+    canvas.addEventListener("pointerleave", () => pointed(null));
+    canvas.addEventListener("click", (event) => clicked(this.find(event)?.row ?? null));
+  }
+
+  colours() {
+    const style = getComputedStyle(document.documentElement);
+    const read = (name) => [name, style.getPropertyValue(`--${name}`).trim()];
+    this.colour = Object.fromEntries([...ROLES, "past", "bad", "muted", "line"].map(read));
+  }
+
+  clear(bars) {
+    Object.assign(this, { bars, now: 0, row: null, zoom: 1, at: null, placed: 0 });
+    this.busy = { draft: [], target: [], judge: [] };
+    this.draw();
+  }
+
+  show(now) {
+    this.now = now;
+    this.draw();
+  }
+
+  /** Lights the branches of a row; one that lies outside of what is shown is brought in. */
+  light(row, bring = false) {
+    this.row = row;
+    const own = row && this.bars.filter((bar) => bar.row === row);
+    if (bring && own?.length) this.at = (own[0].began + (own.at(-1).ended ?? this.now)) / 2;
+    this.draw();
+  }
+
+  magnify(how) {
+    if (how === "fit") this.at = null;
+    this.zoom = how === "fit" ? 1 : Math.min(Math.max(this.zoom * (how === "in" ? 2 : 0.5), 1), 256);
+    this.draw();
+  }
+
+  /** What is shown, in seconds: everything, or a part that follows what is new or what is lit. */
+  window() {
+    const whole = Math.max(this.now, 0.5);
+    const length = whole / this.zoom;
+    const from = this.at === null ? whole - length : Math.min(Math.max(this.at - length / 2, 0), whole - length);
+    return { from, length };
+  }
+
+  /** Every branch gets the first lane of its role that is free when it begins. */
+  place() {
+    for (; this.placed < this.bars.length; this.placed += 1) {
+      const bar = this.bars[this.placed];
+      const lanes = this.busy[bar.role];
+      let lane = lanes.findIndex((last) => last.ended !== null && last.ended <= bar.began + 1e-6);
+      if (lane < 0) lane = lanes.length;
+      lanes[lane] = bar;
+      bar.lane = lane;
+    }
+  }
+
+  *boxes() {
+    this.place();
+    const { from, length } = this.window();
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const scale = width / length;
+    let top = AXIS;
+    const tops = {};
+    for (const role of ROLES) {
+      const tall = (height - AXIS) * SHARES[role];
+      tops[role] = { top: top + 2, each: (tall - 4) / Math.max(this.busy[role].length, 1) };
+      top += tall;
+    }
+    for (const bar of this.bars) {
+      const end = bar.ended ?? this.now;
+      if (end < from || bar.began > from + length) continue;
+      const { top: first, each } = tops[bar.role];
+      const x = (bar.began - from) * scale;
+      const gap = each > 4 ? 1 : 0;
+      yield { bar, x, y: first + bar.lane * each, w: Math.max((end - bar.began) * scale - 0.5, 1.5), h: Math.max(each - gap, 1) };
+    }
+  }
+
+  find({ offsetX, offsetY }) {
+    let found = null;
+    let best = 4; // a bar may be thinner than a finger
+    for (const { bar, x, y, w, h } of this.boxes()) {
+      if (offsetY < y - 1 || offsetY > y + h + 1) continue;
+      const away = Math.max(x - offsetX, offsetX - x - w, 0);
+      if (away < best) [found, best] = [bar, away];
+    }
+    return found;
+  }
+
+  draw() {
+    const { canvas } = this;
+    const ratio = devicePixelRatio || 1;
+    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+    if (!width) return;
+    const size = [Math.round(width * ratio), Math.round(height * ratio)];
+    if (canvas.width !== size[0] || canvas.height !== size[1]) [canvas.width, canvas.height] = size;
+    const pen = canvas.getContext("2d");
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    this.drawAxis(pen, width, height);
+    for (const { bar, x, y, w, h } of this.boxes()) {
+      const lit = bar.row === this.row;
+      const { colour, strength } = look(bar, lit);
+      pen.globalAlpha = strength * (this.row && !lit ? 0.3 : 1);
+      pen.fillStyle = this.colour[colour];
+      pen.fillRect(x, y, w, h);
+    }
+    pen.globalAlpha = 1;
+    canvas.setAttribute("aria-label", this.spoken());
+  }
+
+  drawAxis(pen, width, height) {
+    const { from, length } = this.window();
+    const tick = TICKS.find((one) => (one / length) * width >= 64) ?? TICKS.at(-1);
+    pen.fillStyle = this.colour.muted;
+    pen.strokeStyle = this.colour.line;
+    pen.font = "11px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace";
+    pen.textBaseline = "top";
+    pen.beginPath();
+    for (let at = Math.ceil(from / tick) * tick; at <= from + length; at += tick) {
+      const x = Math.round(((at - from) / length) * width) + 0.5;
+      pen.moveTo(x, AXIS - 3);
+      pen.lineTo(x, height);
+      const text = `${Number(at.toFixed(1))} s`;
+      if (x + pen.measureText(text).width < width - BUTTONS) pen.fillText(text, x + 3, 2);
+    }
+    let y = AXIS + 0.5;
+    for (const role of ROLES) {
+      pen.moveTo(0, Math.round(y) + 0.5);
+      pen.lineTo(width, Math.round(y) + 0.5);
+      y += (height - AXIS) * SHARES[role];
+    }
+    pen.stroke();
+  }
+
+  spoken() {
+    if (!this.bars.length) return "No branches yet";
+    const count = { draft: 0, target: 0, judge: 0 };
+    for (const bar of this.bars) count[bar.role] += 1;
+    const told = ROLES.map((role) => `${role} ${plural(count[role], "branch").replace("branchs", "branches")}`);
+    return `${told.join(", ")}; ${time(this.now)}${this.row ? `; step ${this.row.position + 1} is lit` : ""}`;
+  }
+}

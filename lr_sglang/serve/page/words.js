@@ -1,0 +1,86 @@
+// Problems, verdicts and figures in words.
+
+/** A problem of `stream.js` for a person: what happened, and what can be done. */
+export function inWords(problem, steps) {
+  const said = problem.message ? ` It says: “${problem.message}”` : "";
+  const kept = steps ? ` The ${steps === 1 ? "step" : `${steps} steps`} that came are kept below.` : "";
+  switch (problem.kind) {
+    case "unreachable":
+      return "The endpoint cannot be reached. Is it still running, and is the network up?";
+    case "key":
+      return "This API key has letters that no key has. Look at it again under Settings.";
+    case "broken":
+      return `The stream broke off: ${problem.message}.${kept}`;
+    case "failed":
+      return `The endpoint gave this answer up: ${problem.message}.${kept}`.replace("..", ".");
+  }
+  switch (problem.status) {
+    case 400:
+    case 422:
+      return `The endpoint does not take this question.${said}`;
+    case 401:
+    case 403:
+      return "The endpoint asks for an API key, and this is none that it knows. Enter one under Settings.";
+    case 404:
+      return `There is no such model here.${said}`;
+    case 408:
+    case 504:
+      return `The answer took longer than the endpoint allows.${said}`;
+    case 413:
+      return "The question is longer than the endpoint takes.";
+    case 429:
+      return "Too many are asking at once, and the queue is full.";
+    case 503:
+      return `The target model is not there: the endpoint cannot answer now.${said}`;
+  }
+  return `The endpoint failed (status ${problem.status}).${said}`;
+}
+
+const AGREE = {
+  judge: "The judge: the two versions mean the same",
+  identical: "The same words in both: nobody had to be asked",
+  exact: "The same tokens in both",
+  certain: "The target is so sure of every token of the draft's step that it need not write its own",
+};
+const DIFFER = {
+  judge: "The judge: the two versions do not mean the same",
+  exact: "The tokens differ",
+  late: "The draft was too late: the target's own step was there first",
+  guard: "The step before was cut off at the token cap, so nothing drafted after it is kept",
+  ending: "The two versions end differently",
+  draft: "The draft failed here, and the target went on alone",
+};
+
+/** A verdict as a sentence. */
+export function verdictInWords(verdict) {
+  const known = (verdict.accepted ? AGREE : DIFFER)[verdict.by];
+  let text = known ?? `The verifier “${verdict.by}” ${verdict.accepted ? "accepts" : "refuses"} the draft's step`;
+  if (verdict.failed && verdict.by !== "draft") text = `The verifier “${verdict.by}” could not say, so the target's step stands`;
+  if (verdict.reason && !["late", "guard", "ending"].includes(verdict.by)) text += ` (${verdict.reason})`;
+  if (typeof verdict.score === "number" && !/\d/.test(verdict.reason ?? "")) text += `, score ${round(verdict.score)}`;
+  if (verdict.seconds > 0) text += `, after ${time(verdict.seconds)}`;
+  return `${text}.`;
+}
+
+/** Which glyph stands between two versions. */
+export function glyphOf(verdict) {
+  if (verdict.failed) return "bang";
+  if (verdict.by === "late") return "clock";
+  if (verdict.by === "certain") return "arrow";
+  const exact = verdict.by === "exact" || verdict.by === "identical";
+  if (verdict.accepted) return exact ? "equal" : "approx";
+  return exact ? "unequal" : "differ";
+}
+
+export const round = (value, digits = 2) => Number(value).toFixed(digits);
+
+/** Seconds, with as many digits as one can use. */
+export function time(seconds) {
+  if (seconds >= 60) {
+    const whole = Math.floor(seconds);
+    return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  }
+  return seconds >= 10 ? `${round(seconds, 1)} s` : seconds >= 1 ? `${round(seconds)} s` : `${Math.round(seconds * 1000)} ms`;
+}
+
+export const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
