@@ -2,7 +2,7 @@
 # ARGS is passed on: make test-unit ARGS="-k steps", make demo ARGS=--help
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-full check pocket pin clean
+.PHONY: help setup browser demo test test-unit test-full check pocket pin clean
 PYTHON_RUN := .venv/bin/python
 PYTEST := $(PYTHON_RUN) -m pytest
 
@@ -15,13 +15,16 @@ setup:  ## make or mend .venv
 demo: setup  ## answer a few questions on three real SGLang runtimes, on this machine
 	@.venv/bin/lr-sglang demo $(ARGS)
 
-test: setup  ## all tests, at most 25 minutes on 2 cores
+browser:
+	@bash scripts/browser.sh
+
+test: setup browser  ## all tests, at most 25 minutes on 2 cores
 	env -u LR_SGLANG_FULL $(PYTEST) --session-timeout=1500 tests $(ARGS)
 
 test-unit: setup  ## the tests that start nothing: under a minute
 	env -u LR_SGLANG_FULL $(PYTEST) tests/unit $(ARGS)
 
-test-full: setup  ## all tests, the long ones too
+test-full: setup browser  ## all tests, the long ones too
 	LR_SGLANG_FULL=1 $(PYTEST) tests $(ARGS)
 
 check: setup  ## lint and types
