@@ -18,10 +18,19 @@ ABORT_AGAIN_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class Aborter:
-    """Posts aborts from its own thread, again and again until the request has ended; at last it hangs up."""
+    """Posts aborts from its own thread, again and again until the request has ended; at last it hangs up.
 
-    def __init__(self, post: Callable[[Call], None]) -> None:
-        self._post = post
+    Args:
+        post: tells the server.
+        alone: whether no other server could take an abort instead of one that takes none.
+
+    Attributes:
+        deaf: the server took no abort when it was last told one.
+    """
+
+    def __init__(self, post: Callable[[Call], None], alone: Callable[[], bool] = lambda: True) -> None:
+        self._post, self._alone = post, alone
+        self.deaf = False
         self._pending: list[tuple[float, int, Call]] = []  # due, attempt, call
         self._changed = threading.Condition()
         self._open = True
@@ -57,17 +66,19 @@ class Aborter:
             self._abort([(attempt, call) for _, attempt, call in due])
 
     def _abort(self, due: list[tuple[int, Call]]) -> None:
-        deaf = False
+        tell = True
         for attempt, call in due:
             if call.ended.is_set():
                 continue
             try:
-                if not deaf:
+                if tell:
                     self._post(call)
+                    self.deaf = False
             except LookaheadError:
-                deaf = True  # a server that takes no abort notices a closed socket
+                tell, self.deaf = False, True
             again = min(attempt + 1, len(ABORT_AGAIN_SECONDS) - 1)
-            if deaf or again == attempt:
+            # A server that takes no abort notices a closed socket.
+            if again == attempt or (not tell and self._alone()):
                 call.hang_up()
             with self._changed:
                 self._pending.append((time.monotonic() + ABORT_AGAIN_SECONDS[again], again, call))

@@ -137,6 +137,7 @@ class Runtime(Table):
     ``model`` is a path, a hub name, ``pocket:target`` for a model that ships with the package, or ``dummy:qwen3-32b``
     for an architecture with random weights (see ``runtimes.shapes``).
     ``tokenizer`` is needed only when a URL's server reports a path that this machine does not have.
+    ``worker_api_key_env`` is for a router whose workers have another key than the router itself.
     ``token_layer`` is what the modes with one use. ``slots`` are the requests that it runs at a time; None is what
     lookahead can have in flight (see ``policy``).
     """
@@ -155,6 +156,7 @@ class Runtime(Table):
     port: int = 0
     timeout: float = 600.0
     api_key_env: str = ""
+    worker_api_key_env: str = ""
     repeatable: bool = False
     token_layer: TokenLayer = TokenLayer()
     slots: int | None = None
@@ -169,6 +171,7 @@ class Runtime(Table):
         fraction = self.memory_fraction
         need(fraction is None or 0 < fraction < 1, "memory_fraction: must be between 0 and 1")
         need(self.slots is None or self.slots >= 1, "slots: must be at least 1")
+        need(bool(self.url) or not self.worker_api_key_env, "worker_api_key_env: is for a router, given by its 'url'")
         need(not (self.url and self.token_layer.on), "token_layer: a server that runs already has its own, or none")
 
 

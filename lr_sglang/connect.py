@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.chat import load_tokenizer
 from lr_sglang.config import Deployment
-from lr_sglang.errors import RuntimeRefused
+from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
+from lr_sglang.router import RouterTransport
 from lr_sglang.runtimes import Fleet, ProgressEvent, launch
 from lr_sglang.runtimes.fleet import Progress
 from lr_sglang.transport import HttpTransport
@@ -42,30 +44,55 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
     for role, url in fleet.urls.items():
         runtime = fleet.deployment.runtime(role)
         assert runtime is not None
-        transport = HttpTransport(url, role, fleet.keys.get(role, ""))
-        info = _server_info(transport)
-        roles[role] = RuntimeBackend(
-            role,
-            transport,
-            load_tokenizer(fleet.tokenizers[role]),
-            context=_context(info, runtime.context_length),
-            timeout=runtime.timeout,
-            seeded=_seeded(info),
-            slots=_slots(info),
-            holds=_held(info),
-            token_layer=str(info.get("speculative_algorithm") or "") if info else None,
-        )
-        roles[role].simulated = bool(info.get("simulated"))
+        transport, infos = _reach(url, role, fleet.keys.get(role, ""), fleet.worker_keys.get(role, ""))
+        backend = RuntimeBackend(role, transport, load_tokenizer(fleet.tokenizers[role]), timeout=runtime.timeout)
+        _describe(backend, infos, runtime.context_length)
+        if isinstance(transport, RouterTransport):
+            transport.changed = partial(_changed, backend, transport, runtime.context_length)
+        roles[role] = backend
     for backend in roles.values():
         backend.roles = roles
     return roles
 
 
-def _server_info(transport: HttpTransport) -> Mapping[str, Any]:
+def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[HttpTransport, Sequence[Mapping[str, Any]]]:
+    """How to reach a role's runtime, and what the servers say that play it: one, or a router's workers."""
+    server = HttpTransport(url, role, key)
     try:
-        return transport.get("/server_info", timeout=30.0)
-    except RuntimeRefused:
-        return {}  # a router has no such route
+        return server, [server.get("/server_info", timeout=30.0)]
+    except RuntimeRefused as refused:  # a router has no such route
+        router = RouterTransport(url, role, key, worker_key)
+        try:
+            router.refresh()
+        except (RuntimeRefused, BadReply):
+            return server, []  # something else that passes requests on
+        if not router.workers:
+            raise RuntimeDown(f"the router {url} has no workers", role=role) from refused
+        return router, router.infos()
+
+
+def _changed(backend: RuntimeBackend, transport: RouterTransport, configured: int | None) -> None:
+    """Workers have come or gone: how many requests they run is another number now."""
+    infos = transport.infos()
+    if infos:
+        _describe(backend, infos, configured)
+
+
+def _describe(backend: RuntimeBackend, infos: Sequence[Mapping[str, Any]], configured: int | None) -> None:
+    """Tells a backend what its servers are: any of them may get a request, and together they have room."""
+    backend.context = min((_context(info, configured) for info in infos), default=configured or DEFAULT_CONTEXT)
+    backend.seeded = bool(infos) and all(_seeded(info) for info in infos)
+    backend.slots = _sum(_slots(info) for info in infos)
+    backend.holds = _sum(_held(info) for info in infos)
+    layers = {str(info.get("speculative_algorithm") or "") for info in infos}
+    backend.token_layer = layers.pop() if len(layers) == 1 else None
+    backend.simulated = any(info.get("simulated") for info in infos)
+
+
+def _sum(each: Iterable[int | None]) -> int | None:
+    """Of all servers; not known if one of them does not say, or if there is none."""
+    known = list(each)
+    return None if not known or None in known else sum(filter(None, known))
 
 
 def _context(info: Mapping[str, Any], configured: int | None) -> int:

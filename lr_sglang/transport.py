@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import urllib3
@@ -26,6 +26,10 @@ from lr_sglang.errors import (
 )
 
 CONNECT_SECONDS = 5.0
+# By this header SGLang's router keeps requests on one worker (its policy ``manual``); a server alone ignores it.
+ROUTING_KEY = "X-SMG-Routing-Key"
+# With this one it says that an error is its own, not a worker's.
+ROUTER_ERROR = "X-SMG-Error-Code"
 
 
 # Request ids are unique and of one length. A uuid for each would let go of the interpreter's lock every time.
@@ -39,13 +43,19 @@ class Call:
         seed: for the runtime's sampler; None leaves the draw to the runtime.
         priority: higher goes first where the runtime schedules by priority.
         done: called once, in the branch's thread, with the result or the error.
+        key: requests of one key share a prefix: a router keeps them on one worker. ASCII, empty for none.
     """
 
     def __init__(
-        self, seed: int | None = None, priority: int | None = None, done: Callable[[Any], None] | None = None
+        self,
+        seed: int | None = None,
+        priority: int | None = None,
+        done: Callable[[Any], None] | None = None,
+        key: str = "",
     ) -> None:
         self.seed = seed
         self.priority = priority
+        self.key = key
         self.rid = ""
         self.cancelled = self._aborted = False
         self.result: Any = None
@@ -111,6 +121,7 @@ class Transport(Protocol):
         """Lets go of connections and threads."""
 
 
+NO_HEADERS: Mapping[str, str] = {}
 _current = threading.local()
 # Held while a pooled connection goes from one call to the next, so that no call breaks another's.
 _changing_hands = threading.Lock()
@@ -140,16 +151,26 @@ class HttpTransport:
         url: base URL of the server.
         role: named in errors.
         api_key: sent as a bearer token.
+        alone: whether no other server could take an abort in place of this one (see ``Aborter``).
     """
 
-    def __init__(self, url: str, role: str, api_key: str = "") -> None:
+    def __init__(self, url: str, role: str, api_key: str = "", alone: Callable[[], bool] = lambda: True) -> None:
         self.url, self.role = url.rstrip("/"), role
-        headers = {"Content-Type": "application/json"}
+        self._headers = {"Content-Type": "application/json"}
         if api_key:
-            headers["Authorization"] = f"Bearer {api_key}"
-        self._pools = urllib3.PoolManager(maxsize=512, block=False, retries=False, headers=headers)
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._pools = urllib3.PoolManager(maxsize=512, block=False, retries=False)
         self._pools.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
-        self._aborter = Aborter(self._post_abort)
+        self._aborter = Aborter(self._post_abort, alone)
+
+    @property
+    def deaf(self) -> bool:
+        """It took no abort when it was last told one."""
+        return self._aborter.deaf
+
+    def abort(self, call: Call) -> None:
+        """Starts cancelling a call on the server. Never blocks."""
+        self._aborter.add(call)
 
     def generate(self, payload: dict[str, Any], call: Call, timeout: float) -> dict[str, Any]:
         """Posts one /generate.
@@ -157,11 +178,14 @@ class HttpTransport:
         Raises:
             Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused, PromptTooLong, BadReply.
         """
+        return self._generate(payload, call, timeout, call.key)
+
+    def _generate(self, payload: dict[str, Any], call: Call, timeout: float, key: str) -> dict[str, Any]:
         for last in (False, True):
-            body = {**payload, "rid": call.sending(self._aborter.add)}
+            body = {**payload, "rid": call.sending(self.abort)}
             _current.call = call
             try:
-                return self._exchange("POST", "/generate", body, timeout)
+                return self._exchange("POST", "/generate", body, timeout, {ROUTING_KEY: key} if key else {})
             except (RuntimeDown, RuntimeTimeout) as error:
                 if call.cancelled:
                     raise Cancelled("cancelled while the runtime did not answer", role=self.role) from error
@@ -186,11 +210,15 @@ class HttpTransport:
     def _post_abort(self, call: Call) -> None:
         self._exchange("POST", "/abort_request", {"rid": call.rid}, CONNECT_SECONDS)
 
-    def _exchange(self, method: str, path: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
+    def _exchange(
+        self, method: str, path: str, body: dict[str, Any] | None, timeout: float, more: Mapping[str, str] = NO_HEADERS
+    ) -> dict[str, Any]:
         limits = urllib3.Timeout(connect=CONNECT_SECONDS, read=timeout)
         data = None if body is None else json.dumps(body, separators=(",", ":"))
         try:
-            reply = self._pools.request(method, self.url + path, body=data, timeout=limits)
+            reply = self._pools.request(
+                method, self.url + path, body=data, timeout=limits, headers={**self._headers, **more}
+            )
         except urllib3.exceptions.ReadTimeoutError as error:
             raise RuntimeTimeout(
                 f"no answer from {self.url}{path} in {timeout:g} s",
@@ -204,7 +232,8 @@ class HttpTransport:
                 f"{self.url} does not answer ({_plain(error)})", role=self.role, hint="is the server still running?"
             ) from error
         if reply.status != 200:
-            raise _refusal(reply.status, reply.data.decode(errors="replace"), path, self.role)
+            code = reply.headers.get(ROUTER_ERROR, "")
+            raise _refusal(reply.status, reply.data.decode(errors="replace"), path, self.role, code)
         try:
             return json.loads(reply.data) if reply.data.strip() else {}
         except ValueError as error:
@@ -225,7 +254,11 @@ class _BeforeFirstByte(RuntimeDown):
     """The connection broke with nothing of the answer read."""
 
 
-def _refusal(status: int, text: str, path: str, role: str) -> LookaheadError:
+class WorkerLost(RuntimeBusy):
+    """The worker that a router sent the request to does not answer: another one may."""
+
+
+def _refusal(status: int, text: str, path: str, role: str, code: str = "") -> LookaheadError:
     """The named error for an error status."""
     try:
         parsed = json.loads(text)
@@ -233,6 +266,9 @@ def _refusal(status: int, text: str, path: str, role: str) -> LookaheadError:
     except (ValueError, AttributeError):
         pass  # not JSON: the text itself is the message
     text = str(text).strip()[:500]
+    if status == 500 and code.startswith(("call_upstream", "read_response")):
+        hint = "are the router's workers still running?"
+        return WorkerLost(f"{path}: the router has lost a worker: {text}", role=role, hint=hint)
     if status in (401, 403):
         return RuntimeRefused(f"{path}: {status} {text}", role=role, hint="set api_key_env in the deployment file")
     if status in (429, 502, 503, 504):

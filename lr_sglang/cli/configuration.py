@@ -18,7 +18,7 @@ JUDGE_PROMPTS = ("paper", "pocket")
 # Where a runtime is, and how much of a machine it takes: not what it answers.
 PLACEMENT = (
     *("url", "port", "gpus", "device", "tensor_parallel", "data_parallel", "slots"),
-    *("timeout", "api_key_env", "memory_fraction", "tokenizer"),
+    *("timeout", "api_key_env", "worker_api_key_env", "memory_fraction", "tokenizer"),
 )
 
 

@@ -13,7 +13,7 @@ from lr_sglang.cli.configuration import Plan
 from lr_sglang.config import ROLES, Deployment, Runtime, Sampling
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import deployments, launched, load_deployment, override, probe, shapes
-from lr_sglang.runtimes.attach import api_key
+from lr_sglang.runtimes.attach import what_runs
 
 # How a family's makers advise to sample it; the first name that stands in the model's name counts.
 FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -83,9 +83,9 @@ def _model(role: str, runtime: Runtime) -> str:
     model = runtime.model
     if runtime.url:
         try:
-            model = probe.model_info(runtime.url.rstrip("/"), api_key=api_key(role, runtime), role=role).model
+            model = what_runs(role, runtime)[0].model
         except probe.NoSuchRoute:
-            model = runtime.tokenizer  # a router; whether that will do is for whoever attaches to it
+            model = runtime.tokenizer  # nobody says; whether that will do is for whoever attaches to it
     pocket = POCKET.search(model)
     return f"pocket:{pocket[1]}" if pocket else shapes.name_of(model) or model
 

@@ -3,54 +3,103 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lr_sglang import router
 from lr_sglang.config import Runtime
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import BadReply, ConfigError, RuntimeDown, RuntimeTimeout
 from lr_sglang.runtimes import models, probe
 
 
 @dataclass(frozen=True)
 class Attached:
-    """A runtime that answers."""
+    """A runtime that answers.
+
+    Attributes:
+        worker_api_key: of the workers behind a router, where it is not the router's own.
+    """
 
     url: str
     tokenizer: str
     api_key: str = field(default="", repr=False)
+    worker_api_key: str = field(default="", repr=False)
 
 
 def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
-    """Checks that the runtime at ``runtime.url`` answers.
+    """Checks that the runtime at ``runtime.url``, a server or SGLang's router, answers.
 
     Raises:
         RuntimeDown, RuntimeTimeout, RuntimeRefused, BadReply: it does not, or not as it should.
-        ConfigError: its tokenizer cannot be found from here, or the API key's variable is not set.
+        ConfigError: its tokenizer cannot be found from here, an API key's variable is not set, or the workers behind a
+            router run different models.
     """
-    key = api_key(role, runtime)
+    key, worker_key = api_key(role, runtime), _key(role, runtime.worker_api_key_env, "worker_api_key_env")
     url = runtime.url.rstrip("/")
     tokenizer = models.locate(runtime.tokenizer, role) if runtime.tokenizer else ""
     try:
-        info = probe.model_info(url, api_key=key, timeout=timeout, role=role)
+        infos = what_runs(role, runtime, timeout)
     except probe.NoSuchRoute as error:
         if tokenizer:
-            return Attached(url, tokenizer, key)
+            return Attached(url, tokenizer, key, worker_key)
         raise ConfigError(
-            f"{url} does not say what it runs: it has no /model_info, as is so behind SGLang's router",
+            f"{url} does not say what it runs: it has no /model_info, and no worker that can be asked from here, as"
+            " SGLang's router would",
             role=role,
             hint="give 'tokenizer' (a path or a hub name) for this runtime, or the URL of an SGLang server",
         ) from error
-    if not info.is_generation:
-        raise ConfigError(f"{url} runs {info.model}, which does not generate text", role=role)
+    for info in infos:
+        if not info.is_generation:
+            raise ConfigError(f"{url} runs {info.model}, which does not generate text", role=role)
     if not tokenizer:
-        tokenizer = info.tokenizer
-        if models.is_path(tokenizer) and not Path(tokenizer).expanduser().is_dir():
+        here = [info.tokenizer for info in infos if not _elsewhere(info.tokenizer)]
+        if not here:
             raise ConfigError(
-                f"{url} has its tokenizer in {tokenizer}, which this machine does not have",
+                f"{url} has its tokenizer in {infos[0].tokenizer}, which this machine does not have",
                 role=role,
                 hint="give 'tokenizer' (a path here or a hub name) for this runtime",
             )
-    return Attached(url, tokenizer, key)
+        tokenizer = here[0]
+    return Attached(url, tokenizer, key, worker_key)
+
+
+def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.ModelInfo]:
+    """What the server at ``runtime.url`` runs, or each worker behind a router that can be asked from here.
+
+    Raises:
+        NoSuchRoute: nobody says.
+        RuntimeDown: nobody answers, or the router has no workers.
+        RuntimeTimeout, RuntimeRefused, BadReply, ConfigError: as ``attach``.
+    """
+    url, key, workers = runtime.url.rstrip("/"), api_key(role, runtime), None
+    try:
+        return [probe.model_info(url, api_key=key, timeout=timeout, role=role)]
+    except probe.NoSuchRoute:
+        with suppress(BadReply):  # a page of whatever it is
+            workers = router.read_workers(probe.document(url, "/workers", api_key=key, timeout=timeout, role=role))
+        if workers is None:
+            raise
+    if not workers:
+        hint = "start some, or wait until the router has found them"
+        raise RuntimeDown(f"{url} is a router with no workers that speak HTTP", role=role, hint=hint)
+    worker_key = _key(role, runtime.worker_api_key_env, "worker_api_key_env") or key
+    infos = []
+    for worker in workers:
+        try:
+            infos.append(probe.model_info(worker, api_key=worker_key, timeout=timeout, role=role))
+        except (RuntimeDown, RuntimeTimeout):
+            continue  # it may have died just now, or be in a network of its own
+    wrong = router.mixed((info.model for info in infos), url, role)
+    if wrong is not None:
+        raise wrong
+    if not infos:
+        raise probe.NoSuchRoute(f"no worker behind {url} can be asked from here", role=role)
+    return infos
+
+
+def _elsewhere(tokenizer: str) -> bool:
+    return models.is_path(tokenizer) and not Path(tokenizer).expanduser().is_dir()
 
 
 def api_key(role: str, runtime: Runtime) -> str:
@@ -59,9 +108,13 @@ def api_key(role: str, runtime: Runtime) -> str:
     Raises:
         ConfigError: the variable is not set.
     """
-    if not runtime.api_key_env:
+    return _key(role, runtime.api_key_env, "api_key_env")
+
+
+def _key(role: str, variable: str, option: str) -> str:
+    if not variable:
         return ""
-    key = os.environ.get(runtime.api_key_env, "")
+    key = os.environ.get(variable, "")
     if not key:
-        raise ConfigError(f"the variable {runtime.api_key_env} (api_key_env) is not set", role=role)
+        raise ConfigError(f"the variable {variable} ({option}) is not set", role=role)
     return key

@@ -88,7 +88,10 @@ def override(
 def _other(runtime: Runtime | None, model_or_url: str) -> Runtime:
     if model_or_url.startswith(("http://", "https://")):
         new = Runtime(url=model_or_url)
-        return new.replace(timeout=runtime.timeout, api_key_env=runtime.api_key_env) if runtime else new
+        if runtime is None:
+            return new
+        keys = {"api_key_env": runtime.api_key_env, "worker_api_key_env": runtime.worker_api_key_env}
+        return new.replace(timeout=runtime.timeout, **keys)
     if runtime is None or runtime.url:
         return Runtime(model=model_or_url)
     return runtime.replace(model=model_or_url, tokenizer="")

@@ -37,6 +37,7 @@ class Fleet:
         urls: where each role answers; roles that share a runtime have the same address.
         tokenizers: a path or hub name to load each role's tokenizer from.
         keys: the API key of each role that needs one.
+        worker_keys: of the workers behind a role's router, where it is another one.
         servers: the processes that we started; attached roles have none.
     """
 
@@ -44,6 +45,7 @@ class Fleet:
     urls: dict[str, str] = field(default_factory=dict)
     tokenizers: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict, repr=False)
+    worker_keys: dict[str, str] = field(default_factory=dict, repr=False)
     servers: dict[str, Server] = field(default_factory=dict)
 
     def dead(self) -> list[str]:
@@ -77,6 +79,8 @@ class Fleet:
             self.tokenizers[name] = attached.tokenizer
             if attached.api_key:
                 self.keys[name] = attached.api_key
+            if attached.worker_api_key:
+                self.worker_keys[name] = attached.worker_api_key
 
 
 def launch(deployment: Deployment, logs: Path, progress: Progress | None = None, timeout: float = 600.0) -> Fleet:

@@ -51,6 +51,14 @@ def model_info(url: str, *, api_key: str = "", timeout: float = 5.0, role: str |
         raise BadReply(f"{url}/model_info answers with something that is not SGLang's", role=role) from None
 
 
+def document(url: str, path: str, *, api_key: str = "", timeout: float = 5.0, role: str | None = None) -> Any:
+    """Any JSON document of an address.
+
+    Raises: as ``model_info``.
+    """
+    return _request("GET", url, path, api_key, timeout, role)
+
+
 def warm(url: str, *, api_key: str = "", timeout: float = 300.0, role: str | None = None) -> None:
     """Generates a few tokens, so that the first question does not pay for what is compiled on first use.
 

@@ -1,0 +1,199 @@
+"""SGLang's router in front of many workers: what is asked of it, of its workers, and who is told to abort.
+
+The router passes generations on and knows its workers (``GET /workers``), but aborts and what a server says of itself
+only the workers know. So they must be reachable from here under the addresses that the router has for them; where they
+are not, a cancelled request is hung up on (SGLang notices within two seconds), and slots and memory are not known.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, RuntimeDown
+from lr_sglang.transport import Call, HttpTransport, WorkerLost
+
+# The list of workers is read again when a request is sent or aborted and the list is as old as this.
+REFRESH_SECONDS, REFRESH_SECONDS_FOR_ABORT = 10.0, 1.0
+# Times that a generation is sent while it finds no living worker. The router tries a worker five times for each of
+# them, and passes over one that has failed ten times in a row.
+TRIES = 3
+INFO_SECONDS = 10.0
+
+
+def read_workers(reply: Any) -> dict[str, bool] | None:
+    """The workers that a reply to ``GET /workers`` lists, and whether they are healthy; None if it is no router's.
+
+    A rank of a data-parallel worker (``http://host:port@3``) stands for its server. Workers that speak gRPC are left
+    out: they take no HTTP.
+    """
+    listed = reply.get("workers") if isinstance(reply, Mapping) else None
+    if not isinstance(listed, list):
+        return None
+    workers: dict[str, bool] = {}
+    for one in listed:
+        url = re.sub(r"@\d+$", "", str(one.get("url", ""))).rstrip("/") if isinstance(one, Mapping) else ""
+        if url.startswith(("http://", "https://")):
+            workers[url] = workers.get(url, False) or bool(one.get("is_healthy", True))
+    return workers
+
+
+def mixed(models: Iterable[str], url: str, role: str | None) -> ConfigError | None:
+    """What is wrong if the workers run different models. Their paths may differ from machine to machine."""
+    names = sorted({Path(model).name for model in models})
+    if len(names) < 2:
+        return None
+    hint = "give each model a router of its own"
+    return ConfigError(f"the workers behind {url} run different models: {', '.join(names)}", role=role, hint=hint)
+
+
+class RouterTransport(HttpTransport):
+    """Connections to a router and to its workers. Thread-safe.
+
+    Args:
+        url: base URL of the router.
+        role: named in errors.
+        api_key: of the router, sent as a bearer token.
+        worker_api_key: of the workers; empty is the router's.
+
+    Attributes:
+        changed: called when healthy workers have come or gone, from any thread.
+    """
+
+    def __init__(self, url: str, role: str, api_key: str = "", worker_api_key: str = "") -> None:
+        super().__init__(url, role, api_key)
+        self.changed: Callable[[], None] = lambda: None
+        self._worker_key = worker_api_key or api_key
+        self._workers: dict[str, HttpTransport] = {}
+        self._infos: dict[str, Mapping[str, Any]] = {}
+        self._dropped: list[Call] = []  # aborted, and not ended yet
+        self._read, self._reading = float("-inf"), False
+        self._wrong: ConfigError | None = None
+        self._lock, self._refreshing = threading.Lock(), threading.Lock()
+
+    @property
+    def workers(self) -> list[str]:
+        """Addresses of the workers, as last read."""
+        return list(self._workers)
+
+    def infos(self) -> list[Mapping[str, Any]]:
+        """What each healthy worker that could be asked says in its /server_info."""
+        with self._lock:
+            return list(self._infos.values())
+
+    def generate(self, payload: dict[str, Any], call: Call, timeout: float) -> dict[str, Any]:
+        """Posts one /generate to the router; if the worker is lost that it chose, another one is found.
+
+        Raises:
+            ConfigError: the workers run different models by now.
+            Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused, PromptTooLong, BadReply.
+        """
+        self._refresh_soon(REFRESH_SECONDS)
+        deadline, key = time.monotonic() + timeout, call.key
+        for left in reversed(range(TRIES)):
+            if self._wrong is not None:
+                raise self._wrong
+            try:
+                return self._generate(payload, call, max(0.05, deadline - time.monotonic()), key)
+            except WorkerLost as error:
+                if call.cancelled:
+                    raise Cancelled("cancelled while its worker was lost", role=self.role) from error
+                if not left or time.monotonic() > deadline:
+                    raise
+                # Until the router has noticed, it sends what has this key to the same worker.
+                key = f"{call.key}-{left}" if call.key else ""
+        raise AssertionError("unreachable")
+
+    def abort(self, call: Call) -> None:
+        """Starts cancelling a call on every worker: the router does not say which one has it. Never blocks."""
+        self._refresh_soon(REFRESH_SECONDS_FOR_ABORT)
+        with self._lock:
+            self._dropped = [one for one in self._dropped if not one.ended.is_set()] + [call]
+            workers = list(self._workers.values())
+        for worker in workers:
+            worker.abort(call)
+        if not workers:
+            super().abort(call)  # the router takes none, and so it is hung up on
+
+    def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
+        """Reads a document of a worker, the first that answers; ``/flush_cache`` is for all of them.
+
+        Raises:
+            LookaheadError: as the last worker's, if none answers.
+        """
+        found: dict[str, Any] | None = None
+        failure: LookaheadError = RuntimeDown(f"the router {self.url} has no workers", role=self.role)
+        for worker in list(self._workers.values()):
+            try:
+                found = worker.get(path, timeout)
+            except LookaheadError as error:
+                failure = error
+            if found is not None and path != "/flush_cache":
+                break
+        if found is None:
+            raise failure
+        return found
+
+    def close(self) -> None:
+        with self._lock:
+            workers, self._workers = self._workers, {}
+        for worker in workers.values():
+            worker.close()
+        super().close()
+
+    def refresh(self) -> None:
+        """Reads the list of workers, and asks those that are new what they are.
+
+        Raises:
+            LookaheadError: the router cannot be asked, or is none (``BadReply``).
+        """
+        with self._refreshing:
+            listed = read_workers(super().get("/workers", INFO_SECONDS))
+            if listed is None:
+                raise BadReply(f"{self.url}/workers does not answer as SGLang's router does", role=self.role)
+            self._read = time.monotonic()
+            with self._lock:
+                gone = [self._workers.pop(url) for url in list(self._workers) if url not in listed]
+                for url in (url for url in listed if url not in self._workers):
+                    self._workers[url] = worker = HttpTransport(url, self.role, self._worker_key, self._all_deaf)
+                    for call in self._dropped:  # it may be the one that has them
+                        worker.abort(call)
+            for worker in gone:
+                worker.close()
+            healthy = [url for url in listed if listed[url]]
+            infos = {url: info for url in healthy if (info := self._infos.get(url) or self._ask(url))}
+            models = [str(info["model_path"]) for info in infos.values() if "model_path" in info]
+            self._wrong = mixed(models, self.url, self.role)
+            with self._lock:
+                other, self._infos = infos.keys() != self._infos.keys(), infos
+        if other:
+            self.changed()
+
+    def _ask(self, url: str) -> Mapping[str, Any]:
+        try:
+            return self._workers[url].get("/server_info", INFO_SECONDS)
+        except (LookaheadError, KeyError):  # starting, or gone just now, or we were closed: it will be asked again
+            return {}
+
+    def _all_deaf(self) -> bool:
+        return all(worker.deaf for worker in list(self._workers.values()))
+
+    def _refresh_soon(self, age: float) -> None:
+        """Reads the list in another thread if it is older than so many seconds. Never blocks."""
+        with self._lock:
+            if self._reading or time.monotonic() - self._read < age:
+                return
+            self._reading = True
+        threading.Thread(target=self._refresh_quietly, name="lr-workers", daemon=True).start()
+
+    def _refresh_quietly(self) -> None:
+        try:
+            with suppress(LookaheadError):  # the workers known so far are as good as any
+                self.refresh()
+        finally:
+            self._read, self._reading = time.monotonic(), False

@@ -1,0 +1,504 @@
+"""Many workers behind SGLang's router. The router and its workers are small stand-ins here; tests/e2e has real ones."""
+
+import json
+import threading
+import time
+
+import pytest
+import urllib3
+
+from lr_sglang import pocket, router
+from lr_sglang.config import Deployment, Runtime
+from lr_sglang.connect import connect
+from lr_sglang.errors import (
+    BadReply,
+    Cancelled,
+    ConfigError,
+    PromptTooLong,
+    RuntimeBusy,
+    RuntimeDown,
+    RuntimeRefused,
+    RuntimeTimeout,
+)
+from lr_sglang.router import RouterTransport, mixed, read_workers
+from lr_sglang.runtimes import Fleet
+from lr_sglang.runtimes.attach import attach
+from lr_sglang.runtimes.ports import Reservation
+from lr_sglang.transport import Call
+from tests.unit.test_transport import REPLY, Handler, Running, Stub
+
+MODEL = str(pocket.weights("target"))
+
+
+class Answers(Handler):
+    """Documents are the server's; every request leaves its path, key and authorization."""
+
+    def do_GET(self):
+        self.server.seen.append((self.path, self.headers["Authorization"]))
+        body = self.server.documents.get(self.path)
+        if callable(body):
+            body = body()
+        if self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
+            self.reply(b"", 401)
+        else:
+            self.reply(b"", 404) if body is None else self.reply(body)
+
+
+class Worker(Stub):
+    """Stands in for one SGLang server."""
+
+    def __init__(self, slots=4, model=MODEL):
+        super().__init__()
+        self.RequestHandlerClass = Answers
+        self.seen, self.key = [], ""
+        self.documents = {
+            "/model_info": {"model_path": model, "tokenizer_path": model, "is_generation": True},
+            "/server_info": {
+                "model_path": model,
+                "device": "cpu",
+                "context_length": 2048,
+                "max_total_num_tokens": 1000 * slots,
+                "internal_states": [{"effective_max_running_requests_per_dp": slots}],
+            },
+        }
+
+
+class Passing(Answers):
+    def do_POST(self):
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        server, key = self.server, self.headers["X-SMG-Routing-Key"]
+        if self.path != "/generate":
+            return self.reply(b"", 404)
+        server.keys.append(key)
+        worker = server.kept.setdefault(key, server.urls[len(server.kept) % len(server.urls)])
+        headers = {"Content-Type": "application/json", "Authorization": self.headers["Authorization"] or ""}
+        try:
+            reply = server.pool.request("POST", worker + self.path, body=data, headers=headers, timeout=20)
+        except urllib3.exceptions.HTTPError as error:
+            text = json.dumps({"error": {"code": "call_upstream_request_error", "message": str(error)}}).encode()
+            self.send_response(500)
+            self.send_header("X-SMG-Error-Code", "call_upstream_request_error")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+            return None
+        return self.reply(reply.data, reply.status)
+
+
+class Router(Stub):
+    """Stands in for SGLang's router with the policy ``manual``: a key stays on its worker, even on a dead one."""
+
+    def __init__(self, workers):
+        super().__init__()
+        self.RequestHandlerClass = Passing
+        self.seen, self.key, self.keys, self.kept = [], "", [], {}
+        self.urls = [worker.url for worker in workers]
+        self.listed = [{"url": url, "is_healthy": True} for url in self.urls]
+        self.documents = {"/workers": lambda: {"workers": self.listed, "total": len(self.listed)}}
+        self.pool = urllib3.PoolManager(maxsize=64, retries=False)
+
+
+@pytest.fixture
+def serving():
+    """Serves what it is given until the test ends."""
+    threads = []
+
+    def serve(server):
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        threads.append((server, thread))
+        return server
+
+    yield serve
+    for server, thread in threads:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def workers(serving):
+    return [serving(Worker()), serving(Worker(slots=8))]
+
+
+@pytest.fixture
+def front(serving, workers):
+    return serving(Router(workers))
+
+
+@pytest.fixture
+def http(front):
+    transport = RouterTransport(front.url, "target", "secret")
+    transport.refresh()
+    yield transport
+    transport.close()
+
+
+def nobody():
+    """An address where nobody listens."""
+    reservation = Reservation()
+    reservation.release()
+    return f"http://127.0.0.1:{reservation.port}"
+
+
+def wait_for(condition, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("reply", "workers"),
+    [
+        ({"workers": []}, {}),
+        ({"workers": [{"url": "http://a:1/", "is_healthy": False}]}, {"http://a:1": False}),
+        ({"workers": [{"url": "http://a:1@0", "is_healthy": True}, {"url": "http://a:1@1"}]}, {"http://a:1": True}),
+        ({"workers": [{"url": "grpc://a:1"}, {"id": 3}, None, "http://b:2"]}, {}),
+        ({"model_path": "x"}, None),
+        ({"workers": 3}, None),
+        ([], None),
+        ("text", None),
+    ],
+)
+def test_a_list_of_workers_is_read(reply, workers):
+    assert read_workers(reply) == workers
+
+
+def test_one_model_may_lie_in_several_places():
+    assert mixed([], "u", None) is mixed(["/a/Qwen3-32B", "Qwen/Qwen3-32B"], "u", None) is None
+    assert "Qwen3-1.7B, Qwen3-32B" in str(mixed(["/a/Qwen3-32B", "/a/Qwen3-1.7B"], "u", "target"))
+
+
+# --- generating ------------------------------------------------------------------------------------------------------
+
+
+def test_requests_of_one_key_reach_one_worker(front, workers, http):
+    for n in range(8):
+        assert http.generate({"input_ids": [1]}, Call(key=f"question {n % 2}"), 5) == REPLY
+    assert [len(worker.requests) for worker in workers] == [4, 4]
+    assert front.keys == ["question 0", "question 1"] * 4
+
+
+def test_a_call_without_a_key_sends_none(front, http):
+    assert http.generate({}, Call(), 5) == REPLY
+    assert front.keys == [None]
+
+
+def test_a_lost_worker_is_passed_over_under_another_key(front, workers, http):
+    front.urls[0] = nobody()
+    call = Call(key="q")
+    assert http.generate({}, call, 5) == REPLY
+    assert len(workers[1].requests) == 1
+    assert front.keys[0] == "q"
+    assert len(set(front.keys)) == len(front.keys) == 2
+    assert call.rid == workers[1].requests[0]["rid"]
+
+
+def test_workers_that_are_all_lost_are_an_error_that_another_try_may_mend(front, http):
+    front.urls[:] = [nobody(), nobody()]
+    with pytest.raises(RuntimeBusy, match=r"target: .*lost a worker") as caught:
+        http.generate({}, Call(key="q"), 5)
+    assert caught.value.retryable
+    assert not isinstance(caught.value, RuntimeDown), "the router is there: other questions may go on"
+    assert len(front.keys) == router.TRIES
+
+
+def test_what_is_cancelled_is_not_tried_elsewhere(front, http, monkeypatch):
+    front.urls[:] = [nobody(), nobody()]
+    call = Call(key="q")
+    monkeypatch.setattr(Call, "sending", lambda self, abort: setattr(self, "cancelled", True) or "rid")
+    with pytest.raises(Cancelled):
+        http.generate({}, call, 5)
+    assert len(front.keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "error"),
+    [
+        (503, {"error": {"message": "No available workers", "code": "no_available_workers"}}, RuntimeBusy),
+        (502, {}, RuntimeBusy),
+        (504, {}, RuntimeBusy),
+        (429, {}, RuntimeBusy),
+        (500, {"error": {"message": "the worker's own"}}, RuntimeRefused),
+        (400, {"error": {"message": "longer than the model's context length"}}, PromptTooLong),
+    ],
+)
+def test_other_failures_are_not_tried_again(front, workers, http, status, text, error):
+    for worker in workers:
+        worker.generate = lambda handler, body: handler.reply(text, status)
+    with pytest.raises(error) as caught:
+        http.generate({}, Call(key="q"), 5)
+    assert type(caught.value) is error
+    assert len(front.keys) == 1
+
+
+def test_a_slow_worker_is_a_timeout(front, workers, http):
+    gate = threading.Event()
+    for worker in workers:
+        worker.generate = lambda handler, body: gate.wait(5) and handler.reply(REPLY)
+    with pytest.raises(RuntimeTimeout):
+        http.generate({}, Call(key="q"), 0.1)
+    gate.set()
+    assert len(front.keys) == 1
+
+
+def test_a_router_that_is_gone_is_down():
+    with pytest.raises(RuntimeDown):
+        RouterTransport(nobody(), "draft").generate({}, Call(), 1)
+
+
+# --- cancelling ------------------------------------------------------------------------------------------------------
+
+
+def test_an_abort_reaches_the_worker_that_has_the_request(front, workers, http):
+    for worker in workers:
+        worker.generate = worker.until_aborted
+    running = [Running(http) for _ in range(4)]
+    wait_for(lambda: sum(len(worker.requests) for worker in workers) == 4)
+    for one in running:
+        one.call.cancel()
+    assert [one.end() for one in running] == [REPLY] * 4, "what was written until then comes back"
+    assert not front.aborts
+    assert all(r["authorization"] == "Bearer secret" for worker in workers for r in worker.requests)
+
+
+def test_a_dead_worker_does_not_keep_an_abort_from_the_others(front, workers, http):
+    front.listed.insert(0, {"url": nobody(), "is_healthy": True})
+    http.refresh()
+    assert len(http.workers) == 3
+    front.urls[:] = [workers[0].url]
+    workers[0].generate = workers[0].until_aborted
+    workers[0].deaf = 2  # it takes a while, and meanwhile the dead one is found deaf
+    running = Running(http)
+    assert workers[0].arrived.wait(5)
+    running.call.cancel()
+    assert running.end() == REPLY
+
+
+def test_a_hanging_worker_does_not_delay_the_aborts_of_others(workers, http):
+    gate = threading.Event()
+    workers[1].abort = lambda handler, body: gate.wait(10)
+    for worker in workers:
+        worker.generate = workers[0].until_aborted
+    began = time.monotonic()
+    for _ in range(3):
+        running = Running(http)
+        assert workers[0].arrived.wait(5)
+        running.call.cancel()
+        assert running.end() == REPLY
+        workers[0].arrived.clear()
+    gate.set()
+    assert time.monotonic() - began < 4, "less than the timeout of one abort"
+
+
+@pytest.mark.parametrize("listed", [[], [{"url": "http://127.0.0.1:9", "is_healthy": True}]])
+def test_where_no_worker_can_be_told_the_connection_is_closed(front, workers, http, listed):
+    front.listed = listed
+    http.refresh()
+    front.urls[:] = [workers[0].url]
+    workers[0].generate = workers[0].until_aborted
+    running = Running(http)
+    assert workers[0].arrived.wait(5)
+    running.call.cancel()
+    assert isinstance(running.end(2.0), Cancelled)
+
+
+def test_a_worker_that_is_found_later_is_told_too(front, workers, http, monkeypatch):
+    monkeypatch.setattr(router, "REFRESH_SECONDS_FOR_ABORT", 0.0)
+    monkeypatch.setattr(RouterTransport, "_all_deaf", lambda self: False)
+    new, front.listed = front.listed[:1], front.listed[1:]
+    http.refresh()
+    front.urls[:] = [workers[0].url]
+    workers[0].generate = workers[0].until_aborted
+    running = Running(http)
+    assert workers[0].arrived.wait(5)
+    front.listed = [*front.listed, *new]
+    running.call.cancel()
+    assert running.end() == REPLY
+    assert set(workers[0].aborts) == {running.call.rid}
+
+
+def test_cancelling_never_waits_for_the_router(front, workers, http, monkeypatch):
+    monkeypatch.setattr(router, "REFRESH_SECONDS_FOR_ABORT", 0.0)
+    gate = threading.Event()
+    front.documents["/workers"] = lambda: gate.wait(5) and {"workers": front.listed}
+    for worker in workers:
+        worker.generate = worker.until_aborted
+    running = Running(http)
+    wait_for(lambda: workers[0].requests or workers[1].requests)
+    began = time.monotonic()
+    running.call.cancel()
+    assert time.monotonic() - began < 0.5
+    assert running.end() == REPLY
+    gate.set()
+
+
+# --- what the workers are --------------------------------------------------------------------------------------------
+
+
+def test_workers_that_come_and_go_are_noticed(front, workers, http, serving, monkeypatch):
+    heard = []
+    http.changed = lambda: heard.append(len(http.infos()))
+    http.refresh()
+    assert not heard, "nothing has changed"
+    third = serving(Worker())
+    front.listed.append({"url": third.url, "is_healthy": True})
+    monkeypatch.setattr(router, "REFRESH_SECONDS", 0.0)
+    http.generate({}, Call(key="q"), 5)
+    wait_for(lambda: heard == [3])
+    front.listed[0]["is_healthy"] = False
+    http.refresh()
+    assert heard[-1] == 2
+    assert len(http.workers) == 3, "what it still has can be aborted"
+    del front.listed[0]
+    http.refresh()
+    assert http.workers == [workers[1].url, third.url]
+
+
+def test_a_worker_that_is_starting_is_asked_again(front, http, workers):
+    info = workers[0].documents.pop("/server_info")
+    late = RouterTransport(front.url, "target", "secret")
+    late.refresh()
+    assert len(late.infos()) == 1
+    workers[0].documents["/server_info"] = info
+    late.refresh()
+    assert len(late.infos()) == 2
+    late.close()
+
+
+def test_a_worker_with_another_model_is_not_put_up_with(front, http, serving):
+    front.listed.append({"url": serving(Worker(model="other/model")).url, "is_healthy": True})
+    http.refresh()
+    with pytest.raises(ConfigError, match="different models"):
+        http.generate({}, Call(), 5)
+    del front.listed[-1]
+    http.refresh()
+    assert http.generate({}, Call(), 5) == REPLY
+
+
+def test_documents_are_the_workers(workers, http):
+    assert http.get("/model_info")["model_path"] == MODEL
+    for worker in workers:
+        worker.documents["/flush_cache"] = b"Cache flushed."
+    http.get("/flush_cache")
+    assert all(("/flush_cache", "Bearer secret") in worker.seen for worker in workers)
+    del workers[0].documents["/model_info"]
+    assert http.get("/model_info")["model_path"] == MODEL
+    with pytest.raises(RuntimeRefused, match="404"):
+        http.get("/nothing")
+
+
+def test_what_is_no_router_is_said_so(serving):
+    server = serving(Worker())
+    server.documents["/workers"] = {"path": "/workers"}
+    with pytest.raises(BadReply, match="router"):
+        RouterTransport(server.url, "target").refresh()
+
+
+def connected(url, **keys):
+    fleet = Fleet(Deployment("routed", {"target": Runtime(url=url)}), {"target": url}, {"target": MODEL})
+    fleet.keys.update({name: key for name, key in keys.items() if name == "target"})
+    fleet.worker_keys.update({"target": keys["workers"]} if "workers" in keys else {})
+    return connect(fleet)["target"]
+
+
+def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, workers):
+    backend = connected(front.url)
+    assert isinstance(backend.transport, RouterTransport)
+    assert (backend.slots, backend.holds, backend.context) == (12, 12_000, 2048)
+    assert (backend.seeded, backend.token_layer, backend.simulated) == (True, "", False)
+    assert backend.get_model_name() == MODEL
+
+    front.listed[0]["is_healthy"] = False
+    backend.transport.refresh()
+    assert (backend.slots, backend.holds) == (8, 8_000)
+    front.listed[1]["is_healthy"] = False
+    backend.transport.refresh()
+    assert backend.slots == 8, "what was known stays while nothing is known"
+    backend.shutdown()
+
+
+def test_workers_need_not_be_alike(front, workers):
+    workers[0].documents["/server_info"] |= {"context_length": 1024, "speculative_algorithm": "NGRAM", "device": "cuda"}
+    del workers[1].documents["/server_info"]["internal_states"]
+    backend = connected(front.url)
+    assert (backend.context, backend.token_layer, backend.seeded, backend.slots) == (1024, None, False, None)
+    backend.shutdown()
+
+
+def test_router_and_workers_have_keys_of_their_own(front, workers):
+    front.key, workers[0].key, workers[1].key = "front", "back", "back"
+    backend = connected(front.url, target="front", workers="back")
+    assert backend.slots == 12
+    assert {key for _, key in front.seen} == {"Bearer front"}
+    assert {key for worker in workers for _, key in worker.seen} == {"Bearer back"}
+    assert "back" not in repr(Fleet(Deployment("d", {"target": Runtime(url="http://u")}), worker_keys={"a": "back"}))
+    backend.shutdown()
+
+
+def test_a_router_without_workers_is_down(front):
+    front.listed = []
+    with pytest.raises(RuntimeDown, match="no workers"):
+        connected(front.url)
+
+
+# --- attaching -------------------------------------------------------------------------------------------------------
+
+
+def test_attaching_to_a_router_asks_its_workers(front, workers, monkeypatch):
+    found = attach("target", Runtime(url=front.url + "/"))
+    assert (found.url, found.tokenizer) == (front.url, MODEL)
+    front.key, workers[0].key, workers[1].key = "front", "back", "back"
+    monkeypatch.setenv("FRONT", "front")
+    monkeypatch.setenv("BACK", "back")
+    both = Runtime(url=front.url, api_key_env="FRONT", worker_api_key_env="BACK")
+    found = attach("target", both)
+    assert (found.tokenizer, found.api_key, found.worker_api_key) == (MODEL, "front", "back")
+    assert "back" not in repr(found)
+    with pytest.raises(RuntimeRefused, match="API key"):
+        attach("target", both.replace(worker_api_key_env=""))
+    with pytest.raises(RuntimeRefused, match="API key"):
+        attach("target", Runtime(url=front.url))
+    with pytest.raises(ConfigError, match="worker_api_key_env"):
+        attach("target", both.replace(worker_api_key_env="NO_SUCH"))
+
+
+def test_attaching_looks_for_a_worker_that_answers(front):
+    front.listed.insert(0, {"url": nobody(), "is_healthy": True})
+    assert attach("target", Runtime(url=front.url)).tokenizer == MODEL
+    front.listed = front.listed[:1]
+    with pytest.raises(ConfigError, match="no worker that can be asked") as caught:
+        attach("target", Runtime(url=front.url))
+    assert "'tokenizer'" in caught.value.hint
+    assert attach("target", Runtime(url=front.url, tokenizer=MODEL)).tokenizer == MODEL
+
+
+def test_attaching_to_something_else_that_passes_requests_on(serving):
+    server = serving(Worker())
+    server.documents = {"/workers": b"<html>"}
+    with pytest.raises(ConfigError, match="does not say what it runs"):
+        attach("target", Runtime(url=server.url))
+    assert attach("target", Runtime(url=server.url, tokenizer=MODEL)).tokenizer == MODEL
+
+
+def test_attaching_takes_the_tokenizer_that_is_here(front, workers):
+    workers[0].documents["/model_info"]["tokenizer_path"] = "/not/here"
+    assert attach("target", Runtime(url=front.url)).tokenizer == MODEL
+    workers[1].documents["/model_info"]["tokenizer_path"] = "/not/here/either"
+    with pytest.raises(ConfigError, match="/not/here"):
+        attach("target", Runtime(url=front.url))
+
+
+def test_attaching_to_a_router_that_will_not_do(front, workers):
+    workers[0].documents["/model_info"]["model_path"] = "other/model"
+    with pytest.raises(ConfigError, match="different models"):
+        attach("target", Runtime(url=front.url))
+    front.listed = []
+    with pytest.raises(RuntimeDown, match="no workers"):
+        attach("target", Runtime(url=front.url))
+
+
+def test_a_key_for_workers_needs_a_url():
+    with pytest.raises(ConfigError, match="worker_api_key_env"):
+        Runtime(model="pocket:target", worker_api_key_env="KEY")
