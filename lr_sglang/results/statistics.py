@@ -70,12 +70,16 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
     questions, trials = len(kept), int(tried.sum())
     value = float(good.sum() / tried.sum())
     if (tried == 1).all():
-        low, high = wilson(int(good.sum()), trials) or (None, None)
-        return Estimate(value, low, high, trials, questions)
+        low, high = wilson(int(good.sum()), trials) or (value, value)
+        return _estimate(value, low, high, trials, questions)
     if questions < 2:
         return Estimate(value, None, None, trials, questions)
     low, high = _wilson_of(value, _worth(value, good, tried), questions)
-    return Estimate(value, low, high, trials, questions)
+    return _estimate(value, low, high, trials, questions)
+
+
+def _estimate(value: float, low: float, high: float, samples: int, questions: int) -> Estimate:
+    return Estimate(value, min(low, value), max(high, value), samples, questions)
 
 
 def _worth(value: float, good: Floats, tried: Floats) -> float:
@@ -116,7 +120,7 @@ def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: 
     down, up = t, t
     if questions >= LEAST_BOOTSTRAP and spread > 0:
         down, up = _studentised(table, signs, middle) or (t, t)
-    return Estimate(exp(middle), exp(middle - down * spread), exp(middle + up * spread), samples, questions)
+    return _estimate(exp(middle), exp(middle - down * spread), exp(middle + up * spread), samples, questions)
 
 
 def _influence(table: Floats, sums: Floats, signs: Floats) -> Floats:
@@ -188,9 +192,9 @@ def difference(pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN
     n = questions + 2
     tail = float(stats.norm.cdf(-sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1)))
     low, high = (float(bound) for bound in np.quantile(drawn, [tail, 1 - tail]))
-    low, high = max(-1.0, min(low, value)), min(1.0, max(high, value))
+    low, high = max(-1.0, low), min(1.0, high)
     verdict: Verdict = "kept" if low > -margin else "worse" if high < -margin else "open"
-    return Difference(Estimate(value, low, high, samples, questions), margin, verdict)
+    return Difference(_estimate(value, low, high, samples, questions), margin, verdict)
 
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:

@@ -1,0 +1,253 @@
+"""Records of one or more folders, sorted into what was measured in one way: a task, a mode and its settings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lr_sglang.errors import RecordError
+from lr_sglang.modes import MODES
+from lr_sglang.results import reference
+from lr_sglang.results.record import Record
+from lr_sglang.results.store import RECORDS, RUN, flat, read_records
+
+Pair = tuple[str, int, int]  # question, sample, and which of several of that name
+
+_NEEDED = ("seconds", "tokens", "steps", "branches", "config", "error", "correct", "judged", "accepted")
+_NAMED = re.compile(r"(?P<mode>[\w+]+)(?:@(?P<task>[^=/]+))?=(?P<path>.+)$")
+# What may differ between records that belong together.
+_LOOSE = ("sampling.seed", "mode", "questions", "task", "concurrency")
+# Names of settings in tables.
+_SHORT = {
+    "lookahead.max_step_tokens": "step tokens",
+    "runtimes.target.token_layer.tokens": "sd tokens",
+    "runtimes.draft.token_layer.tokens": "sd tokens of the draft",
+    "runtimes.target.token_layer.algorithm": "token layer",
+}
+ORDER = ("autoregressive", "sd", "lookahead", "lookahead+sd", "lossless")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Records that were made in one way.
+
+    Attributes:
+        settings: the configuration, flat, without what may differ.
+        label: what tells it from others of its task and mode; empty if there is no other.
+        marks: what a reader must know of all its figures: ``simulated``, ``dummy weights``, ``reference``.
+    """
+
+    task: str
+    mode: str
+    concurrency: int
+    settings: dict[str, Any]
+    records: list[Record] = field(repr=False)
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """Mode and label."""
+        return f"{self.mode} ({self.label})" if self.label else self.mode
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return marks(self.records)
+
+    @property
+    def models(self) -> dict[str, str]:
+        """By role."""
+        roles = self.records[0]["config"].get("runtimes") or {}
+        return {role: str(one.get("model", "")) for role, one in roles.items()}
+
+    @property
+    def ended(self) -> list[Record]:
+        """Without those that failed."""
+        return [record for record in self.records if record["error"] is None]
+
+    def by_pair(self) -> dict[Pair, Record]:
+        """Each record under its question and sample; what several folders have comes under 0, 1 and so on."""
+        seen: Counter[tuple[str, int]] = Counter()
+        found = {}
+        for record in self.records:
+            name = record["question_id"], record["sample"]
+            found[*name, seen[name]] = record
+            seen[name] += 1
+        return found
+
+    def value(self, setting: str) -> Any:
+        """A setting by its short name or its own, such as ``depth``."""
+        if setting == "concurrency":
+            return self.concurrency
+        return next((value for key, value in self.settings.items() if short(key) == setting or key == setting), None)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All groups, and remarks on how they were read."""
+
+    groups: list[Group]
+    notes: list[str]
+    folders: list[str]
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(mark for group in self.groups for mark in group.marks))
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(group.task for group in self.groups))
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for group in self.groups for record in group.records]
+
+    def base(self, group: Group, mode: str = "autoregressive") -> Group | None:
+        """What a group is compared with: the same task, target, sampling and concurrency; of several the likest."""
+        alike = [g for g in self.groups if g.mode == mode and g is not group and _comparable(g, group)]
+        wanted = group.settings.items()
+        return max(alike, key=lambda g: sum(item in wanted for item in g.settings.items()), default=None)
+
+
+def marks(records: Iterable[Record]) -> tuple[str, ...]:
+    """What must be said of every figure that these records go into."""
+    found = dict.fromkeys(("simulated", "dummy weights", "reference"), False)
+    for record in records:
+        versions, runtimes = record.get("versions") or {}, record["config"].get("runtimes") or {}
+        found["simulated"] |= versions.get("runtimes") == "simulated"
+        found["reference"] |= versions.get("made_by") == "reference"
+        found["dummy weights"] |= any(str(one.get("model", "")).startswith("dummy:") for one in runtimes.values())
+    return tuple(mark for mark, true in found.items() if true)
+
+
+def read(arguments: Sequence[str | Path]) -> Collection:
+    """Reads folders of runs; several of one task, mode and setting are merged.
+
+    Args:
+        arguments: folders with ``records.jsonl``, folders of such folders, or the reference's. Before one of the
+            latter may stand ``MODE=`` or ``MODE@TASK=``, which its files do not say.
+
+    Raises:
+        RecordError: nothing is there, or something that is no record.
+    """
+    records: list[tuple[Record, int]] = []
+    notes: list[str] = []
+    folders: list[str] = []
+    for argument in arguments:
+        path, mode, task = _argument(str(argument))
+        for folder in _folders(path):
+            found, about = _read(folder, mode, task, notes)
+            records += [(record, about) for record in found]
+            folders.append(str(folder))
+    if not records:
+        raise RecordError("there is no record yet", hint="lr-sglang run or bench makes some")
+    groups: dict[str, Group] = {}
+    for record, about in records:
+        group = _group_of(record, about)
+        name = json.dumps([group.task, group.mode, group.concurrency, group.settings], sort_keys=True)
+        groups.setdefault(name, group).records.append(record)
+    return Collection(_labelled(list(groups.values())), notes, folders)
+
+
+def _argument(text: str) -> tuple[Path, str, str]:
+    named = _NAMED.match(text)
+    if named is None or Path(text).exists():
+        return Path(text).expanduser(), "", ""
+    if named["mode"] not in MODES:
+        raise RecordError(f"{text}: there is no mode {named['mode']!r}", hint=f"one of {', '.join(MODES)}")
+    return Path(named["path"]).expanduser(), named["mode"], named["task"] or ""
+
+
+def _folders(path: Path) -> list[Path]:
+    if path.is_file() or (path / RECORDS).exists() or (path.is_dir() and reference.is_reference(path)):
+        return [path]
+    if not path.is_dir():
+        raise RecordError(f"{path}: there is no such folder", hint=f"give the folder of a run, which has {RECORDS}")
+    below = sorted(p for p in path.iterdir() if p.is_dir() and ((p / RECORDS).exists() or reference.is_reference(p)))
+    if not below:
+        raise RecordError(f"{path}: there are no records in it", hint=f"give the folder of a run, which has {RECORDS}")
+    return below
+
+
+def _read(folder: Path, mode: str, task: str, notes: list[str]) -> tuple[list[Record], int]:
+    """The records of a folder, each once, and how many answers were made at a time."""
+    path = folder if folder.is_file() else folder / RECORDS
+    if not path.exists():
+        return reference.read(folder, mode, task), 1
+    if mode:
+        raise RecordError(f"{folder}: its records say which mode they are of", hint=f"leave out {mode}=")
+    try:
+        records, whole = read_records(path)
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+    if cut := path.stat().st_size - whole:
+        notes.append(f"{path}: its last line is cut off ({cut} bytes); the run may be at work, or was killed")
+    for number, record in enumerate(records, 1):
+        if missing := [name for name in _NEEDED if name not in record]:
+            raise RecordError(f"{path}, line {number}: this record has no {', '.join(missing)}")
+    once = {(r["question_id"], r["sample"], r["mode"], json.dumps(r["config"], sort_keys=True)): r for r in records}
+    return list(once.values()), _concurrency(path.parent / RUN)
+
+
+def _concurrency(path: Path) -> int:
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8")).get("concurrency") or 1)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return 1
+
+
+def _group_of(record: Record, concurrency: int) -> Group:
+    """The group that a record belongs to, empty."""
+    config = record["config"]
+    task = str(record.get("task") or config.get("task") or config.get("questions") or "questions")
+    at_once = record.get("concurrency") or config.get("concurrency") or concurrency
+    settings = {key: value for key, value in flat(config) if key not in _LOOSE}
+    return Group(Path(task).stem if "/" in task else task, record["mode"], int(at_once), settings, [])
+
+
+def _labelled(groups: list[Group]) -> list[Group]:
+    """Groups in the order of tables, each with what tells it from its like."""
+    like: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for group in groups:
+        like[group.task, group.mode].append(group)
+    made = []
+    for alike in like.values():
+        keys = {key for group in alike for key in group.settings}
+        differing = sorted(k for k in keys if len({json.dumps(g.settings.get(k)) for g in alike}) > 1)
+        many = len({group.concurrency for group in alike}) > 1
+        for group in alike:
+            words = [f"{short(key)} {_said(group.settings.get(key))}" for key in differing]
+            words += [f"{group.concurrency} at once"] if many else []
+            made.append(replace(group, label=", ".join(dict.fromkeys(words))))
+    tasks = list(dict.fromkeys(group.task for group in groups))
+    rank = {mode: number for number, mode in enumerate(ORDER)}
+    return sorted(made, key=lambda g: (tasks.index(g.task), rank.get(g.mode, len(rank)), _numbers(g), g.concurrency))
+
+
+def _numbers(group: Group) -> list[tuple[str, float]]:
+    """Settings that are numbers, so that a sweep comes in its order."""
+    values = {key: value for key, value in group.settings.items() if not isinstance(value, bool)}
+    return sorted((key, float(value)) for key, value in values.items() if isinstance(value, (int, float)))
+
+
+def short(key: str) -> str:
+    """The name of a setting in tables."""
+    return _SHORT.get(key, key.removeprefix("lookahead.").removeprefix("sampling.").replace("_", " "))
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _comparable(one: Group, other: Group) -> bool:
+    same = all(
+        one.settings.get(key) == other.settings.get(key)
+        for key in {*one.settings, *other.settings}
+        if key.startswith(("sampling.", "limits."))
+    )
+    models = one.models.get("target") == other.models.get("target")
+    return same and models and (one.task, one.concurrency) == (other.task, other.concurrency)

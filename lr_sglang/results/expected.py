@@ -1,0 +1,71 @@
+"""What the formulas expect of a run, from its measured alpha, c1 and verdicts, and what takes it from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lr_sglang.config import Schedule
+from lr_sglang.errors import ConfigError
+from lr_sglang.results.collection import Collection, Group
+from lr_sglang.theory import Case, Measured
+from lr_sglang.theory import measure as measure_theory
+from lr_sglang.theory.judged import MAX_STEPS
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Speed-ups in tokens per second, each with one thing more than the one before.
+
+    Attributes:
+        paper: S1 or S2 (async), f_sync: steps of equal cost, a verdict that takes no time, endless answers.
+        judge: with verdicts that take what they took.
+        ends: with answers as long as these.
+        slowdown: with target steps as slow beside each other as they were; all that the formulas know.
+        measured: what it was; the rest is in no formula (uneven steps, late drafts, prefill, queueing, controller).
+    """
+
+    paper: float
+    judge: float
+    ends: float
+    slowdown: float | None
+    measured: float | None
+    c1: float
+    alpha: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return dict(vars(self))
+
+
+def expected(collection: Collection, group: Group) -> Expected | None:
+    """Of a group that looks ahead; None where there is nothing to measure from, or drafting is no faster."""
+    if not group.records[0]["config"].get("lookahead"):
+        return None
+    measured = _measure(collection, group)
+    if measured is None or not measured.c1 < 1:
+        return None
+    schedule: Schedule = "sync" if measured.schedule == "sync" else "async"
+    alpha, c1, judge = measured.alpha, measured.c1, measured.judge
+    steps = min(measured.steps, MAX_STEPS)
+    slower = measured.slowdown
+    return Expected(
+        paper=Case(alpha, c1).speedup(schedule, measured.depth),
+        judge=Case(alpha, c1, judge).speedup(schedule, measured.depth),
+        ends=Case(alpha, c1, judge, steps=steps).speedup(schedule, measured.depth),
+        slowdown=Case(alpha, c1, judge, slower, steps=steps).speedup(schedule, measured.depth) if slower else None,
+        measured=measured.speedup,
+        c1=c1,
+        alpha=alpha,
+    )
+
+
+def _measure(collection: Collection, group: Group) -> Measured | None:
+    """With the group's base beside it: that of the same token layer, if there is one."""
+    bases = {"lookahead": ("autoregressive",), "lookahead+sd": ("sd",), "lossless": ("autoregressive", "sd")}
+    found = [collection.base(group, mode) for mode in bases.get(group.mode, ())]
+    base = next((one for one in found if one is not None), None)
+    try:
+        return measure_theory([*group.records, *(base.records if base else ())], group.mode)
+    except (ConfigError, ZeroDivisionError):
+        return None

@@ -1,0 +1,100 @@
+"""Result folders of the paper's own code, as records: a JSON file a question, ``PREFIX_DATE_TIME_NUMBER/0.json``.
+
+They hold an answer, its time and its tokens, but no steps, no model names and no mode.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from lr_sglang.errors import RecordError
+from lr_sglang.results.record import SCHEMA, Record
+from lr_sglang.tasks.boxed import boxed, correct
+
+MODE = "unknown"
+_FOLDER = re.compile(r"(?P<prefix>.*)_\d{8}_\d{6}_\d+$")
+_FILE = re.compile(r"\d+\.json$")
+_NEEDED = ("question", "generation_text", "time_taken")
+
+
+def is_reference(folder: Path) -> bool:
+    """Whether a folder looks like one of theirs."""
+    return folder.is_dir() and any(_FILE.match(path.name) for path in folder.iterdir())
+
+
+def read(folder: Path, mode: str = "", task: str = "") -> list[Record]:
+    """Its records, in the order of the questions.
+
+    Args:
+        mode: which it was run in; their files do not say.
+        task: what it is called here; left out, the folder's prefix.
+
+    Raises:
+        RecordError: a file is no JSON object, or lacks what every one of theirs has.
+    """
+    named = _FOLDER.match(folder.name)
+    task = task or (named["prefix"] if named else folder.name)
+    files = sorted((path for path in folder.iterdir() if _FILE.match(path.name)), key=lambda path: int(path.stem))
+    return [_record(path, mode or MODE, task) for path in files]
+
+
+def _record(path: Path, mode: str, task: str) -> Record:
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: this is no JSON file", hint="cut off as it was written? delete it") from error
+    missing = [name for name in _NEEDED if not isinstance(table, dict) or name not in table]
+    if missing:
+        raise RecordError(f"{path}: no result of the reference: it has no {', '.join(missing)}")
+    try:
+        seconds, tokens = float(table["time_taken"]), _tokens(table)
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{path}: time_taken or speed is no number") from error
+    text, gold = str(table["generation_text"]), table.get("gold")
+    answer = boxed(text)
+    config = table.get("target_config") if isinstance(table.get("target_config"), dict) else {}
+    draft = table.get("draft_config") if isinstance(table.get("draft_config"), dict) else {}
+    return {
+        "schema": SCHEMA,
+        "question_id": str(table.get("question_id", path.stem)),
+        "sample": 0,
+        "mode": mode,
+        "question": str(table["question"]),
+        "gold": None if gold is None else str(gold),
+        "text": text,
+        "answer": answer,
+        "correct": correct(answer, None if gold is None else str(gold)),
+        "error": None,
+        "finish": "",
+        "seconds": seconds,
+        "judged": 0,
+        "accepted": 0,
+        "alpha": None,
+        "cycles": 0,
+        "tokens": {"used": tokens, "generated": tokens, "wasted": 0},
+        "failures": {},
+        "steps": [],
+        "branches": [],
+        "config": {"questions": task, "runtimes": _runtimes(config, draft), "sampling": _sampling(config)},
+        "versions": {"made_by": "reference"},
+    }
+
+
+def _tokens(table: dict[str, Any]) -> int:
+    ids = table.get("generation_tokens")
+    if isinstance(ids, list):
+        return len(ids)
+    return int(ids) if ids is not None else round(float(table.get("speed") or 0) * float(table["time_taken"]))
+
+
+def _runtimes(target: dict[str, Any], draft: dict[str, Any]) -> dict[str, Any]:
+    """Families at most; the target's configuration names the judge."""
+    names = {"target": target.get("name"), "draft": draft.get("name"), "judge": target.get("judge_model")}
+    return {role: {"model": str(name)} for role, name in names.items() if name}
+
+
+def _sampling(config: dict[str, Any]) -> dict[str, Any]:
+    return {name: config[name] for name in ("temperature", "top_p", "top_k") if name in config}
