@@ -86,7 +86,7 @@ class Runner:
         for mode in dict.fromkeys(item.mode for item in work):
             self._check_layer(MODES[mode])
         judges = {mode: self._verifier(MODES[mode]) for mode in dict.fromkeys(item.mode for item in work)}
-        _keep_what_is_imported()
+        keep_what_is_imported()
         todo = deque(work)
         ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
 
@@ -150,12 +150,6 @@ class Runner:
             )
         return verifiers.make(mode.lookahead(self.settings.lookahead).verifier, self.roles, self.settings.judge_prompt)
 
-    def _slots(self) -> dict[str, int]:
-        """Each answer's share of what the runtimes run at a time, so that no branch waits there unseen."""
-        look = self.settings.lookahead
-        shares = {r: policy.share(b.slots, b.holds, look, self.concurrency) for r, b in self.roles.items()}
-        return {role: slots for role, slots in shares.items() if slots is not None}
-
     def _wait(self, ended: queue.SimpleQueue[Record | BaseException], idle: Callable[[], None]) -> Any:
         while True:
             with suppress(queue.Empty):
@@ -173,7 +167,7 @@ class Runner:
             fast=verifiers.fast(look, self.roles) if verifier else None,
             question=item.question.id,
             sample=item.sample,
-            slots=self._slots(),
+            slots=slots(self.roles, settings.lookahead, self.concurrency),
             experience=self._experience,
             on_step=(lambda step: tell(item, step)) if tell else None,
         )
@@ -199,8 +193,18 @@ class Runner:
         return record.make(item.question, item.mode, job, *about)
 
 
+def slots(roles: Mapping[str, RuntimeBackend], look: Lookahead, answers: int) -> dict[str, int]:
+    """One answer's share of what each role's runtime runs at a time, so that no branch waits there unseen.
+
+    Args:
+        answers: how many there are at a time.
+    """
+    shares = {role: policy.share(backend.slots, backend.holds, look, answers) for role, backend in roles.items()}
+    return {role: share for role, share in shares.items() if share is not None}
+
+
 @cache
-def _keep_what_is_imported() -> None:
+def keep_what_is_imported() -> None:
     """SGLang brings a million objects, and looking through them for garbage stops every answer for half a second.
 
     Once is enough: what comes later is looked through as ever.

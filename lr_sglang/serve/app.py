@@ -1,0 +1,200 @@
+"""The endpoint as an application: its routes, and errors in OpenAI's form whatever goes wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.responses import FileResponse, JSONResponse
+
+from lr_sglang import __version__
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.serve.engine import Engine
+from lr_sglang.serve.errors import Refusal, refusal_of, too_large, unknown_model
+from lr_sglang.serve.guard import Guard, response_of
+from lr_sglang.serve.health import Health
+from lr_sglang.serve.keys import Keys
+from lr_sglang.serve.logs import log
+from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
+from lr_sglang.serve.order import order_of
+from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
+from lr_sglang.serve.reading import StrictRoute, message_of
+from lr_sglang.serve.replies import Reply
+from lr_sglang.serve.schema import ANSWERS, ERRORS, described
+from lr_sglang.serve.settings import Service
+from lr_sglang.serve.streaming import EventStream, begun, unless_gone
+
+PAGE = Path(__file__).parent / "page"
+
+
+def create_app(roles: Mapping[str, RuntimeBackend], service: Service, keys: Keys | None = None) -> FastAPI:
+    """The application over runtimes that are ready. ``app.state.engine`` makes its answers.
+
+    Args:
+        roles: backends by role; from now on their transports are watched.
+
+    Raises:
+        ConfigError: a verifier lacks its runtime.
+    """
+    metrics = Metrics()
+    health = Health(roles, service, _changed)
+    engine = Engine(roles, service, metrics, health)
+
+    @asynccontextmanager
+    async def living(app: FastAPI) -> AsyncIterator[None]:
+        health.start()
+        try:
+            yield
+        finally:
+            engine.stop()
+            engine.shutdown()
+            health.stop()
+
+    app = FastAPI(title="lr-sglang", version=__version__, docs_url=None, redoc_url=None, lifespan=living)
+    app.state.engine, app.state.health, app.state.metrics = engine, health, metrics
+    app.include_router(_answers(engine, service))
+    app.include_router(_state(engine, health, metrics))
+    _page(app)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(StarletteHTTPException, _refused)
+    app.add_exception_handler(Refusal, _refused)
+    app.add_middleware(Guard, service=service, keys=keys or Keys(), metrics=metrics)
+    app.openapi = described(app, service)  # type: ignore[method-assign]
+    return app
+
+
+def _answers(engine: Engine, service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1", route_class=StrictRoute)
+
+    @router.post("/chat/completions", responses=ANSWERS)
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        """Answers a conversation."""
+        return await _respond(engine, service, body, request)
+
+    @router.post("/completions", responses=ANSWERS)
+    async def complete(body: CompletionRequest, request: Request) -> Response:
+        """Goes on with a raw prompt."""
+        return await _respond(engine, service, body, request)
+
+    about = {"id": service.model, "object": "model", "created": 0, "owned_by": "lr-sglang"}
+    allowed = {
+        "modes": service.modes,
+        "verifiers": service.verifiers,
+        "depth": service.lookahead.depth,
+        "width": service.lookahead.width,
+        "max_depth": service.deepest,
+        "max_width": service.widest,
+    }
+
+    @router.get("/models", responses={401: ERRORS[401]})
+    async def models() -> dict[str, Any]:
+        """The one model that is served, and what its requests may ask for."""
+        return {"object": "list", "data": [{**about, "lookahead": allowed}]}
+
+    @router.get("/models/{model:path}", responses={401: ERRORS[401], 404: ERRORS[404]})
+    async def model(model: str) -> dict[str, Any]:
+        """One model."""
+        if model != service.model:
+            raise unknown_model(model, service.model)
+        return {**about, "lookahead": allowed}
+
+    return router
+
+
+async def _respond(
+    engine: Engine, service: Service, body: ChatRequest | CompletionRequest, request: Request
+) -> Response:
+    about = request.scope["state"]["about"]
+    try:
+        order = order_of(body, service)
+        about["mode"], about["stream"] = order.mode.name, order.stream
+        reply = Reply(order, service.model, about["id"], about)
+        items = engine.answer(order)
+        if order.stream:
+            return EventStream(await begun(request.receive, reply.chunks(items)))
+        async with aclosing(items):  # type: ignore[type-var]
+            return JSONResponse(await unless_gone(request.receive, reply.whole(items)))
+    except Refusal as error:
+        if error.status in (429, 503):
+            engine.metrics.refused.labels(error.code or "").inc()
+        raise
+
+
+def _state(engine: Engine, health: Health, metrics: Metrics) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/health")
+    async def alive() -> dict[str, str]:
+        """Whether the endpoint itself is alive."""
+        return {"status": "ok"}
+
+    @router.get("/ready", responses={503: {"description": "The target is down, or the endpoint is shutting down."}})
+    async def ready() -> Response:
+        """Whether requests can be answered, and which runtimes are well."""
+        state = "draining" if engine.admission.closed else health.state
+        told = {"status": state, "roles": health.report()}
+        return JSONResponse(told, 503 if state in ("down", "draining") else 200)
+
+    @router.get("/metrics", responses={401: ERRORS[401], 200: {"content": {"text/plain": {}}}})
+    async def exposed() -> Response:
+        """What the endpoint counts, for Prometheus."""
+        return Response(metrics.exposed(), media_type=CONTENT_TYPE)
+
+    return router
+
+
+def _page(app: FastAPI) -> None:
+    """Every file of the page by its own name, so that no route is hidden by it."""
+    for path in sorted(PAGE.rglob("*")) if PAGE.is_dir() else ():
+        if path.is_file() and not path.name.startswith((".", "_")) and path.suffix not in (".py", ".md"):
+            name = path.relative_to(PAGE).as_posix()
+            for route in [f"/page/{name}"] + (["/"] if name == "index.html" else []):
+                app.add_api_route(route, _file(path), methods=["GET"], include_in_schema=False)
+
+
+def _file(path: Path) -> Any:
+    policy = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'; img-src 'self' data:"
+    headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+
+    async def file() -> Response:
+        return FileResponse(path, headers={**headers, "Cache-Control": "no-cache"})
+
+    return file
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    message, param = message_of(error.errors())
+    return response_of(Refusal(400, message, param=param))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, StarletteHTTPException):
+        if error.status_code == 413:
+            service: Service = request.app.state.engine.service
+            return response_of(too_large(service.max_body_bytes))
+        response = response_of(Refusal(error.status_code, _said(error, request)))
+        response.headers.update(error.headers or {})
+        return response
+    refusal = refusal_of(error)
+    request.scope["state"]["about"]["error"] = refusal.code or refusal.kind
+    return response_of(refusal)
+
+
+def _said(error: StarletteHTTPException, request: Request) -> str:
+    if error.status_code == 404:
+        return "There is no such route; /v1/chat/completions, /v1/completions and /v1/models are there"
+    if error.status_code == 405:
+        return f"This route does not take {request.method}"
+    return str(error.detail)
+
+
+def _changed(role: str, reason: str) -> None:
+    """A runtime went down, or came back; in its watch's thread."""
+    log("runtime down" if reason else "runtime back", logging.WARNING, role=role, reason=reason)

@@ -1,0 +1,211 @@
+"""Makes answers: admits requests, runs each one's program in a thread, and hands its pieces to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from lr_sglang import policy, verifiers
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.dsl import Verifier
+from lr_sglang.errors import Cancelled
+from lr_sglang.events import Event
+from lr_sglang.job import Job
+from lr_sglang.modes import MODES
+from lr_sglang.runner import keep_what_is_imported, slots
+from lr_sglang.serve.admission import Admission
+from lr_sglang.serve.errors import out_of_time, refusal_of, stopping, target_down
+from lr_sglang.serve.health import Health
+from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.order import Order
+from lr_sglang.serve.program import answer_request
+from lr_sglang.serve.prompt import Prompt, prepare
+from lr_sglang.serve.settings import Service
+from lr_sglang.serve.summary import Summary, summarise
+from lr_sglang.serve.text import Delivery, Piece, Reasoning
+from lr_sglang.trace import StepRecord
+
+STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
+
+Item = Piece | Event | Summary
+
+
+@dataclass(eq=False)
+class _Answer:
+    """One answer in the making."""
+
+    job: Job
+    delivery: Delivery
+    ready: asyncio.Queue[Item | BaseException]
+    began: float
+    stopping: bool = False
+    done: bool = False
+
+
+class Engine:
+    """Everything behind the routes. Its methods belong to the event loop; programs run in its threads.
+
+    Args:
+        roles: backends that are ready.
+        service: what the operator allows.
+
+    Raises:
+        ConfigError: a verifier lacks its runtime, or a mode its draft.
+    """
+
+    def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service, metrics: Metrics, health: Health) -> None:
+        self.roles, self.service, self.metrics, self.health = roles, service, metrics, health
+        self.admission = Admission(service.concurrency, service.queue)
+        ahead = any(MODES[mode].ahead for mode in service.modes)
+        names = dict.fromkeys((*service.verifiers, "exact")) if ahead else {}
+        self._verifiers: dict[str, Verifier] = {n: verifiers.make(n, roles, service.judge_prompt) for n in names}
+        self._experience = policy.Experience()
+        self._threads = ThreadPoolExecutor(service.concurrency, thread_name_prefix="lr-answer")
+        self._running: set[_Answer] = set()
+        metrics.watch(metrics.running, lambda: len(self._running))
+        metrics.watch(metrics.waiting, lambda: self.admission.waiting)
+        for role, watch in health.watches.items():
+            metrics.watch(metrics.up, watch.up, role=role)
+            metrics.watch(metrics.branches, watch.gate.running, role=role)
+            metrics.watch(metrics.degraded_seconds, watch.total, role=role)
+        keep_what_is_imported()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no answer is being made."""
+        return not self._running
+
+    async def answer(self, order: Order) -> AsyncIterator[Item]:
+        """The pieces of an answer as they come, events if they are wanted, and at the end the summary.
+
+        Leaving it, by a failure or by ``aclose``, stops the answer on every runtime at once.
+
+        Raises:
+            Refusal: the request cannot be answered, or not to its end.
+        """
+        asked = time.monotonic()
+        deadline = asyncio.get_running_loop().time() + self.service.timeout
+        if self.health.watches["target"].down:
+            raise target_down()
+        try:
+            async with asyncio.timeout_at(deadline):
+                prompt = await asyncio.to_thread(prepare, order, self.roles["target"], self.service)
+                await self.admission.enter()
+            answer = self._begin(order, prompt)
+            try:
+                waited, first = time.monotonic(), True
+                while True:
+                    async with asyncio.timeout_at(deadline):
+                        item = await answer.ready.get()
+                    if isinstance(item, BaseException):
+                        raise refusal_of(item) from item
+                    if isinstance(item, Piece):
+                        now = time.monotonic()
+                        (self.metrics.first_step if first else self.metrics.step).observe(
+                            now - (asked if first else waited)
+                        )
+                        waited, first = now, False
+                    yield item
+                    if isinstance(item, Summary):
+                        self.metrics.seconds.observe(time.monotonic() - asked)
+                        return
+            finally:
+                self._stop(answer)
+        except TimeoutError:
+            raise out_of_time(self.service.timeout) from None
+
+    def close(self) -> None:
+        """Admits nobody any more; what is running goes on."""
+        self.admission.close()
+
+    def stop(self) -> None:
+        """Stops what is running, too."""
+        self.close()
+        for answer in list(self._running):
+            answer.ready.put_nowait(stopping())
+            self._stop(answer)
+
+    def shutdown(self) -> None:
+        """Lets the threads go; after ``stop``."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, order: Order, prompt: Prompt) -> _Answer:
+        """Starts the program of an answer that has been admitted."""
+        loop = asyncio.get_running_loop()
+        answer = _Answer(self._job(order), _delivery(order, prompt, self.service), asyncio.Queue(), time.monotonic())
+
+        def put(item: Item) -> None:
+            loop.call_soon_threadsafe(answer.ready.put_nowait, item)
+
+        answer.job.on_step = self._teller(answer, put)
+        if order.trace:
+            answer.job.on_event = put
+        self._running.add(answer)
+        future = loop.run_in_executor(self._threads, self._make, order, prompt, answer)
+        future.add_done_callback(lambda done: self._ended(order, answer, done))
+        return answer
+
+    def _make(self, order: Order, prompt: Prompt, answer: _Answer) -> None:
+        """In a thread: the program, to its end."""
+        try:
+            answer_request.run(prompt.asked, answer.job, order.mode.ahead, backend=self.roles["target"])
+        except Cancelled:
+            if not answer.delivery.stopped:
+                raise
+
+    def _ended(self, order: Order, answer: _Answer, done: asyncio.Future[None]) -> None:
+        """In the event loop, once the runtimes are rid of the answer: its place is free."""
+        answer.done = True
+        self._running.discard(answer)
+        self.admission.leave(time.monotonic() - answer.began)
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        for piece in answer.delivery.rest() if error is None else []:
+            answer.ready.put_nowait(piece)
+        delivered = answer.delivery.tokens
+        self.metrics.ended(answer.job.record, delivered)
+        answer.ready.put_nowait(summarise(order, answer.job.record, answer.delivery) if error is None else error)
+
+    def _job(self, order: Order) -> Job:
+        verifier = self._verifiers[order.lookahead.verifier] if order.mode.ahead else None
+        return Job(
+            lookahead=order.lookahead,
+            sampling=order.sampling,
+            limits=order.limits,
+            verifier=verifier,
+            fast=verifiers.fast(order.lookahead, self.roles) if verifier else None,
+            slots=slots(self.roles, order.lookahead, self.service.concurrency),
+            experience=self._experience,
+        )
+
+    def _teller(self, answer: _Answer, put: Callable[[Piece], Any]) -> Callable[[StepRecord], None]:
+        """Hears of each step as it is kept, in the program's thread."""
+        job, known = answer.job, 0
+
+        def tell(step: StepRecord) -> None:
+            nonlocal known
+            if answer.stopping:
+                raise Cancelled("stopped")
+            ids, known = job.record.ids[known:], len(job.record.ids)
+            for piece in answer.delivery.add(ids):
+                put(piece)
+            if answer.delivery.stopped:
+                raise Cancelled("a stop string was written")
+
+        return tell
+
+    def _stop(self, answer: _Answer) -> None:
+        """Again and again, until it has ended."""
+        answer.stopping = True
+        if not answer.done:
+            answer.job.stop()
+            asyncio.get_running_loop().call_later(STOP_AGAIN, self._stop, answer)
+
+
+def _delivery(order: Order, prompt: Prompt, service: Service) -> Delivery:
+    inside = prompt.thinks or service.reasoning == "on"
+    reasoning = Reasoning(inside, split=order.chat and service.reasoning != "off")
+    return Delivery(prompt.decode, order.stops, reasoning)

@@ -1,0 +1,121 @@
+"""A runtime's transport with a gate in front: shut while the runtime is down, so that nobody waits for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from lr_sglang.errors import BadReply, Cancelled, LookaheadError, RuntimeDown, RuntimeRefused, RuntimeTimeout
+from lr_sglang.transport import Call, HttpTransport, Transport
+
+
+class RuntimeAway(RuntimeDown):
+    """A runtime that is known to be down. Whoever asks need not rest: the gate opens when it is back."""
+
+    retryable = False
+
+
+class Gate:
+    """Counts what becomes of a runtime's requests, and lets none through while it is shut. A ``Transport``.
+
+    Attributes:
+        shut: why it is; empty when it is open.
+        failures: in a row; ``answered`` is when the last request went well.
+        alarm: set when a request could not reach the runtime.
+    """
+
+    def __init__(self, inner: Transport, role: str) -> None:
+        self.inner, self.role = inner, role
+        self.shut = ""
+        self.failures, self.answered = 0, time.monotonic()
+        self.alarm = threading.Event()
+        self._lock = threading.Lock()
+        self._calls: dict[Call, float] = {}
+        self._kicked: set[Call] = set()
+
+    def generate(self, payload: dict[str, Any], call: Call, timeout: float) -> dict[str, Any]:
+        """As ``Transport.generate``.
+
+        Raises:
+            RuntimeAway: the gate is shut, or was shut while the runtime did not answer.
+        """
+        if self.shut:
+            raise self._away()
+        with self._lock:
+            self._calls[call] = time.monotonic()
+        try:
+            reply = self.inner.generate(payload, call, timeout)
+            self._note(isinstance(reply, Mapping) and "meta_info" in reply)
+        except (RuntimeDown, RuntimeTimeout) as error:
+            self._note(False)
+            self.alarm.set()
+            if call in self._kicked:
+                raise self._away() from error
+            raise
+        except Cancelled:
+            if call in self._kicked:
+                raise self._away() from None
+            raise
+        except (RuntimeRefused, BadReply):
+            self._note(False)
+            raise
+        finally:
+            with self._lock:
+                del self._calls[call]
+                kicked = call in self._kicked
+                self._kicked.discard(call)
+        if kicked:
+            raise self._away()
+        return reply
+
+    def probe(self, path: str, timeout: float) -> None:
+        """Asks whether the runtime is well.
+
+        Raises:
+            LookaheadError: it is not.
+        """
+        try:
+            if isinstance(self.inner, HttpTransport):
+                self.inner.get(path, timeout)
+            else:
+                self.inner.get(path)
+        except BadReply:
+            return  # in words, not in JSON
+        except RuntimeRefused as error:
+            if ": 404 " not in error.message:
+                raise
+
+    def running(self) -> int:
+        """Requests that have not been answered."""
+        return len(self._calls)
+
+    def kick(self, older: float = 0.0) -> int:
+        """Gives up the requests that have taken longer than so many seconds; says how many there were."""
+        now = time.monotonic()
+        with self._lock:
+            stuck = [call for call, began in self._calls.items() if now - began >= older]
+            self._kicked.update(stuck)
+        for call in stuck:
+            call.cancel()
+            call.hang_up()  # again each time: the first may have come before there was a connection
+        return len(stuck)
+
+    def get(self, path: str) -> dict[str, Any]:
+        return self.inner.get(path)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def _note(self, well: bool) -> None:
+        if well:
+            self.failures, self.answered = 0, time.monotonic()
+        else:
+            self.failures += 1
+
+    def _away(self) -> LookaheadError:
+        return RuntimeAway(self.shut or "it did not answer in time", role=self.role)

@@ -1,0 +1,116 @@
+"""What every request passes, before anything of it is read: its id, its key, its size; and what is logged of it."""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+import uuid
+from typing import Any
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lr_sglang.serve.errors import Refusal, refusal_of, too_large, unauthorized
+from lr_sglang.serve.keys import Keys
+from lr_sglang.serve.logs import log
+from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.settings import Service
+from lr_sglang.serve.streaming import Disconnected
+
+_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+# A body that is too large is read to its end and forgotten, up to here: a client that is still sending hears no answer.
+PATIENCE_BYTES = 2**26
+CLIENT_GONE = 499  # nginx's, for a response that nobody gets
+
+
+class Guard:
+    """ASGI middleware around everything."""
+
+    def __init__(self, app: ASGIApp, service: Service, keys: Keys, metrics: Metrics) -> None:
+        self.app, self.service, self.keys, self.metrics = app, service, keys, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        about: dict[str, Any] = {"id": given if _ID.fullmatch(given) else uuid.uuid4().hex}
+        scope.setdefault("state", {})["about"] = about
+        began, status = time.monotonic(), 0
+
+        async def tell(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = about["id"]
+            await send(message)
+
+        try:
+            refusal = self._refusal(scope)
+            if refusal is None:
+                await self.app(scope, self._limited(receive), tell)
+            else:
+                await _drop(receive)
+                await response_of(refusal)(scope, receive, tell)
+        except Disconnected:
+            self.metrics.disconnects.inc()
+            about["error"], status = "disconnected", CLIENT_GONE
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client hears of it in the documented form
+            about["error"], about["where"] = type(error).__name__, _where(error)
+            if not status:
+                await response_of(refusal_of(error))(scope, receive, tell)
+        finally:
+            self._note(scope, about, status, time.monotonic() - began)
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        headers, path = Headers(scope=scope), scope["path"]
+        locked = path.startswith("/v1/") or (path == "/metrics" and not self.service.metrics_are_open)
+        if locked and not self.keys.open_to(headers.get("authorization", "")):
+            return unauthorized()
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > self.service.max_body_bytes:
+            return too_large(self.service.max_body_bytes)
+        return None
+
+    def _limited(self, receive: Receive) -> Receive:
+        """A body of unknown length is counted as it comes."""
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.service.max_body_bytes:
+                await _drop(receive, size)
+                raise HTTPException(413)
+            return message
+
+        return counted
+
+    def _note(self, scope: Scope, about: dict[str, Any], status: int, seconds: float) -> None:
+        path = getattr(scope.get("route"), "path", "")
+        self.metrics.requests.labels(path or "other", str(status), about.get("mode", "")).inc()
+        log("request", method=scope["method"], route=path or "other", status=status, seconds=round(seconds, 4), **about)
+
+
+def response_of(refusal: Refusal) -> JSONResponse:
+    """The response for an error."""
+    return JSONResponse(refusal.body(), refusal.status, refusal.headers())
+
+
+async def _drop(receive: Receive, size: int = 0) -> None:
+    """Reads the rest of a body and forgets it."""
+    while size < PATIENCE_BYTES:
+        message = await receive()
+        size += len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return
+
+
+def _where(error: BaseException) -> str:
+    """The line that raised it; a message could hold what the user wrote."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""

@@ -1,0 +1,178 @@
+"""Which runtimes are well: watched by probes and by what becomes of the answers' own requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from lr_sglang import verifier_names
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.errors import LookaheadError, RuntimeTimeout
+from lr_sglang.serve.gate import Gate
+from lr_sglang.serve.settings import Service
+
+LOOK_SECONDS = 1.0
+PROBE_SECONDS = 2.0
+GENERATE_SECONDS = 5.0
+LATE_PROBES = 2  # in a row: a busy server can be late once
+FAILURES = 3  # of requests, in a row
+LONGEST_REST = 15.0
+
+Changed = Callable[[str, str], None]
+State = Literal["ready", "degraded", "down"]
+
+
+class Watch:
+    """One role's runtime, in a thread of its own, so that one that hangs holds up no other.
+
+    Args:
+        stall: seconds that a request may take; for the target they count only once it does not answer probes either,
+            for a long prompt can take as long.
+        changed: told when the runtime goes down (with the reason) and when it is back (with an empty one).
+
+    Attributes:
+        down: why it is; empty when it is well.
+        since: when that began, in seconds of the monotonic clock.
+    """
+
+    def __init__(self, role: str, gate: Gate, stall: float, changed: Changed) -> None:
+        self.role, self.gate, self.stall, self._changed = role, gate, stall, changed
+        self.down, self.since, self.seconds_down = "", time.monotonic(), 0.0
+        self._late, self._rest, self._again = 0, LOOK_SECONDS, 0.0
+        self._looked = time.monotonic()
+
+    def up(self) -> float:
+        """1 if it is well, else 0."""
+        return float(not self.down)
+
+    def total(self) -> float:
+        """Seconds that it has been down, in all."""
+        return self.seconds_down
+
+    def look(self) -> None:
+        """One look."""
+        now = time.monotonic()
+        if self.down:
+            self.seconds_down += now - max(self._looked, self.since)
+            self._look_whether_back(now)
+        else:
+            self._look_whether_well(now)
+        self._looked = now
+
+    def _look_whether_well(self, now: float) -> None:
+        stuck = self.gate.kick(self.stall) if self.role != "target" else 0
+        if stuck or self.gate.failures >= FAILURES:
+            self.gate.failures += stuck
+            if self.gate.failures >= FAILURES:
+                self._set("its requests fail" if not stuck else "its requests are not answered")
+            return
+        if now - self.gate.answered < LOOK_SECONDS and not self.gate.alarm.is_set():
+            self._late = 0
+            return
+        self.gate.alarm.clear()
+        try:
+            self.gate.probe("/health", PROBE_SECONDS)
+            self._late = 0
+        except RuntimeTimeout:
+            self._late += 1
+            if self._late >= LATE_PROBES:
+                self._set("it does not answer")
+        except LookaheadError as error:
+            self._set(error.message)
+
+    def _look_whether_back(self, now: float) -> None:
+        if self.role != "target" or now - self.since > self.stall:
+            self.gate.kick()
+        if now < self._again:
+            return
+        try:
+            self.gate.probe("/health", PROBE_SECONDS)
+            self.gate.probe("/health_generate", GENERATE_SECONDS)
+        except LookaheadError:
+            return
+        self.gate.failures, self._late = FAILURES - 1, 0  # one more, and it is down again, for longer
+        self._set("")
+
+    def _set(self, reason: str) -> None:
+        now = time.monotonic()
+        if reason:
+            soon = now - self.since < 2 * LONGEST_REST
+            self._rest = min(LONGEST_REST, 2 * self._rest) if soon else LOOK_SECONDS
+            self._again = now + (self._rest if "requests" in reason else 0.0)
+        self.down, self.since = reason, now
+        self._changed(self.role, reason)
+
+
+class Health:
+    """All roles of an endpoint. While draft or judge is down, plain decoding by the target goes on.
+
+    Args:
+        roles: their transports get a gate in front.
+        changed: as for ``Watch``, in its thread.
+    """
+
+    def __init__(
+        self, roles: Mapping[str, RuntimeBackend], service: Service, changed: Changed = lambda role, why: None
+    ) -> None:
+        self.gates: dict[str, Gate] = {}
+        for role, backend in roles.items():
+            backend.transport = self.gates[role] = Gate(backend.transport, role)
+        self.watches = {role: Watch(role, gate, service.stall, self._tell) for role, gate in self.gates.items()}
+        # Drafts are of no use without verdicts.
+        self._judged = "judge" in roles and verifier_names.needs_judge(service.verifiers[0])
+        self._changed, self._ending = changed, threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(watch,), name=f"lr-watch-{role}", daemon=True)
+            for role, watch in self.watches.items()
+        ]
+
+    def start(self) -> None:
+        """Begins to watch."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._ending.set()
+        for gate in self.gates.values():
+            gate.alarm.set()
+        for thread in self._threads:
+            thread.join(PROBE_SECONDS)
+
+    @property
+    def state(self) -> State:
+        """Of the whole."""
+        if self.watches["target"].down:
+            return "down"
+        return "degraded" if any(watch.down for watch in self.watches.values()) else "ready"
+
+    def report(self) -> dict[str, Any]:
+        """State and reason of every role."""
+        now = time.monotonic()
+        return {
+            role: {"status": "down" if (why := watch.down) else "up", "seconds": round(now - watch.since, 1)}
+            | ({"reason": _brief(why)} if why else {})
+            for role, watch in self.watches.items()
+        }
+
+    def _run(self, watch: Watch) -> None:
+        while not self._ending.is_set():
+            watch.gate.alarm.wait(LOOK_SECONDS)
+            if not self._ending.is_set():
+                watch.look()
+            self._ending.wait(0.05)  # however often the alarm rings
+
+    def _tell(self, role: str, reason: str) -> None:
+        down = {name: watch.down for name, watch in self.watches.items()}
+        for name, gate in self.gates.items():
+            gate.shut = down[name]
+        if "draft" in self.gates and self._judged and down["judge"]:
+            self.gates["draft"].shut = down["draft"] or "no verdicts while the judge is down"
+        self._changed(role, reason)
+
+
+def _brief(reason: str) -> str:
+    """An address inside is nobody's business outside."""
+    return "it cannot be reached" if "http" in reason else reason

@@ -1,0 +1,66 @@
+"""API keys: read once, compared in constant time, and never shown."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lr_sglang.errors import ConfigError
+
+VARIABLE = "LR_SGLANG_API_KEYS"
+
+
+class Keys:
+    """The keys that open an endpoint. Only their digests are kept; with none, everybody may come in."""
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._digests = sorted({_digest(key) for key in keys})
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def open_to(self, authorization: str) -> bool:
+        """Whether a request with this header may come in. Every key is compared, whichever fits."""
+        scheme, _, key = authorization.partition(" ")
+        given, fits = _digest(key.strip()), False
+        for digest in self._digests:
+            fits |= hmac.compare_digest(digest, given)
+        return not self._digests or (fits and scheme.lower() == "bearer")
+
+
+def load(file: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Keys, list[str]]:
+    """The keys of a file (one a line; empty lines and those with # are left out) and of the environment.
+
+    Returns:
+        The keys, and what the operator should be warned of.
+
+    Raises:
+        ConfigError: the file cannot be read or holds no key, or a key cannot be sent in a header.
+    """
+    found = environ.get(VARIABLE, "").replace(",", " ").split()
+    warnings = []
+    if file is not None:
+        try:
+            lines = file.read_text("utf-8").splitlines()
+            mode = file.stat().st_mode
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--api-keys-file {file}: it cannot be read ({error})") from error
+        listed = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        if not listed:
+            raise ConfigError(f"--api-keys-file {file}: it holds no key", hint="one key a line")
+        if mode & (stat.S_IRGRP | stat.S_IROTH):
+            warnings.append(f"{file} can be read by other users of this machine: chmod 600 {file}")
+        found += listed
+    for key in found:
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise ConfigError("an API key has a space or a character in it that cannot be sent", hint="A-Z a-z 0-9 - _")
+    return Keys(found), warnings
+
+
+def _digest(key: str) -> bytes:
+    """Of one length, so that comparing says nothing of the key's."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,35 @@
+"""Logs for machines: one JSON object a line, with request ids and nothing that a user wrote."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any, TextIO
+
+LOGGER = logging.getLogger("lr_sglang.serve")
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        line = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
+        return json.dumps(line | getattr(record, "about", {}), ensure_ascii=True, default=str)
+
+
+def log(event: str, level: int = logging.INFO, **about: Any) -> None:
+    """Notes an event."""
+    LOGGER.log(level, event, extra={"about": about})
+
+
+def set_up(level: str = "info", stream: TextIO | None = None) -> None:
+    """Sends the endpoint's log, and uvicorn's warnings, to a stream (standard error)."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name, least in (("lr_sglang.serve", level), ("uvicorn", "warning")):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(least.upper())

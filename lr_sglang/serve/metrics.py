@@ -1,0 +1,81 @@
+"""What an endpoint counts, for Prometheus. Every name begins with ``lr_sglang_``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from lr_sglang.trace import Trace
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_STEP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Metrics:
+    """One endpoint's, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"lr_sglang_{name}", about, labels, registry=registry)
+
+        def gauge(name: str, about: str, *labels: str) -> Gauge:
+            return Gauge(f"lr_sglang_{name}", about, labels, registry=registry)
+
+        self.requests = counter("requests", "Requests, by what became of them", "route", "status", "mode")
+        self.refused = counter("rejected", "Requests that were sent away", "reason")
+        self.disconnects = counter("disconnects", "Clients that hung up before their answer was complete")
+        self.degraded = counter("degraded_requests", "Answers that went without draft or judge for a while")
+        self.degraded_seconds = gauge("degraded_seconds", "Seconds that a runtime has been down, in all", "role")
+        self.tokens = counter("tokens", "Tokens: delivered, drafted, wasted and (of prompts) cached", "kind")
+        self.steps = counter("steps", "Steps of answers, by outcome", "outcome")
+        self.judged = counter("steps_judged", "Steps for which a draft was compared, or came too late")
+        self.accepted = counter("steps_accepted", "Steps that are the draft's: alpha is this over steps_judged")
+        self.alpha = gauge("alpha", "Step acceptance rate so far")
+        self.running = gauge("answers_running", "Answers that are being made")
+        self.waiting = gauge("requests_waiting", "Requests in the queue")
+        self.up = gauge("runtime_up", "Whether a role's runtime is well", "role")
+        self.branches = gauge("branches_running", "Requests that a role's runtime has not answered", "role")
+        self.first_step = Histogram(
+            "lr_sglang_time_to_first_step_seconds",
+            "From the request to its first step, the queue included",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.step = Histogram("lr_sglang_step_seconds", "Between two steps", buckets=_STEP, registry=registry)
+        self.seconds = Histogram("lr_sglang_answer_seconds", "Of whole answers", buckets=_SECONDS, registry=registry)
+        self._accepted = self._judged = 0
+
+    def watch(self, gauge: Gauge, value: Callable[[], float], **labels: str) -> None:
+        """The gauge says what the function returns at the time."""
+        (gauge.labels(**labels) if labels else gauge).set_function(value)
+
+    def ended(self, trace: Trace, delivered: int) -> None:
+        """An answer has ended, however it did; in the event loop."""
+        counts = trace.tokens()
+        self.tokens.labels("delivered").inc(delivered)
+        self.tokens.labels("drafted").inc(counts["draft"]["generated"])
+        self.tokens.labels("wasted").inc(wasted(trace, delivered))
+        self.tokens.labels("cached").inc(sum(counts[role]["cached"] for role in ("target", "draft", "judge")))
+        for step in trace.steps:
+            self.steps.labels(step.outcome).inc()
+        self._accepted, self._judged = self._accepted + trace.accepted, self._judged + trace.judged
+        self.accepted.inc(trace.accepted)
+        self.judged.inc(trace.judged)
+        if self._judged:
+            self.alpha.set(self._accepted / self._judged)
+        if trace.failures:
+            self.degraded.inc()
+
+    def exposed(self) -> bytes:
+        """In Prometheus's text format."""
+        return generate_latest(self.registry)
+
+
+def wasted(trace: Trace, delivered: int) -> int:
+    """Tokens that were generated and are not in what the client got."""
+    return max(0, int(trace.tokens()["generated"]) - delivered)

@@ -1,0 +1,173 @@
+"""What clients send: OpenAI's requests, as far as they are answered, and the ``lookahead`` extension.
+
+What is not known is ignored, as other servers do. What is known and would change the answer, but is not supported, is
+refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+INT64 = 2**63
+LONGEST_STOP = 500
+
+Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
+Seed = Annotated[int, Field(ge=-INT64, lt=INT64)]
+# Nobody's context is longer, and JSON has integers of any length.
+Tokens = Annotated[int, Field(ge=1, le=2**31)]
+
+
+class Lenient(BaseModel):
+    """Unknown keys are ignored; a value of a wrong type is not made to fit."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class StreamOptions(Lenient):
+    """OpenAI's."""
+
+    include_usage: bool = False
+
+
+class LookaheadRequest(BaseModel):
+    """How this one request is to be answered, within what the operator allows."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    mode: str | None = Field(
+        default=None, max_length=64, description="How to answer, such as lookahead or autoregressive."
+    )
+    depth: int | None = Field(default=None, ge=1, le=64, description="Steps to look ahead.")
+    width: int | None = Field(default=None, ge=1, le=16, description="Drafted alternatives per step.")
+    verifier: str | None = Field(default=None, max_length=256, description="Who compares the versions of a step.")
+    schedule: Literal["async", "sync"] | None = None
+    trace: bool = Field(default=False, description="Send what happens while the answer is made.")
+
+
+class Asking(Lenient):
+    """What both kinds of request have in common."""
+
+    model: str = Field(max_length=512)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1, le=2**31, description="-1 or 0: off.")
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    seed: Seed | None = None
+    max_tokens: Tokens | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
+    n: Annotated[int, Field(ge=1, le=1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    lookahead: LookaheadRequest | None = None
+
+    # Known, but not supported: anything but what means nothing is refused.
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _supported(self) -> Asking:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options: only with stream: true")
+        for name in self.unsupported():
+            raise ValueError(f"{name}: not supported by this endpoint")
+        return self
+
+    def unsupported(self) -> list[str]:
+        """The fields whose values cannot be met."""
+        return [name for name in ("presence_penalty", "frequency_penalty", "logit_bias") if getattr(self, name)]
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Of the answer."""
+        return self.max_tokens
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+class TextPart(Lenient):
+    """The one kind of content part that there is."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(Lenient):
+    """One turn."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Field(min_length=1)]
+
+    def plain(self) -> dict[str, str]:
+        """As the programs take it; a developer is a system to every template that we know."""
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        # SGLang's interpreter does the same to every turn
+        return {"role": "system" if self.role == "developer" else self.role, "content": text.lstrip()}
+
+
+class ChatRequest(Asking):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1, max_length=4096)
+    max_completion_tokens: Tokens | None = None
+    tools: list[Any] | None = None
+    functions: list[Any] | None = None
+    tool_choice: Any = None
+    function_call: Any = None
+    response_format: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    modalities: list[str] | None = None
+    audio: Any = None
+
+    @field_validator("messages")
+    @classmethod
+    def _ends_with_a_question(cls, messages: list[Message]) -> list[Message]:
+        if messages[-1].role == "assistant":
+            raise ValueError("the last message must not be the assistant's: answers cannot be continued")
+        return messages
+
+    def unsupported(self) -> list[str]:
+        found = super().unsupported()
+        found += [name for name in ("tools", "functions", "logprobs", "top_logprobs", "audio") if getattr(self, name)]
+        found += [
+            name for name in ("tool_choice", "function_call") if getattr(self, name) not in (None, "none", "auto")
+        ]
+        if self.response_format is not None and self.response_format.get("type") != "text":
+            found.append("response_format")
+        return found + (["modalities"] if self.modalities not in (None, ["text"]) else [])
+
+    @property
+    def most_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+
+class CompletionRequest(Asking):
+    """POST /v1/completions: a raw prompt, in which nothing is a special token."""
+
+    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1, max_length=1)]
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    logprobs: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The prompt."""
+        return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> CompletionRequest:
+        if not self.text:
+            raise ValueError("prompt: must not be empty")
+        return self
+
+    def unsupported(self) -> list[str]:
+        found = super().unsupported() + [name for name in ("echo", "suffix") if getattr(self, name)]
+        found += ["logprobs"] if self.logprobs is not None else []
+        return found + (["best_of"] if self.best_of not in (None, 1) else [])

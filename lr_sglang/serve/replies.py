@@ -1,0 +1,90 @@
+"""Answers in OpenAI's form, whole and in chunks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from lr_sglang import __version__
+from lr_sglang.events import Event
+from lr_sglang.serve.order import Order
+from lr_sglang.serve.summary import Summary
+from lr_sglang.serve.text import Kind, Piece
+
+FIELDS: Mapping[Kind, str] = {"content": "content", "reasoning": "reasoning_content"}
+
+
+class Reply:
+    """Builds what the client of one request gets.
+
+    Args:
+        request: its id.
+        about: what the log says of the request; the summary is added.
+    """
+
+    def __init__(self, order: Order, model: str, request: str, about: dict[str, Any]) -> None:
+        self.order, self.about = order, about
+        kind = "chat.completion" if order.chat else "text_completion"
+        self._head = {
+            "id": ("chatcmpl-" if order.chat else "cmpl-") + request,
+            "object": kind,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": f"lr-sglang-{__version__}",
+        }
+
+    async def whole(self, items: AsyncIterator[Any]) -> dict[str, Any]:
+        """One object, at the end."""
+        texts: dict[Kind, list[str]] = {"content": [], "reasoning": []}
+        events: list[dict[str, Any]] = []
+        end: Summary | None = None
+        async for item in items:
+            if isinstance(item, Piece):
+                texts[item.kind].append(item.text)
+            elif isinstance(item, Event):
+                events.append(item.to_dict())
+            else:
+                end = item
+        assert end is not None
+        self._note(end)
+        text, thought = "".join(texts["content"]), "".join(texts["reasoning"])
+        if self.order.chat:
+            message = {"role": "assistant", "content": text, "refusal": None}
+            message |= {"reasoning_content": thought} if thought else {}
+            choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": end.finish}
+        else:
+            choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": end.finish}
+        about = end.lookahead | ({"trace": events} if self.order.trace else {})
+        return {**self._head, "choices": [choice], "usage": end.usage, "lookahead": about}
+
+    async def chunks(self, items: AsyncIterator[Any]) -> AsyncIterator[dict[str, Any]]:
+        """Objects as they come; those of a trace have no choices."""
+        head = {**self._head, "object": "chat.completion.chunk" if self.order.chat else "text_completion"}
+        if self.order.usage:
+            head["usage"] = None
+        first = True
+        async for item in items:
+            if isinstance(item, Event):
+                yield {**head, "choices": [], "lookahead": {"event": item.to_dict()}}
+                continue
+            if first and self.order.chat:
+                yield {**head, "choices": [self._choice({"role": "assistant", "content": ""})]}
+            first = False
+            if isinstance(item, Piece):
+                delta = {FIELDS[item.kind]: item.text} if self.order.chat else item.text
+                yield {**head, "choices": [self._choice(delta)]}
+                continue
+            self._note(item)
+            about = {} if self.order.usage else {"lookahead": item.lookahead}
+            yield {**head, "choices": [self._choice({} if self.order.chat else "", item.finish)], **about}
+            if self.order.usage:
+                yield {**head, "choices": [], "usage": item.usage, "lookahead": item.lookahead}
+
+    def _choice(self, delta: dict[str, str] | str, finish: str | None = None) -> dict[str, Any]:
+        told = {"delta": delta} if self.order.chat else {"text": delta}
+        return {"index": 0, **told, "logprobs": None, "finish_reason": finish}
+
+    def _note(self, end: Summary) -> None:
+        self.about |= {"tokens": end.usage["completion_tokens"], "prompt_tokens": end.usage["prompt_tokens"]}
+        self.about |= {key: end.lookahead[key] for key in ("steps", "alpha", "degraded")}

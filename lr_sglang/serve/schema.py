@@ -1,0 +1,67 @@
+"""What /openapi.json says beside what the routes say themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from lr_sglang.serve.settings import Service
+
+_REASONS = {
+    400: "The request is not valid, asks for what is not supported or not allowed, or is too long.",
+    401: "There is no key, or a wrong one.",
+    404: "There is no such model.",
+    413: "The body is too large.",
+    429: "Too many requests are waiting; Retry-After says when to come again.",
+    500: "A fault of the endpoint.",
+    502: "The target model failed.",
+    503: "The target model is down, or the endpoint is shutting down.",
+    504: "It took too long.",
+}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": why, "content": {"application/json": {"schema": _ERROR}}}
+    for status, why in _REASONS.items()
+}
+_SUCCESS = {
+    "description": "The answer; with stream, chunks of it as server-sent events.",
+    "content": {
+        "application/json": {"schema": {"type": "object", "required": ["id", "object", "choices", "usage"]}},
+        "text/event-stream": {"schema": {"type": "string"}},
+    },
+}
+ANSWERS: dict[int | str, dict[str, Any]] = {200: _SUCCESS, **ERRORS}
+
+
+def described(app: FastAPI, service: Service) -> Callable[[], dict[str, Any]]:
+    """The schema, made once; without the error 422, which does not happen here."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+            for path in schema["paths"].values():
+                for operation in path.values():
+                    operation["responses"].pop("422", None)
+            schema["components"].setdefault("securitySchemes", {})["key"] = {"type": "http", "scheme": "bearer"}
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    return openapi

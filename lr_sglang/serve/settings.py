@@ -1,0 +1,113 @@
+"""What an operator allows of an endpoint, and what its requests are answered with unless they say otherwise."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.errors import ConfigError
+from lr_sglang.modes import MODES
+from lr_sglang.tables import Table, need
+
+Reasoning = Literal["auto", "on", "off"]
+
+
+@dataclass(frozen=True)
+class Service(Table):
+    """One endpoint.
+
+    Attributes:
+        model: the name under which requests ask for it.
+        modes, verifiers: that a request may ask for; the first is what it gets if it does not.
+        max_depth, max_width: that a request may ask for; None is what ``lookahead`` has.
+        concurrency: answers at a time; ``queue`` more requests wait, and what comes then is refused.
+        timeout: seconds of one request, its time in the queue included.
+        stall: seconds that one request to draft or judge may take before it is given up.
+        drain: seconds that answers have to end in when the endpoint is told to stop.
+        reasoning: whether an answer begins inside of ``<think>``: ``auto`` goes by the prompt and by what is written,
+            ``on`` says that it always does, ``off`` leaves markers in the content.
+        open_metrics: whether ``/metrics`` can be read without a key; None is on a loopback address only.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    model: str = "lookahead"
+    modes: tuple[str, ...] = ("lookahead",)
+    verifiers: tuple[str, ...] = ("judge",)
+    lookahead: Lookahead = field(default_factory=Lookahead)
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)
+    judge_prompt: str = "paper"
+    max_depth: int | None = None
+    max_width: int | None = None
+    concurrency: int = 8
+    queue: int = 64
+    timeout: float = 600.0
+    stall: float = 10.0
+    drain: float = 30.0
+    max_body_bytes: int = 2**21
+    max_prompt_tokens: int | None = None
+    reasoning: Reasoning = "auto"
+    open_metrics: bool | None = None
+
+    def __post_init__(self) -> None:
+        need(0 <= self.port < 65536, "port: must be in 0..65535 (0: any free one)")
+        need(bool(self.model.strip()), "model: must not be empty")
+        need(bool(self.modes) and bool(self.verifiers), "modes, verifiers: at least one of each")
+        for mode in self.modes:
+            need(mode in MODES, f"modes: {mode!r} is not one of {', '.join(MODES)}")
+        for name in ("max_depth", "max_width", "max_prompt_tokens"):
+            value = getattr(self, name)
+            need(value is None or value >= 1, f"{name}: must be at least 1")
+        need(self.concurrency >= 1, "concurrency: must be at least 1")
+        need(self.queue >= 0, "queue: must be 0 or more")
+        for name in ("timeout", "stall"):
+            need(0 < getattr(self, name) < math.inf, f"{name}: must be more than 0 seconds")
+        need(0 <= self.drain < math.inf, "drain: must be 0 seconds or more")
+        need(self.max_body_bytes >= 1, "max_body_bytes: must be at least 1")
+
+    @property
+    def deepest(self) -> int:
+        """The greatest depth that a request may ask for."""
+        return self.max_depth or self.lookahead.depth
+
+    @property
+    def widest(self) -> int:
+        """Likewise of the width."""
+        return self.max_width or self.lookahead.width
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
+
+    @property
+    def metrics_are_open(self) -> bool:
+        """Whether ``/metrics`` needs no key."""
+        return self.local if self.open_metrics is None else self.open_metrics
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False  # a name, which may stand for any address
+
+
+def check_public(service: Service, keys: int, allowed: bool) -> None:
+    """An endpoint that others can reach has keys, unless its operator says that it shall have none.
+
+    Raises:
+        ConfigError: it has none, and nobody said so.
+    """
+    if not service.local and not keys and not allowed:
+        raise ConfigError(
+            f"listening on {service.host} without a key would let anybody who can reach this machine use it",
+            hint="give --api-keys-file FILE (or LR_SGLANG_API_KEYS), or --allow-no-key if that is what you want",
+        )

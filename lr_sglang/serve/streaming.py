@@ -1,0 +1,112 @@
+"""Answers over HTTP: server-sent events, and clients that hang up noticed at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lr_sglang.serve.errors import Refusal, refusal_of
+
+T = TypeVar("T")
+# A client that takes nothing for so long is gone.
+SEND_SECONDS = 60.0
+
+
+class Disconnected(Exception):
+    """The client has hung up."""
+
+
+async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of ``work``, which is cancelled if the client hangs up first.
+
+    Raises:
+        Disconnected: it did.
+    """
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise Disconnected
+        return doing.result()
+    finally:
+        for task in (doing, leaving):
+            task.cancel()
+        # What is cancelled ends before its answer is let go of.
+        await asyncio.wait({doing, leaving})
+        if doing.done() and not doing.cancelled():
+            doing.exception()  # it was seen
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """A stream of events that has begun well: a status has been sent when the first of them is there.
+
+    Args:
+        events: JSON objects; an error that it raises becomes the last of them.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[Mapping[str, Any]], headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
+        del self.headers["content-length"]
+        self._events = events
+        self.failed: Refusal | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await unless_gone(receive, self._send(send))
+
+    async def _send(self, send: Send) -> None:
+        async def out(data: str, more: bool = True) -> None:
+            body = f"data: {data}\n\n".encode()
+            async with asyncio.timeout(SEND_SECONDS):
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+
+        try:
+            async for event in self._events:
+                await out(dumps(event))
+        except Refusal as error:
+            self.failed = error
+        except TimeoutError:
+            raise Disconnected from None
+        except Exception as error:  # noqa: BLE001 - the client is told that there is no more to come
+            self.failed = refusal_of(error)
+        if self.failed is not None:
+            await out(dumps(self.failed.body()))
+        await out("[DONE]", more=False)
+
+
+async def begun(receive: Receive, events: AsyncIterator[T]) -> AsyncIterator[T]:
+    """The same events, once the first is there.
+
+    Raises:
+        Disconnected, Refusal: there is none.
+    """
+    first = await unless_gone(receive, anext(events))
+
+    async def all_of_them() -> AsyncIterator[T]:
+        try:
+            yield first
+            async for event in events:
+                yield event
+        finally:
+            with suppress(RuntimeError):
+                await events.aclose()  # type: ignore[attr-defined]
+
+    return all_of_them()
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
