@@ -14,6 +14,7 @@ from lr_sglang.cli.failures import guarded
 COMMANDS = {
     "run": ("lr_sglang.cli.run", "Answer one question, a task or a file of questions."),
     "launch": ("lr_sglang.cli.launch", "Bring a deployment up and keep it up, for run to attach to."),
+    "serve": ("lr_sglang.cli.serve", "Serve an OpenAI-compatible endpoint, and a page to watch it."),
     "doctor": ("lr_sglang.cli.doctor", "Say what this machine can do, and what is missing."),
     "demo": ("lr_sglang.cli.demo", "Compare both modes on a few problems, on this machine."),
     "plan": ("lr_sglang.cli.plan", "Say what speed-up to expect, and which depth is best."),

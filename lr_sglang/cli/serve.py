@@ -1,0 +1,130 @@
+"""``lr-sglang serve``: the OpenAI-compatible endpoint over a deployment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lr_sglang.cli import options
+from lr_sglang.modes import MODES
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a key.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
+@click.option(
+    "--api-keys-file",
+    type=FILE,
+    metavar="FILE",
+    help="Keys, one a line; LR_SGLANG_API_KEYS may hold more, with commas.",
+)
+@click.option("--allow-no-key", is_flag=True, help="Let everybody in, though others than this machine can reach it.")
+@click.option("--model-name", metavar="NAME", help="That clients ask for.  [default: the target's]")
+@click.option(
+    "--mode",
+    type=click.Choice(list(MODES)),
+    multiple=True,
+    help="How to answer; again for more that a request may ask for.  [default: lookahead (with a token layer: "
+    "lookahead+sd), and whatever else these runtimes can do]",
+)
+@click.option(
+    "--allow-verifier",
+    metavar="NAME[:ARG]",
+    multiple=True,
+    help="That a request may ask for, beside --verifier and exact.",
+)
+@click.option("--max-depth", type=click.IntRange(1, 64), help="That a request may ask for.  [default: --depth]")
+@click.option("--max-width", type=click.IntRange(1, 16), help="That a request may ask for.  [default: --width]")
+@click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True, help="Answers at a time.")
+@click.option(
+    "--queue", type=click.IntRange(min=0), default=64, show_default=True, help="Requests that may wait; others get 429."
+)
+@click.option(
+    "--request-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds of one request, its time in the queue included.",
+)
+@click.option(
+    "--stall-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds after which a request to draft or judge is given up.",
+)
+@click.option(
+    "--drain",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds that answers have to end in after SIGTERM or Ctrl-C; a second one ends them at once.",
+)
+@click.option(
+    "--max-body-bytes",
+    type=click.IntRange(min=1),
+    default=2**21,
+    show_default=True,
+    help="Of a request; more gets 413.",
+)
+@click.option(
+    "--max-prompt-tokens", type=click.IntRange(min=1), help="Of a request.  [default: what the context holds]"
+)
+@click.option(
+    "--reasoning",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Whether answers begin within <think>: on, always; auto, as prompt and text say; off, leave markers alone.",
+)
+@click.option(
+    "--open-metrics/--locked-metrics",
+    default=None,
+    help="Whether /metrics needs no key.  [default: open on a loopback address only]",
+)
+@click.option(
+    "--restarts",
+    type=click.IntRange(min=0),
+    default=8,
+    show_default=True,
+    help="Times in a row that a server is started again before it is given up.",
+)
+@click.option(
+    "--logs", type=options.FOLDER, metavar="DIR", help="Of the servers.  [default: in the user's state folder]"
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Of the endpoint's log: JSON lines on standard error.",
+)
+@options.method
+@options.token_layer
+@options.sampling
+@options.runtimes
+@click.option("--json", is_flag=True, help="Say as JSON where it listens.")
+@click.option("--quiet", is_flag=True, help="Only where it listens, and warnings.")
+def serve(**given: Any) -> None:
+    """Answers over HTTP as OpenAI's API does, with lookahead reasoning behind it, and has a page to watch it at /.
+
+    With no other options it starts three small models that come with the package, on this machine's CPU, and keeps
+    them up. --attach uses what 'lr-sglang launch' keeps up, --target URL and so on any SGLang servers. --max-tokens is
+    the most that a request may ask for. A request may choose within what is allowed here (docs/serving.md).
+
+    \b
+    Examples:
+      lr-sglang serve
+      lr-sglang serve --attach qwen3-4gpu --concurrency 16
+      lr-sglang serve --deployment qwen3.toml --host 0.0.0.0 --api-keys-file keys.txt
+      lr-sglang serve --target http://localhost:30000 --mode autoregressive --port 8080
+      curl localhost:8000/v1/models
+    """
+    from lr_sglang.cli import serving
+    from lr_sglang.cli.display import Display
+
+    serving.serve(given, Display(as_json=given["json"], quiet=given["quiet"]))

@@ -1,0 +1,184 @@
+"""What ``lr-sglang serve`` does: runtimes up (or attached to) and kept up, the endpoint over them, and both down."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lr_sglang import verifier_names
+from lr_sglang.cli import layers, session
+from lr_sglang.cli.configuration import Plan, check
+from lr_sglang.cli.display import Display
+from lr_sglang.cli.settings import settle
+from lr_sglang.errors import ConfigError, LaunchError, LookaheadError
+from lr_sglang.modes import MODES
+from lr_sglang.runtimes import launched
+from lr_sglang.runtimes.keeper import Event, Keeper, Patience
+from lr_sglang.serve import keys, settings
+from lr_sglang.serve.logs import log, set_up
+from lr_sglang.serve.settings import Service
+
+if TYPE_CHECKING:
+    from lr_sglang.runtimes import Fleet
+    from lr_sglang.serve.server import Server
+
+# Options that are called otherwise than the field of ``Service``.
+NAMES = {"stall_timeout": "stall", "request_timeout": "timeout", "model_name": "model"}
+SAME = (
+    *("host", "port", "max_depth", "max_width", "concurrency", "queue", "drain"),
+    *("max_body_bytes", "max_prompt_tokens", "reasoning", "open_metrics"),
+)
+
+
+def serve(given: dict[str, Any], display: Display) -> None:
+    """Serves until a signal ends it.
+
+    Raises:
+        LookaheadError: an option that cannot be, a port in use, or as ``runtimes.launch``; the target was given up.
+    """
+    plan, modes = settle(given), layers.modes_of(given)
+    for mode in modes:
+        check(plan, mode)
+    if len(plan.server_sets(modes)) > 1:
+        hint = "a token layer is set when a server starts: serve them at two ports"
+        raise ConfigError(f"modes {', '.join(modes)} need different servers", hint=hint)
+    service = service_of(plan, modes, given)
+    allowed, warnings = keys.load(given["api_keys_file"])
+    settings.check_public(service, len(allowed), given["allow_no_key"])
+    for warning in warnings:
+        display.warn(warning)
+    with listening(service.host, service.port) as sock:
+        deployment = _sized(plan, service).needed(service.modes, service.concurrency)
+        logs = given["logs"] or launched.state_home() / "logs" / "serve" / str(sock.getsockname()[1])
+        with (
+            display.starting() as progress,
+            session.session(deployment, logs, progress, given["launch_timeout"]) as live,
+        ):
+            progress.finish()
+            if any(backend.simulated for backend in live.roles.values()):
+                display.warn("these runtimes are simulated: their texts mean nothing")
+            from lr_sglang.serve.app import create_app
+            from lr_sglang.serve.server import Server
+
+            set_up(given["log_level"])
+            server = Server(create_app(live.roles, service, allowed), service, lambda: _tell(sock, service, display))
+            with _kept_up(live.fleet, given["restarts"], given["launch_timeout"], server):
+                server.run(sockets=[sock])
+            display.note("stopped")
+
+
+def service_of(plan: Plan, modes: list[str], given: Mapping[str, Any]) -> Service:
+    """What the options allow.
+
+    Raises:
+        ConfigError: a verifier or a depth that cannot be.
+    """
+    table = {name: given[name] for name in SAME} | {field: given[name] for name, field in NAMES.items()}
+    verifiers = dict.fromkeys((plan.lookahead.verifier, "exact", *given["allow_verifier"]))
+    look = plan.lookahead
+    for name, most in (("depth", given["max_depth"]), ("width", given["max_width"])):
+        if most is not None and most < getattr(look, name):
+            raise ConfigError(f"--max-{name} {most} is less than --{name}, {getattr(look, name)}")
+    return Service().replace(
+        **{key: value for key, value in table.items() if value is not None},
+        model=table["model"] or plan.models["target"],
+        modes=tuple(modes if given["mode"] else dict.fromkeys((*modes, *_possible(plan, modes)))),
+        verifiers=tuple(name for name in verifiers if _judged_by(plan, name)),
+        lookahead=look,
+        sampling=plan.sampling,
+        limits=plan.limits,
+        judge_prompt=plan.judge_prompt,
+    )
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that is bound before anything slow begins.
+
+    Raises:
+        LaunchError: the address cannot be listened on.
+    """
+    sock = None
+    try:
+        family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        if sock is not None:
+            sock.close()
+        hint = "give another --port, or 0 for any that is free" if sock is not None else "give another --host"
+        raise LaunchError(f"cannot listen on {host}:{port}: {error.strerror or error}", hint=hint) from error
+    with sock:
+        yield sock
+
+
+def _possible(plan: Plan, modes: list[str]) -> list[str]:
+    """The modes that the servers of these can do as well."""
+    layered = plan.layered(modes[0])
+    able = [name for name, mode in MODES.items() if mode.token_layer in (None, layered)]
+    return [name for name in able if not MODES[name].ahead or "draft" in plan.models]
+
+
+def _judged_by(plan: Plan, name: str) -> bool:
+    """Whether there is the runtime that a verifier needs; also checks its name."""
+    return not verifier_names.needs_judge(name) or "judge" in plan.models
+
+
+def _sized(plan: Plan, service: Service) -> Plan:
+    """With servers for what requests may ask for, and room for it."""
+    judged = next((name for name in service.verifiers if verifier_names.needs_judge(name)), None)
+    look = plan.lookahead.replace(depth=service.deepest, width=service.widest, verifier=judged)
+    return dataclasses.replace(plan, lookahead=look)
+
+
+def _tell(sock: socket.socket, service: Service, display: Display) -> None:
+    host, port = service.host, sock.getsockname()[1]
+    url = f"http://{f'[{host}]' if ':' in host.strip('[]') else host}:{port}"
+    if display.as_json:
+        click.echo(json.dumps({"url": url, "model": service.model}, ensure_ascii=False))
+    else:
+        click.echo(f"{url}/v1  model: {service.model}")
+        display.note(f"a page to watch it: {url}/    end: Ctrl-C")
+
+
+@contextmanager
+def _kept_up(fleet: Fleet | None, restarts: int, timeout: float, server: Server) -> Iterator[None]:
+    """Servers that we started are started again when they end.
+
+    Raises:
+        LookaheadError: the target was given up.
+    """
+    if fleet is None or not fleet.servers:
+        yield
+        return
+    keeper, failed = Keeper(fleet, _changed, Patience(restarts=restarts), timeout), list[LookaheadError]()
+
+    def watch() -> None:
+        try:
+            keeper.watch()
+        except LookaheadError as error:
+            failed.append(error)
+            server.end()
+
+    thread = threading.Thread(target=watch, name="lr-keeper", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        keeper.ending.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _changed(event: Event) -> None:
+    log(f"server {event.what}", logging.WARNING, role=event.role, message=event.message, again=event.delay)

@@ -1,0 +1,72 @@
+"""The endpoint's process: uvicorn, and an end without haste."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from lr_sglang.serve.logs import log
+from lr_sglang.serve.settings import Service
+
+# For what is still to be sent when every answer has ended.
+LAST_SECONDS = 3
+
+
+class Server(uvicorn.Server):
+    """Ends in order: nobody is admitted any more, answers end (or are ended, when their time is up), then connections.
+
+    Until then it still listens, so that whoever asks hears 503 and goes elsewhere.
+
+    Args:
+        app: from ``create_app``.
+        ready: called when it listens.
+    """
+
+    def __init__(self, app: FastAPI, service: Service, ready: Callable[[], None] = lambda: None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                ws="none",
+                timeout_graceful_shutdown=LAST_SECONDS,
+                h11_max_incomplete_event_size=2**16,
+            )
+        )
+        self._engine, self._service, self._ready = app.state.engine, service, ready
+        self._signals, self._until = 0, 0.0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    def end(self) -> None:
+        """As a signal does; from any thread."""
+        self._signals += 1
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.end()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second."""
+        if self._signals:
+            self._drain()
+        return await super().on_tick(counter)
+
+    def _drain(self) -> None:
+        now = time.monotonic()
+        if not self._until:
+            self._until = now + self._service.drain
+            self._engine.close()
+            log("draining", seconds=self._service.drain)
+        if self._signals > 1 or now > self._until:
+            self._engine.stop()
+            self.should_exit = True
+        elif self._engine.idle:
+            self.should_exit = True
