@@ -45,6 +45,20 @@ simulation = together(
     click.option(
         "--batch-slowdown", type=float, default=0.0, show_default=True, help="What each further request costs others."
     ),
+    click.option(
+        "--prefill",
+        type=float,
+        default=0.05,
+        show_default=True,
+        help="Time of a drafted step that is only weighed / of writing it.",
+    ),
+    click.option(
+        "--auc",
+        type=float,
+        default=0.5,
+        show_default=True,
+        help="How well a draft's confidence tells what agrees: 0.5 is not at all.",
+    ),
     click.option("--slots", type=int, help="Requests that a runtime serves at a time.  [default: any number]"),
     click.option("--width", type=int, default=1, show_default=True, help="Drafted alternatives per step."),
     click.option("--seed", type=int, default=0, show_default=True, help="Of everything that is drawn."),
@@ -68,6 +82,7 @@ def simulation_of(given: dict[str, Any]) -> Simulation:
         tokens=given["step_tokens"],
         spread=given["spread"],
         own_words=not given["same_words"],
+        auc=given["auc"],
         width=given["width"],
         seed=given["seed"],
     )
@@ -78,6 +93,7 @@ def simulation_of(given: dict[str, Any]) -> Simulation:
         given["judge_seconds"],
         given["batch_slowdown"],
         given["slots"],
+        given["prefill"],
     )
 
 

@@ -60,11 +60,15 @@ class Hosted:
         """Requests that are served or wait for it."""
         return len(self._tickets)
 
-    async def serve(self, work: float, rid: str) -> float:
-        """Takes as long as it takes; says what share of it was done when it was stopped, 1 when it was not."""
+    async def serve(self, work: float, rid: str, priority: int = 0) -> float:
+        """Takes as long as it takes; says what share of it was done when it was stopped, 1 when it was not.
+
+        Args:
+            priority: higher goes first of those that wait for a slot.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[float] = loop.create_future()
-        ticket = self._tickets[rid] = Ticket(work, done)
+        ticket = self._tickets[rid] = Ticket(work, done, priority)
         self.calls += 1
         self._engine.add(loop.time(), ticket)
         self._set_timer()

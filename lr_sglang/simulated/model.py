@@ -73,6 +73,10 @@ class Model(Table):
         drawn += apart / 2 if self.agrees(question, position, version) else -apart / 2
         return min(0.0, 0.1 * drawn - 0.8)
 
+    def rated(self, question: int, position: int, version: int) -> float:
+        """Chance, in [0, 1): what a rating of the step is drawn with."""
+        return _uniform(self._noise("rated", question, position, version, 8))
+
     def version(self, role: str, seed: int | None = None) -> int:
         """Which version a role writes."""
         if role != "draft":

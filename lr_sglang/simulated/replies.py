@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lr_sglang.simulated import opinions
 from lr_sglang.simulated.model import Place, Writer
 
 # Meta_info and server_info of everything simulated say so.
@@ -20,6 +21,7 @@ class Reply:
         ids: all tokens that it will have.
         finish: its finish_reason then.
         end: where the answer is then; of no meaning for a judge.
+        weighed: log-probabilities of the last tokens of the prompt, as many as were asked for.
     """
 
     ids: tuple[int, ...]
@@ -27,6 +29,7 @@ class Reply:
     prompt_tokens: int
     end: Place
     trimmed: int = 0
+    weighed: tuple[float, ...] = ()
 
 
 def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
@@ -36,17 +39,26 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
         payload: of /generate, with ``input_ids``.
     """
     prompt, sampling = payload["input_ids"], payload.get("sampling_params") or {}
-    words, most = writer.words, int(sampling.get("max_new_tokens") or WHOLE)
+    words, asked = writer.words, sampling.get("max_new_tokens")
+    most = WHOLE if asked is None else int(asked)
+    capped = {"type": "length", "length": most}
     if role == "judge":
         label = words.tokenizer.encode(writer.judge(words.tokenizer.decode(prompt)))
-        return Reply(label[:most], {"type": "length", "length": most}, len(prompt), Place(0))
+        return Reply(label[:most], capped, len(prompt), Place(0))
+    if most <= 0:
+        start = payload.get("logprob_start_len", -1) if payload.get("return_logprob") else -1
+        # as SGLang's: none for the first that is asked about
+        weighed = opinions.weigh(writer, prompt, start + 1) if start >= 0 else ()
+        return Reply((), capped, len(prompt), Place(0), weighed=tuple(weighed))
+    if role == "target" and (digit := opinions.rating(writer, prompt)):
+        return Reply(words.tokenizer.encode(digit)[:most], capped, len(prompt), Place(0))
     one_step = bool(sampling.get("stop"))
     version = writer.model.version(role, sampling.get("sampling_seed"))
     written = writer.write(writer.place(prompt), version, most, one_step)
     finish: dict[str, Any] = {
         "delimiter": {"type": "stop", "matched": sampling.get("stop")},
         "end": {"type": "stop", "matched": words.eos},
-        "length": {"type": "length", "length": most},
+        "length": capped,
     }[written.finish]
     keeps = written.finish == "length" or sampling.get("no_stop_trim")
     return Reply(written.ids, finish, len(prompt), written.place, 0 if keeps else 1)
@@ -79,6 +91,9 @@ def body(
     if logprobs:
         sure = writer.confidence(ids)
         meta["output_token_logprobs"] = [[sure, token, None] for token in ids]
+    if made.weighed and not aborted:
+        each = [[one, None, None] for one in made.weighed]
+        meta["input_token_logprobs"] = [[None, None, None], *each]
     if cached is not None:
         meta["cached_tokens"] = cached
     return {"text": writer.words.tokenizer.decode(shown), "output_ids": list(ids), "meta_info": meta}

@@ -83,16 +83,16 @@ class Server:
         made = reply(runtime.writer, runtime.role, asked)
         cached = runtime.cache.find(prompt)
         runtime.cache.add(prompt)
-        work = runtime.simulation.work(runtime.role, len(made.ids))
-        share = await _unless_gone(
-            request, runtime.serve(work + (fault.seconds if fault and kind == "late" else 0), rid)
-        )
+        work = runtime.simulation.work(runtime.role, len(made.ids), len(made.weighed))
+        late = fault.seconds if fault and kind == "late" else 0
+        share = await _unless_gone(request, runtime.serve(work + late, rid, int(asked.get("priority") or 0)))
         if kind in ("fail", "busy"):
             return _refusal(500 if kind == "fail" else 503, "a fault was ordered")
         if kind == "garbage":
             return JSONResponse({"text": "garbage"})
         runtime.cache.add(prompt + made.ids[:-1])
-        return JSONResponse(body(runtime.writer, made, 1.0 if share is None else share, cached, rid))
+        share, sure = 1.0 if share is None else share, bool(asked.get("return_logprob"))
+        return JSONResponse(body(runtime.writer, made, share, cached, rid, sure))
 
     async def _abort(self, request: Request) -> Response:
         asked = await _json(request) or {}

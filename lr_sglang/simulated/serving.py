@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -56,9 +58,10 @@ def serve(
     Raises:
         LaunchError: a port is taken.
     """
-    asyncio.run(
-        _serve(simulation, {role: _listen(host, port, role) for role, port in ports.items()}, faults or {}, ready)
-    )
+    sockets = {role: _listen(host, port, role) for role, port in ports.items()}
+    stopped = asyncio.run(_serve(simulation, sockets, faults or {}, ready))
+    if stopped is not None:
+        signal.raise_signal(stopped)  # the command's own handler says how it ends
 
 
 async def _serve(
@@ -66,7 +69,8 @@ async def _serve(
     sockets: Mapping[str, socket.socket],
     faults: Mapping[str, Sequence[Fault]],
     ready: Callable[[dict[str, str]], None],
-) -> None:
+) -> int | None:
+    """Returns the signal that ended it; None where all runtimes have died."""
     writer, tasks, urls, servers = Writer(simulation.model), [], {}, []
     for role, sock in sockets.items():
         runtime = Hosted(role, simulation, writer)
@@ -79,8 +83,40 @@ async def _serve(
         urls[role] = f"http://{host}:{port}"
     for server in servers:
         await server.up.wait()
-    ready(urls)
-    await asyncio.gather(*tasks)
+    serving, stopped = asyncio.gather(*tasks), list[int]()
+
+    def stop(number: int) -> None:
+        stopped.append(number)
+        serving.cancel()
+
+    with _signals(stop):
+        ready(urls)
+        try:
+            await serving
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+    return stopped[0] if stopped else None
+
+
+@contextmanager
+def _signals(stop: Callable[[int], None]) -> Iterator[None]:
+    """Signals that have a handler are heard between two events: one that raises would do so within a request, where
+    the server takes it for the request's own error and goes on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in before:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def _start(runtime: Hosted) -> _Server:

@@ -20,6 +20,8 @@ class Simulation(Table):
         judge_seconds: of a verdict.
         slowdown: what each further request at once costs the others, on every runtime: 0.01 is one in a hundred.
         slots: requests that each runtime serves at a time; None is any number.
+        prefill: of the time that writing a step takes, what reading one takes where nothing is to be written: what a
+            drafted step costs that is only weighed.
     """
 
     model: Model = field(default_factory=Model)
@@ -28,6 +30,7 @@ class Simulation(Table):
     judge_seconds: float = 0.04
     slowdown: float = 0.0
     slots: int | None = None
+    prefill: float = 0.05
 
     def __post_init__(self) -> None:
         need(0 < self.step_seconds < math.inf, "step_seconds: must be more than 0")
@@ -35,12 +38,13 @@ class Simulation(Table):
         need(0 <= self.judge_seconds < math.inf, "judge_seconds: must be 0 or more")
         need(0 <= self.slowdown < math.inf, "slowdown: must be 0 or more")
         need(self.slots is None or self.slots >= 1, "slots: must be at least 1")
+        need(0 <= self.prefill < math.inf, "prefill: must be 0 or more")
 
-    def work(self, role: str, tokens: int) -> float:
-        """Seconds that a role takes for so many tokens, alone."""
+    def work(self, role: str, tokens: int, weighed: int = 0) -> float:
+        """Seconds that a role takes for so many tokens, alone, and for so many of the prompt that it weighs."""
         if role == "judge":
             return self.judge_seconds
-        seconds = self.step_seconds * tokens / self.model.tokens
+        seconds = self.step_seconds * (tokens + self.prefill * weighed) / self.model.tokens
         return seconds * self.c1 if role == "draft" else seconds
 
     def engine(self) -> Engine:

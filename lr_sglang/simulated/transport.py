@@ -55,7 +55,7 @@ class SimulatedTransport:
         if self.faults.dead:
             raise RuntimeDown("the simulated runtime has died", role=self.role, hint="a fault was ordered")
         made = reply(self.writer, self.role, payload)
-        work = self.simulation.work(self.role, len(made.ids))
+        work = self.simulation.work(self.role, len(made.ids), len(made.weighed))
         if fault is not None and fault.kind in ("late", "hang"):
             work = work + fault.seconds if fault.kind == "late" else NEVER
         sure = bool(payload.get("return_logprob"))

@@ -27,7 +27,7 @@ from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.simulated.words import tokenizer_path
 from lr_sglang.tasks import Question
-from lr_sglang.verifiers import make
+from lr_sglang.verifiers import fast, make
 
 full = os.environ.get("LR_SGLANG_FULL") == "1"
 ASKED = [{"role": "user", "content": "How long is a step?"}]
@@ -36,7 +36,8 @@ QUICK = Simulation(Model(steps=8), step_seconds=0.08, c1=0.1, judge_seconds=0.01
 
 def answer(roles, program=lookahead, look=None, **more):
     look = look or Lookahead()
-    job = Job(look, Sampling(seed=more.get("seed", 0)), verifier=make(look.verifier, roles), question="q")
+    sampling = Sampling(seed=more.get("seed", 0))
+    job = Job(look, sampling, verifier=make(look.verifier, roles), fast=fast(look, roles), question="q")
     program.run(ASKED, job, backend=roles["target"])
     return job.record
 
@@ -215,6 +216,28 @@ def test_over_http_the_answer_is_the_same_and_says_that_it_is_simulated(roles):
     assert 0.9 < tokens["target"]["reuse"] <= 1
 
 
+@pytest.mark.parametrize(
+    "look",
+    [
+        Lookahead("sync", verifier="score"),
+        Lookahead("sync", verifier="likelihood:min", gate=0.1),
+        Lookahead("sync", verifier="cascade:likelihood,judge", fast_accept=-3.0, priorities=True),
+    ],
+    ids=lambda look: look.verifier,
+)
+def test_every_verifier_asks_the_same_over_http(roles, look):
+    record, other = answer(roles, look=look), answer(simulated_roles(QUICK), look=look)
+    assert record.ids == other.ids and not record.failures
+    assert [v and v.by for s in record.steps for v in s.verdicts] == [
+        v and v.by for s in other.steps for v in s.verdicts
+    ]
+    assert record.accepted > 1, "some agree, and it is seen"
+    if look.fast_accept:
+        assert any(v and v.by == "certain" for s in record.steps for v in s.verdicts)
+    if look.gate:
+        assert all(c is not None and c < 0 for s in record.steps for c in s.confidences)
+
+
 def test_the_baseline_writes_the_targets_own_steps(roles):
     record = answer(roles, autoregressive)
     assert len(record.steps) == 8
@@ -264,6 +287,31 @@ def test_a_request_is_aborted_by_the_beginning_of_its_id(served):
         made = reply.result()
     assert made["meta_info"]["finish_reason"]["type"] == "abort"
     assert 0 < len(made["output_ids"]) < 150 and time.monotonic() - began < 0.6
+
+
+def test_a_signal_ends_it_whatever_it_is_doing():
+    """Also while it answers: a signal must not be taken for a request's own error."""
+    server = Served("--step-seconds", "0.02", "--role", "target")
+    sampling = {"max_new_tokens": 1}
+    stopped = threading.Event()
+
+    def ask():
+        while not stopped.is_set():
+            try:
+                server.ask("target", "/generate", {"input_ids": [1], "sampling_params": sampling})
+            except OSError:
+                return
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(8):
+            pool.submit(ask)
+        time.sleep(0.3)
+        server.process.terminate()
+        try:
+            assert server.process.wait(10) == 143
+        finally:
+            stopped.set()
+            server.process.kill()
 
 
 def test_a_runtime_that_dies_leaves_the_others(tmp_path):

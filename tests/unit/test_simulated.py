@@ -1,8 +1,10 @@
 """Simulated models, their time, their faults, and the virtual clock: nothing here waits."""
 
+import asyncio
 import itertools
 import json
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
@@ -10,12 +12,14 @@ from lr_sglang.cli import cli
 from lr_sglang.cli.simulation import traced
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.programs.rate import OPENING, QUESTION
 from lr_sglang.simulated.engine import Engine, Ticket
 from lr_sglang.simulated.faults import Fault, Faults
-from lr_sglang.simulated.hosted import Cache
+from lr_sglang.simulated.hosted import Cache, Hosted
 from lr_sglang.simulated.many import alone, answer_all, side_by_side
 from lr_sglang.simulated.model import Model, Place, Writer
 from lr_sglang.simulated.replies import body, reply
+from lr_sglang.simulated.server import Server
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.virtual import VirtualAnswer, World
 from lr_sglang.simulated.words import Head, pocket_words
@@ -115,6 +119,72 @@ def test_replies_have_the_form_of_sglangs():
     assert all(one["meta_info"]["simulated"] for one in (first, last, capped, aborted))
 
 
+def asked(writer, question, versions):
+    """A prompt: a question and steps after it, in these versions."""
+    prompt = WORDS.tokenizer.chat([{"role": "user", "content": question}], True).ids
+    number = writer.words.number(prompt)
+    return prompt, [writer.model.step(WORDS, number, n, version) for n, version in enumerate(versions)]
+
+
+def weighed(writer, prompt, tokens, **sampling):
+    """The last tokens of a prompt, as the backend asks for them."""
+    start = max(0, len(prompt) - tokens - 1)
+    payload = {"input_ids": prompt, "return_logprob": True, "logprob_start_len": start}
+    return body(writer, reply(writer, "target", {**payload, "sampling_params": {"max_new_tokens": 0, **sampling}}))
+
+
+@pytest.mark.parametrize("own_words", [True, False])
+def test_a_target_finds_likely_what_agrees(own_words):
+    writer = Writer(Model(own_words=own_words, steps=60))
+    prompt, steps = asked(writer, "How?", [0, *[1] * 40])
+    number = writer.words.number(prompt)
+    for n, step in enumerate(steps):
+        prompt += step
+        made = weighed(writer, prompt, len(step))
+        logprobs = [one[0] for one in made["meta_info"]["input_token_logprobs"]]
+        assert logprobs.pop(0) is None and len(logprobs) == len(step) and made["output_ids"] == []
+        agrees = writer.model.agrees(number, n, 1 if n else 0)
+        assert (min(logprobs) >= -3) == agrees
+        assert (sum(logprobs) / len(logprobs) >= -0.3) == agrees
+        assert (min(logprobs) >= -0.69) == (agrees and (n == 0 or not own_words)), "a greedy target would write it"
+        parts = [weighed(writer, prompt[: len(prompt) - len(step) + cut], cut) for cut in (8, 20)]
+        for cut, part in zip((8, 20), parts, strict=True):
+            assert [one[0] for one in part["meta_info"]["input_token_logprobs"][1:]] == logprobs[:cut]
+
+
+def test_what_no_simulated_model_writes_is_unlikely():
+    writer = Writer(Model())
+    prompt, (step,) = asked(writer, "How?", [0])
+    foreign = WORDS.tokenizer.encode("Quite another thing.")
+    for tail in (foreign, step[:10] + foreign, step + foreign):
+        logprobs = weighed(writer, prompt + tail, len(foreign))["meta_info"]["input_token_logprobs"]
+        assert all(one[0] < -3 for one in logprobs[1:]) and len(logprobs) == len(foreign) + 1
+
+
+def test_a_target_rates_what_agrees_higher():
+    writer = Writer(Model())
+    prompt, steps = asked(writer, "How?", [1] * 40)
+    turn = [{"role": "user", "content": QUESTION}]
+    tail = WORDS.tokenizer.chat(turn, True).ids + WORDS.tokenizer.encode(OPENING)
+    seen = set()
+    for n, step in enumerate(steps):
+        prompt += step
+        payload = {"input_ids": prompt + tail, "sampling_params": {"max_new_tokens": 1}}
+        rated = int(body(writer, reply(writer, "target", payload))["text"])
+        assert (rated >= 7) == writer.model.agrees(writer.words.number(prompt[: -24 * (n + 1)]), n, 1)
+        seen.add(rated)
+    assert len(seen) > 5
+    nothing = {"input_ids": tail, "sampling_params": {"max_new_tokens": 1}}
+    assert body(writer, reply(writer, "target", nothing))["text"] == "0"
+
+
+def test_weighing_takes_a_prefill_and_no_more():
+    simulation = Simulation(Model(tokens=10), step_seconds=1.0, c1=0.1)
+    assert simulation.work("target", 0, 10) == pytest.approx(0.05)
+    assert simulation.work("target", 10) == simulation.replace(prefill=1.0).work("target", 0, 10)
+    assert simulation.work("target", 0) == 0
+
+
 # -- time
 
 
@@ -145,6 +215,41 @@ def test_a_batch_is_slower_for_all_of_it():
 
 def test_beyond_its_slots_a_runtime_lets_wait():
     assert serve(Engine(slots=1), [(0, 2), (1, 2), (1, 1)]) == pytest.approx([2, 4, 5])
+
+
+def test_of_those_that_wait_the_most_urgent_goes_first():
+    engine = Engine(slots=1)
+    for priority, name in ((0, "running"), (0, "none"), (3, "low"), (9, "front"), (9, "front too")):
+        engine.add(0, Ticket(1, name, priority))
+    order = []
+    while (head := engine.head()) is not None:
+        order.append(head.owner)
+        engine.remove(engine.due(head), head)
+    assert order == ["running", "front", "front too", "low", "none"]
+
+
+def test_over_http_the_most_urgent_that_waits_is_served_first():
+    simulation = Simulation(Model(), step_seconds=0.05, slots=1)
+    app = Server(Hosted("target", simulation, Writer(simulation.model)), lambda: None).app()
+    done = []
+
+    async def ask(client, name, priority):
+        payload = {"input_ids": [1], "sampling_params": {"max_new_tokens": 24}, "priority": priority}
+        reply = await client.post("/generate", json=payload)
+        done.append(name)
+        return reply.status_code
+
+    async def all_of_them():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://simulated") as client:
+            running = asyncio.ensure_future(ask(client, "running", None))
+            while not (await client.get("/v1/loads")).json()["loads"][0]["num_running_reqs"]:
+                pass
+            rest = [ask(client, *one) for one in (("none", None), ("low", 2), ("front", 9))]
+            assert await asyncio.gather(running, *rest) == [200] * 4
+            assert await ask(client, "wrong", "soon") == 400
+
+    asyncio.run(all_of_them())
+    assert done == ["running", "front", "low", "none", "wrong"]
 
 
 def test_who_leaves_makes_the_others_faster():
