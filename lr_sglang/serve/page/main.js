@@ -98,7 +98,7 @@ async function send(text) {
   requestAnimationFrame(frame);
   let state = "done";
   try {
-    model ||= await findModel();
+    await meet();
     await mine.run(settings.body(text, model), settings.key);
   } catch (error) {
     state = error?.name === "AbortError" ? "stopped" : "failed";
@@ -112,7 +112,10 @@ function finish(mine, state) {
   exchange = null;
   document.body.dataset.state = state;
   at("#stop").disabled = true;
-  if (state === "stopped") answer.finish.textContent = "stopped";
+  if (state === "stopped") {
+    answer.finish.textContent = "stopped";
+    show("");
+  }
   if (state === "failed") answer.finish.textContent = "";
   frame();
   const alpha = tree.alpha === null ? "" : `, acceptance ${round(tree.alpha)}`;
@@ -156,7 +159,9 @@ async function findModel() {
   try {
     const headers = settings.key ? { authorization: `Bearer ${settings.key}` } : {};
     const list = await (await fetch("v1/models", { headers, signal: AbortSignal.timeout(5000) })).json();
-    const name = String(list.data[0].id);
+    const [about] = list.data;
+    const name = String(about.id);
+    if (about.lookahead) settings.offer(about.lookahead);
     at("#model").textContent = name;
     return name;
   } catch {
@@ -183,4 +188,6 @@ for (const button of document.querySelectorAll("[data-zoom]")) {
 }
 for (const item of document.querySelectorAll("#legend [data-glyph]")) item.prepend(glyph(item.dataset.glyph));
 new Ready(at("#lamps"), at("#notice"));
-findModel().then((name) => (model ||= name));
+const meet = async () => (model ||= await findModel());
+settings.field("key").addEventListener("change", meet);
+meet();

@@ -8,7 +8,11 @@ export class Settings {
     this.chosen = details.querySelector("#chosen");
     this.details = details;
     const kept = recall();
-    for (const field of this.fields) field.value = kept[field.name] ?? "";
+    for (const field of this.fields) {
+      const value = String(kept[field.name] ?? "");
+      if (field.options && value) field.append(option(value)); // what is offered is not known yet
+      field.value = value;
+    }
     details.addEventListener("input", () => this.keep());
     this.tell();
   }
@@ -21,10 +25,27 @@ export class Settings {
     return this.values.key;
   }
 
+  /** What the operator of the endpoint allows. */
+  offer({ modes = [], verifiers = [], depth, max_depth: most }) {
+    for (const [name, values] of Object.entries({ mode: modes, verifier: verifiers })) {
+      const field = this.field(name);
+      const chosen = field.value;
+      field.replaceChildren(field.options[0], ...values.map((value) => option(String(value))));
+      field.value = values.includes(chosen) ? chosen : "";
+    }
+    if (depth) this.field("depth").placeholder = String(depth);
+    if (most) this.field("depth").max = String(most);
+    this.tell();
+  }
+
+  field(name) {
+    return this.fields.find((field) => field.name === name);
+  }
+
   /** Opens them at the field that is asked for. */
   open(name) {
     this.details.open = true;
-    this.fields.find((field) => field.name === name)?.focus();
+    this.field(name).focus();
   }
 
   /** The first field with something in it that cannot be; null when all are right. */
@@ -62,9 +83,15 @@ export class Settings {
   }
 }
 
+function option(value) {
+  const element = document.createElement("option");
+  element.value = element.textContent = value;
+  return element;
+}
+
 function recall() {
   try {
-    return JSON.parse(sessionStorage.getItem(PLACE)) ?? {};
+    return Object(JSON.parse(sessionStorage.getItem(PLACE)));
   } catch {
     return {};
   }

@@ -1,0 +1,82 @@
+// What each kind of event does to the tree.
+
+import { OPEN, close } from "./tree.js";
+
+export const ACTS = {
+  begun(tree, event) {
+    if (event.role === "target") {
+      const row = tree.row(event.prefix, event.position);
+      Object.assign(row.target, { state: "writing", began: event.seconds });
+      row.target.bar = tree.bar("target", row, null, event.seconds);
+      return;
+    }
+    const node = tree.draft(event);
+    const bar = tree.bar(event.role, node.row, node, event.seconds);
+    if (event.role === "judge") node.judging = bar;
+    else Object.assign(node, { state: "writing", began: event.seconds, bar });
+  },
+
+  drafted(tree, event) {
+    const node = tree.draft(event);
+    if (OPEN.has(node.state)) node.state = "here";
+    Object.assign(node, { text: event.text ?? "", tokens: event.tokens ?? 0, ended: event.seconds });
+    close(node.bar, event.seconds, "here");
+  },
+
+  written(tree, event) {
+    const row = tree.row(event.prefix, event.position);
+    Object.assign(row.target, { text: event.text ?? "", tokens: event.tokens ?? 0, ended: event.seconds, state: "here" });
+    close(row.target.bar, event.seconds, row.kept ? "accepted" : "here");
+  },
+
+  verified(tree, event) {
+    const node = tree.draft(event);
+    node.verdict = event.verdict ?? null;
+    close(node.judging, event.seconds, node.verdict?.accepted ? "accepted" : "rejected");
+  },
+
+  accepted(tree, event) {
+    const node = tree.draft(event);
+    node.state = "accepted";
+    if (event.text) node.text = event.text;
+    close(node.bar, event.seconds, "accepted");
+    close(node.row.target.ended === null ? null : node.row.target.bar, event.seconds, "accepted");
+    tree.keep(node.row, "draft", event);
+  },
+
+  corrected(tree, event) {
+    const row = tree.row(event.prefix, event.position);
+    Object.assign(row.target, { state: "here", ended: row.target.ended ?? event.seconds });
+    if (event.text) Object.assign(row.target, { text: event.text, tokens: event.tokens ?? row.target.tokens });
+    close(row.target.bar, event.seconds, "corrected");
+    if (!tree.nodes.has(event.node)) tree.nodes.set(event.node, { number: event.node, row, state: "kept" });
+    const next = tree.rows.get(event.node); // prepared while the verdict was awaited
+    if (next) next.parent = row;
+    for (const draft of row.drafts) {
+      if (OPEN.has(draft.state)) tree.lose(draft, "rejected");
+      tree.bury(draft.number);
+    }
+    tree.keep(row, "target", event);
+  },
+
+  bonus(tree, event) {
+    ACTS.corrected(tree, event);
+  },
+
+  dropped(tree, event) {
+    if (event.node === undefined || event.node === null) {
+      const row = tree.row(event.prefix, event.position);
+      if (row.target.state === "writing") tree.giveUp(row);
+      return;
+    }
+    const node = tree.nodes.get(event.node);
+    if (node?.verdict !== undefined) tree.lose(node, event.outcome || "cancelled");
+    tree.bury(event.node);
+  },
+
+  ended(tree, event) {
+    tree.finish = event.outcome || "stop";
+    for (const row of [...tree.undecided]) tree.bury(row.prefix);
+    for (const bar of tree.bars) close(bar, event.seconds, "cancelled");
+  },
+};
