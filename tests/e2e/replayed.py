@@ -122,17 +122,22 @@ def application(endpoint: Endpoint) -> FastAPI:
 @contextmanager
 def serving(endpoint: Endpoint) -> Iterator[Endpoint]:
     """Serves it on a free port of this machine."""
+    config = uvicorn.Config(application(endpoint), log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+    with running(uvicorn.Server(config)) as endpoint.url:
+        yield endpoint
+
+
+@contextmanager
+def running(server: uvicorn.Server) -> Iterator[str]:
+    """Runs a server in a thread, and gives its address."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        endpoint.url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        config = uvicorn.Config(application(endpoint), log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         while not server.started:
             assert thread.is_alive()
             time.sleep(0.02)
-        yield endpoint
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
         server.should_exit = True
         thread.join(10)

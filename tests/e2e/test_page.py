@@ -16,10 +16,15 @@ from lr_sglang import verifiers
 from lr_sglang.config import Lookahead
 from lr_sglang.job import Job
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.serve.app import create_app
+from lr_sglang.serve.engine import Engine
+from lr_sglang.serve.keys import Keys
+from lr_sglang.serve.server import Server
+from lr_sglang.serve.settings import Service
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from tests.e2e.replayed import Endpoint, serving, up
+from tests.e2e.replayed import Endpoint, running, serving, up
 from tests.e2e.scenario import STEPS, Scenario
 
 FLAGS = (  # a container has no room for Chromium's sandbox, and Debian's calls home otherwise
@@ -51,6 +56,25 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 @dataclass
+class Real:
+    """The endpoint itself, over simulated runtimes in this process."""
+
+    url: str
+    engine: Engine
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Real]:
+    model = Model(alpha=(0.6,), steps=24, seed=3)
+    roles = simulated_roles(Simulation(model, step_seconds=0.05, judge_seconds=0.008, c1=0.15))
+    modes = ("lookahead", "lossless", "autoregressive")
+    service = Service(model="simulated", modes=modes, verifiers=("judge", "exact"), max_depth=8)
+    app = create_app(roles, service, Keys(["sk-of-a-lab"]))
+    with running(Server(app, service)) as url:
+        yield Real(url, app.state.engine)
+
+
+@dataclass
 class Visits:
     """Opens pages, and sees whatever no page may do: leave its origin, break its policy, fail in a script."""
 
@@ -58,7 +82,7 @@ class Visits:
     contexts: list[BrowserContext] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
-    def __call__(self, endpoint: Endpoint, size: tuple[int, int] = DESKTOP, **options) -> Page:
+    def __call__(self, endpoint: Endpoint | Real, size: tuple[int, int] = DESKTOP, **options) -> Page:
         viewport = {"width": size[0], "height": size[1]}
         context = self.browser.new_context(viewport=viewport, reduced_motion="reduce", **options)
         context.set_default_timeout(15000)
@@ -545,3 +569,46 @@ def test_it_shows_what_jobs_really_tell(endpoint, visit, look):
         assert page.locator(f"{STEP} > .pair:has(.draft + .verdict + .draft)").count() > 0
     numbers = [int(text) for text in page.locator(f"{STEP} > .pair > .no").all_text_contents()]
     assert numbers[: len(kept(endpoint))] == list(range(1, len(kept(endpoint)) + 1))
+
+
+def figure(page: Page, name: str) -> str:
+    return page.locator(f"[data-figure={name}]").text_content() or ""
+
+
+def test_the_endpoint_itself_is_shown(real, visit):
+    page = visit(real)
+    ask(page, "Simulated question 1?")
+    ended(page, "failed")
+    expect(page.get_by_role("alert")).to_contain_text("asks for an API key")
+    page.keyboard.type("sk-of-a-lab")
+    ask(page, "Simulated question 1?")
+    ended(page)
+    expect(page.locator("#model")).to_have_text("simulated")
+    steps = [step for step in shown(page) if step[0] != "dead"]
+    kinds = [kind for kind, _ in steps]
+    assert len(steps) == 24 and {"accepted", "corrected"} <= set(kinds)
+    assert page.locator(".given-up .step").count() >= 1
+    expect(page.locator("#content")).to_have_text(" ".join(text for _, text in steps))
+    assert figure(page, "steps") == "24" and 0.2 < float(figure(page, "alpha")) < 1
+    assert re.search(r"lookahead · \d+ tokens drafted, \d+ wasted · \d+ delivered", page.text_content("#finish"))
+    for role in ("draft", "target", "judge"):
+        expect(page.locator(f"#lamps [data-role={role}]")).to_have_attribute("data-is", "up")
+    assert page.locator("[name=mode] option").all_text_contents()[1:] == ["lookahead", "lossless", "autoregressive"]
+    assert page.locator("[name=depth]").get_attribute("max") == "8"
+
+    page.select_option("[name=mode]", "autoregressive")
+    ask(page, "Simulated question 1?")
+    ended(page)
+    assert {kind for kind, _ in shown(page) if kind != "dead"} == {"bonus"} and figure(page, "steps") == "24"
+    assert page.locator(".given-up .draft").count() == 0
+
+    page.select_option("[name=mode]", "lookahead")
+    ask(page, "Simulated question 2?")
+    expect(page.locator(f"{STEP}[data-outcome=accepted]").first).to_be_visible()
+    page.keyboard.press("Escape")
+    ended(page, "stopped")
+    for _ in range(50):
+        if real.engine.idle:
+            break
+        page.wait_for_timeout(100)
+    assert real.engine.idle
