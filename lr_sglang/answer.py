@@ -126,10 +126,12 @@ class Answer:
         """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.
 
         Raises:
-            LookaheadError: the target failed.
+            LookaheadError: the target failed; Cancelled: the answer was stopped.
         """
         arrival = self._flight.first_done()
         node, child, result = arrival.node, arrival.child, arrival.result
+        if arrival.key is None:
+            raise result  # it was stopped, whatever has become of that node meanwhile
         if isinstance(arrival.key, Branch):
             self.policy.ended(arrival.key, 0 if isinstance(result, LookaheadError) else len(result.ids))
         if node.dropped or (child.dropped if child is not None else node.chosen is not None):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from lr_sglang.node import Verdict
 
-Kind = Literal["begun", "drafted", "written", "verified", "accepted", "corrected", "bonus", "dropped", "ended"]
+Kind = Literal["begun", "drafted", "written", "prepared", "verified", "accepted", "corrected", "bonus", "dropped", "ended"]
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,9 @@ class Event:
 
     Attributes:
         kind: ``begun``: a branch was sent to a runtime. ``drafted``: the draft's version of the step that leads to
-            ``node`` is there. ``written``: the target's version of the step after ``prefix`` is. ``verified``: the
-            verdict on ``node`` is. ``accepted``, ``corrected`` or ``bonus``: ``node`` is a step of the answer now.
+            ``node`` is there. ``written``: the target's version of the step after ``prefix`` is. ``prepared``: that
+            version leads to ``node``, from where work goes on before it is kept. ``verified``: the verdict on ``node``
+            is there. ``accepted``, ``corrected`` or ``bonus``: ``node`` is a step of the answer now.
             ``dropped``: ``node``, or without one the target's branch after ``prefix``, is given up. ``ended``: the
             answer is complete.
         seconds: since the question was asked.

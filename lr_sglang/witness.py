@@ -56,6 +56,10 @@ class Witness:
 
     def _tell(self, kind: Kind, role: str, prefix: Node | None, node: Node | None, **more: Any) -> None:
         if self._hear is not None and prefix is not None:
+            if prefix.number is None and prefix.parent is not None:
+                step = prefix.step  # the target's own, from which the answer may go on before it is kept
+                assert step is not None
+                self._tell("prepared", "target", prefix.parent, prefix, text=step.text, tokens=len(step.ids))
             before, number = self._number(prefix), None if node is None else self._number(node)
             self._hear(Event(kind, self._now(), role, prefix.position, before, number, **more))
 

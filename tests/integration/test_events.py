@@ -6,6 +6,7 @@ import pytest
 
 from lr_sglang import verifiers
 from lr_sglang.config import Lookahead
+from lr_sglang.errors import Cancelled
 from lr_sglang.events import Event
 from lr_sglang.job import Job
 from lr_sglang.programs.autoregressive import autoregressive
@@ -66,3 +67,18 @@ def test_the_baseline_tells_its_steps_when_they_are_known():
     assert [event.kind for event in told[:1]] == ["begun"]
     assert "".join(event.text for event in told if event.kind == "bonus") == job.record.text
     assert told[-1].kind == "ended"
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_a_stop_is_never_lost(schedule):
+    """Asked for in the very moment in which a step is kept."""
+    for at in range(1, 12):
+        simulation = Simulation(Model(alpha=(0.9,), steps=40), step_seconds=0.004, judge_seconds=0.0)
+        roles = simulated_roles(simulation)
+        look = Lookahead(schedule=schedule, depth=4, verifier="exact")
+        job = Job(lookahead=look, verifier=verifiers.make("exact", roles, "paper"))
+        job.on_step = lambda step, job=job, at=at: job.stop() if step.position == at else None
+        with pytest.raises(Cancelled):
+            lookahead.run(ASKED, job, backend=roles["target"])
+        assert len(job.record.steps) < at + 8
+        assert all(branch.outcome for branch in job.record.branches)
