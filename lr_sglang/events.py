@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from lr_sglang.node import Verdict
 
-Kind = Literal["begun", "drafted", "written", "prepared", "verified", "accepted", "corrected", "bonus", "dropped", "ended"]
+Kind = Literal[
+    "begun", "drafted", "written", "prepared", "verified", "accepted", "corrected", "bonus", "dropped", "ended"
+]
 
 
 @dataclass(frozen=True)
