@@ -1,0 +1,206 @@
+"""The command line's servers, each in a process of its own, and what their answers must be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from lr_sglang.config import ROLES
+from lr_sglang.simulated.model import TARGET, Model, Writer
+
+ROOT = Path(__file__).parents[1]
+DRAFTED = 1  # the version that a simulated draft writes
+PATIENCE = 120.0  # seconds: a busy machine takes long to import SGLang
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process holds: bytes, threads, open files, and which of those are sockets."""
+
+    memory: int
+    threads: int
+    files: int
+    sockets: int
+
+
+@dataclass
+class Process:
+    """One ``lr-sglang`` command that serves.
+
+    Attributes:
+        told: what it said as JSON when it was ready.
+        errors: where its standard error goes.
+    """
+
+    popen: subprocess.Popen[str]
+    errors: Path
+    told: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def url(self) -> str:
+        """Of an endpoint."""
+        return str(self.told["url"])
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Of simulated runtimes, by role."""
+        return dict(self.told["urls"])
+
+    @property
+    def said(self) -> str:
+        """All of its standard error."""
+        return self.errors.read_text("utf-8")
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of an endpoint's log."""
+        return [json.loads(line) for line in self.said.splitlines() if line.startswith("{")]
+
+    def usage(self) -> Usage:
+        """What it holds now."""
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines())
+        sockets = files = 0
+        for entry in os.scandir(f"/proc/{self.pid}/fd"):
+            files += 1
+            try:
+                sockets += os.readlink(entry.path).startswith("socket:")
+            except FileNotFoundError:
+                continue
+        return Usage(int(status["VmRSS"].split()[0]) * 1024, int(status["Threads"]), files, sockets)
+
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 40.0) -> int:
+        """Ends it, by force when it takes longer than so many seconds; says how it ended."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(number)
+            try:
+                self.popen.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.popen.kill()
+                self.popen.wait(10)
+        return int(self.popen.returncode)
+
+
+def start(folder: Path, *arguments: object, environ: Mapping[str, str] | None = None) -> Process:
+    """A command that says as JSON that it is ready; returns once it has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    errors = folder / f"{arguments[0]}-{time.monotonic_ns()}.err"
+    command = [sys.executable, str(ROOT / "cli.py"), *map(str, arguments), "--json"]
+    with errors.open("w") as sink:
+        popen = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=sink, text=True, env={**os.environ, **(environ or {})}
+        )
+    process = Process(popen, errors)
+    alarm = threading.Timer(PATIENCE, popen.kill)
+    alarm.start()
+    try:
+        assert popen.stdout is not None
+        line = popen.stdout.readline()
+    finally:
+        alarm.cancel()
+    if not line:
+        process.stop(signal.SIGKILL)
+        raise AssertionError(f"{' '.join(command)} ended:\n{process.said[-3000:]}")
+    process.told = json.loads(line)
+    return process
+
+
+@contextmanager
+def serving(
+    folder: Path, urls: Mapping[str, str], *options: object, environ: Mapping[str, str] | None = None
+) -> Iterator[Process]:
+    """``lr-sglang serve`` over runtimes that are up, on a free port."""
+    attach = [word for role, url in urls.items() for word in (f"--{role}", url)]
+    process = start(folder, "serve", "--port", 0, *attach, *options, environ=environ)
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+@contextmanager
+def simulating(folder: Path, *options: object, roles: Sequence[str] = ROLES) -> Iterator[Process]:
+    """``lr-sglang simulate``: some roles, or all three, in one process on free ports."""
+    chosen = [word for role in roles for word in ("--role", role)]
+    process = start(folder, "simulate", "--port", 0, *chosen, *options)
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+def in_flight(urls: Mapping[str, str]) -> dict[str, int]:
+    """Requests that runtimes run or have waiting, by role; simulated ones and SGLang's own."""
+    return {
+        role: sum(load["num_total_reqs"] for load in httpx.get(f"{url}/v1/loads", timeout=10).json()["loads"])
+        for role, url in urls.items()
+    }
+
+
+def until(true: Callable[[], Any], seconds: float, every: float = 0.05) -> float:
+    """Waits until something is so; says how many seconds that took."""
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < seconds, f"not within {seconds} s"
+        time.sleep(every)
+    return time.monotonic() - began
+
+
+class Truth:
+    """What simulated runtimes answer: at each position the target's step, or the draft's where they agree.
+
+    Args:
+        model: as the runtimes' options say.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model, self._writer = model, Writer(model)
+
+    def steps(self, question: str) -> list[set[str]]:
+        """The versions of each step that may be in an answer."""
+        words = self._writer.words
+        number = words.number(words.tokenizer.chat([{"role": "user", "content": question}], True).ids or ())
+        return [
+            {
+                words.tokenizer.decode(self.model.step(words, number, position, version))
+                for version in (TARGET, DRAFTED)
+                if self.model.agrees(number, position, version)
+            }
+            for position in range(self.model.steps)
+        ]
+
+    def plain(self, question: str) -> str:
+        """The answer without lookahead."""
+        model = Model.from_dict({**self.model.to_dict(), "alpha": (0.0,), "trace": ()})
+        return "".join(next(iter(versions)) for versions in Truth(model).steps(question))
+
+    def wrong(self, question: str, text: str, whole: bool = True) -> str:
+        """What is wrong with an answer; empty if it is right.
+
+        Args:
+            whole: it must go to its end; else it may stop between two steps.
+        """
+        rest = text
+        for position, versions in enumerate(self.steps(question)):
+            if not rest and not whole:
+                return ""
+            version = next((one for one in versions if rest.startswith(one)), None)
+            if version is None:
+                return f"step {position} of {question!r} is neither of {versions}, but {rest[:200]!r}"
+            rest = rest[len(version) :]
+        return f"{question!r}: {rest[:200]!r} comes after the end" if rest else ""
