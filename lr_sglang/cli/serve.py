@@ -22,7 +22,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     metavar="FILE",
     help="Keys, one a line; LR_SGLANG_API_KEYS may hold more, with commas.",
 )
-@click.option("--allow-no-key", is_flag=True, help="Let everybody in, though others than this machine can reach it.")
+@click.option("--allow-no-key", is_flag=True, help="Let everybody in, from anywhere and by any host name.")
 @click.option("--model-name", metavar="NAME", help="That clients ask for.  [default: the target's]")
 @click.option(
     "--mode",

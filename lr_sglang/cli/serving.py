@@ -53,6 +53,7 @@ def serve(given: dict[str, Any], display: Display) -> None:
     service = service_of(plan, modes, given)
     allowed, warnings = keys.load(given["api_keys_file"])
     settings.check_public(service, len(allowed), given["allow_no_key"])
+    service = dataclasses.replace(service, hosts_are_open=bool(allowed) or given["allow_no_key"])
     for warning in warnings:
         display.warn(warning)
     with listening(service.host, service.port) as sock:

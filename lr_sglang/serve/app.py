@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,18 +111,21 @@ async def _respond(
     engine: Engine, service: Service, body: ChatRequest | CompletionRequest, request: Request
 ) -> Response:
     about = request.scope["state"]["about"]
+
+    def refused(error: Refusal) -> None:
+        about["error"] = error.code or error.kind
+        engine.metrics.refused.labels(about["error"]).inc()
+
     try:
         order = order_of(body, service)
         about["mode"], about["stream"] = order.mode.name, order.stream
         reply = Reply(order, service.model, about["id"], about)
         items = engine.answer(order)
         if order.stream:
-            return EventStream(await begun(request.receive, reply.chunks(items)))
-        async with aclosing(items):  # type: ignore[type-var]
-            return JSONResponse(await unless_gone(request.receive, reply.whole(items)))
+            return EventStream(await begun(request.receive, reply.chunks(items)), refused)
+        return JSONResponse(await unless_gone(request.receive, reply.whole(items)))
     except Refusal as error:
-        if error.status in (429, 503):
-            engine.metrics.refused.labels(error.code or "").inc()
+        refused(error)
         raise
 
 
@@ -182,9 +185,7 @@ async def _refused(request: Request, error: Exception) -> Response:
         response = response_of(Refusal(error.status_code, _said(error, request)))
         response.headers.update(error.headers or {})
         return response
-    refusal = refusal_of(error)
-    request.scope["state"]["about"]["error"] = refusal.code or refusal.kind
-    return response_of(refusal)
+    return response_of(refusal_of(error))
 
 
 def _said(error: StarletteHTTPException, request: Request) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,9 @@ from lr_sglang.serve.text import Delivery, Piece, Reasoning
 from lr_sglang.trace import StepRecord
 
 STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
+
+# Seconds that a complete answer waits for its books to be so, too.
+PATIENCE = 1.0
 
 Item = Piece | Event | Summary
 
@@ -79,7 +82,7 @@ class Engine:
         """Whether no answer is being made."""
         return not self._running
 
-    async def answer(self, order: Order) -> AsyncIterator[Item]:
+    async def answer(self, order: Order) -> AsyncGenerator[Item, None]:
         """The pieces of an answer as they come, events if they are wanted, and at the end the summary.
 
         Leaving it, by a failure or by ``aclose``, stops the answer on every runtime at once.
@@ -99,8 +102,7 @@ class Engine:
             try:
                 waited, first = time.monotonic(), True
                 while True:
-                    async with asyncio.timeout_at(deadline):
-                        item = await answer.ready.get()
+                    item = await self._next(answer, order, deadline)
                     if isinstance(item, BaseException):
                         raise refusal_of(item) from item
                     if isinstance(item, Piece):
@@ -117,6 +119,22 @@ class Engine:
                 self._stop(answer)
         except TimeoutError:
             raise out_of_time(self.service.timeout) from None
+
+    async def _next(self, answer: _Answer, order: Order, deadline: float) -> Item | BaseException:
+        """What comes next. An answer that is complete does not wait for long for a runtime to be rid of it."""
+        now = asyncio.get_running_loop().time
+        while True:
+            try:
+                async with asyncio.timeout_at(min(deadline, now() + PATIENCE)):
+                    return await answer.ready.get()
+            except TimeoutError:
+                trace = answer.job.record
+                if trace.finish:
+                    for piece in answer.delivery.rest():
+                        answer.ready.put_nowait(piece)
+                    answer.ready.put_nowait(self._summary(order, answer))
+                elif now() >= deadline:
+                    raise
 
     def close(self) -> None:
         """Admits nobody any more; what is running goes on."""
@@ -165,9 +183,13 @@ class Engine:
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         for piece in answer.delivery.rest() if error is None else []:
             answer.ready.put_nowait(piece)
-        delivered = answer.delivery.tokens
-        self.metrics.ended(answer.job.record, delivered)
-        answer.ready.put_nowait(summarise(order, answer.job.record, answer.delivery) if error is None else error)
+        summary = self._summary(order, answer)
+        self.metrics.ended(answer.job.record, answer.delivery.tokens, summary.lookahead["degraded"])
+        answer.ready.put_nowait(summary if error is None else error)
+
+    def _summary(self, order: Order, answer: _Answer) -> Summary:
+        disturbed = self.health.disturbed(answer.began)
+        return summarise(order, answer.job.record, answer.delivery, disturbed)
 
     def _job(self, order: Order) -> Job:
         verifier = self._verifiers[order.lookahead.verifier] if order.mode.ahead else None

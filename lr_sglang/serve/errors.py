@@ -60,6 +60,12 @@ def unauthorized() -> Refusal:
     return Refusal(401, message, kind="authentication_error", code="invalid_api_key")
 
 
+def strange_host() -> Refusal:
+    """A name that is not this machine's."""
+    message = "This endpoint has no key, and answers only to the address that it listens on"
+    return Refusal(403, message, kind="authentication_error", code="unknown_host")
+
+
 def unknown_model(asked: str, known: str) -> Refusal:
     """The endpoint serves another model."""
     message = f"The model {asked[:200]!r} does not exist here; this endpoint serves {known!r}"

@@ -47,7 +47,7 @@ class Gate:
             self._calls[call] = time.monotonic()
         try:
             reply = self.inner.generate(payload, call, timeout)
-            self._note(isinstance(reply, Mapping) and "meta_info" in reply)
+            self._note(_sound(reply))
         except (RuntimeDown, RuntimeTimeout) as error:
             self._note(False)
             self.alarm.set()
@@ -87,9 +87,28 @@ class Gate:
             if ": 404 " not in error.message:
                 raise
 
+    def try_out(self, timeout: float) -> None:
+        """Has it generate a token, whether the gate is shut or not.
+
+        Raises:
+            LookaheadError: it does not.
+        """
+        call, sampling = Call(), {"max_new_tokens": 1, "temperature": 0}
+        try:
+            reply = self.inner.generate({"input_ids": [1, 2, 3], "sampling_params": sampling}, call, timeout)
+        finally:
+            call.end(None)
+        if not _sound(reply):
+            raise BadReply("its answers are no generations", role=self.role)
+
     def running(self) -> int:
         """Requests that have not been answered."""
         return len(self._calls)
+
+    def oldest(self) -> float:
+        """When the oldest of them began; now, if there is none."""
+        with self._lock:
+            return min(self._calls.values(), default=time.monotonic())
 
     def kick(self, older: float = 0.0) -> int:
         """Gives up the requests that have taken longer than so many seconds; says how many there were."""
@@ -119,3 +138,8 @@ class Gate:
 
     def _away(self) -> LookaheadError:
         return RuntimeAway(self.shut or "it did not answer in time", role=self.role)
+
+
+def _sound(reply: Any) -> bool:
+    """Whether it is a generation at all."""
+    return isinstance(reply, Mapping) and "meta_info" in reply

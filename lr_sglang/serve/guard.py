@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import traceback
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from fastapi import HTTPException
@@ -13,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lr_sglang.serve.errors import Refusal, refusal_of, too_large, unauthorized
+from lr_sglang.serve.errors import Refusal, refusal_of, strange_host, too_large, unauthorized
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import Metrics
@@ -23,6 +25,8 @@ from lr_sglang.serve.streaming import Disconnected
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 # A body that is too large is read to its end and forgotten, up to here: a client that is still sending hears no answer.
 PATIENCE_BYTES = 2**26
+DROP_SECONDS = 10.0
+_ADDRESS = re.compile(r"[\d.]+|[\da-f:]+(%\w+)?", re.ASCII | re.IGNORECASE)
 CLIENT_GONE = 499  # nginx's, for a response that nobody gets
 
 
@@ -70,6 +74,8 @@ class Guard:
         locked = path.startswith("/v1/") or (path == "/metrics" and not self.service.metrics_are_open)
         if locked and not self.keys.open_to(headers.get("authorization", "")):
             return unauthorized()
+        if not self.service.hosts_are_open and not _is_ours(headers.get("host", ""), self.service.host):
+            return strange_host()
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self.service.max_body_bytes:
             return too_large(self.service.max_body_bytes)
@@ -96,6 +102,12 @@ class Guard:
         log("request", method=scope["method"], route=path or "other", status=status, seconds=round(seconds, 4), **about)
 
 
+def _is_ours(host: str, own: str) -> bool:
+    """Whether a browser can have come by this name without somebody's domain pointing here (DNS rebinding)."""
+    name = host[: host.rindex("]") + 1].strip("[]") if "]" in host else host.rpartition(":")[0] or host
+    return "." not in name or name.endswith(".localhost") or name == own or _ADDRESS.fullmatch(name) is not None
+
+
 def response_of(refusal: Refusal) -> JSONResponse:
     """The response for an error."""
     return JSONResponse(refusal.body(), refusal.status, refusal.headers())
@@ -103,11 +115,13 @@ def response_of(refusal: Refusal) -> JSONResponse:
 
 async def _drop(receive: Receive, size: int = 0) -> None:
     """Reads the rest of a body and forgets it."""
-    while size < PATIENCE_BYTES:
-        message = await receive()
-        size += len(message.get("body", b""))
-        if message["type"] != "http.request" or not message.get("more_body"):
-            return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DROP_SECONDS):
+            while size < PATIENCE_BYTES:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    return
 
 
 def _where(error: BaseException) -> str:

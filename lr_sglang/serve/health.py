@@ -62,11 +62,14 @@ class Watch:
         self._looked = now
 
     def _look_whether_well(self, now: float) -> None:
-        stuck = self.gate.kick(self.stall) if self.role != "target" else 0
-        if stuck or self.gate.failures >= FAILURES:
-            self.gate.failures += stuck
-            if self.gate.failures >= FAILURES:
-                self._set("its requests fail" if not stuck else "its requests are not answered")
+        if self.role != "target" and now - (oldest := self.gate.oldest()) > self.stall:
+            if self.gate.answered < oldest:
+                self._set("its requests are not answered")
+                self.gate.kick()
+                return
+            self.gate.failures += self.gate.kick(self.stall)
+        if self.gate.failures >= FAILURES:
+            self._set("its requests fail")
             return
         if now - self.gate.answered < LOOK_SECONDS and not self.gate.alarm.is_set():
             self._late = 0
@@ -77,6 +80,7 @@ class Watch:
             self._late = 0
         except RuntimeTimeout:
             self._late += 1
+            self.gate.alarm.set()  # look again at once
             if self._late >= LATE_PROBES:
                 self._set("it does not answer")
         except LookaheadError as error:
@@ -89,7 +93,7 @@ class Watch:
             return
         try:
             self.gate.probe("/health", PROBE_SECONDS)
-            self.gate.probe("/health_generate", GENERATE_SECONDS)
+            self.gate.try_out(GENERATE_SECONDS)
         except LookaheadError:
             return
         self.gate.failures, self._late = FAILURES - 1, 0  # one more, and it is down again, for longer
@@ -147,6 +151,11 @@ class Health:
         if self.watches["target"].down:
             return "down"
         return "degraded" if any(watch.down for watch in self.watches.values()) else "ready"
+
+    def disturbed(self, began: float) -> bool:
+        """Whether draft or judge has been down at any time since then (in seconds of the monotonic clock)."""
+        others = (watch for role, watch in self.watches.items() if role != "target")
+        return any(watch.down or watch.since > began for watch in others)
 
     def report(self) -> dict[str, Any]:
         """State and reason of every role."""

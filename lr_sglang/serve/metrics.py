@@ -27,7 +27,7 @@ class Metrics:
             return Gauge(f"lr_sglang_{name}", about, labels, registry=registry)
 
         self.requests = counter("requests", "Requests, by what became of them", "route", "status", "mode")
-        self.refused = counter("rejected", "Requests that were sent away", "reason")
+        self.refused = counter("rejected", "Requests that ended with an error, also in mid-stream", "reason")
         self.disconnects = counter("disconnects", "Clients that hung up before their answer was complete")
         self.degraded = counter("degraded_requests", "Answers that went without draft or judge for a while")
         self.degraded_seconds = gauge("degraded_seconds", "Seconds that a runtime has been down, in all", "role")
@@ -54,7 +54,7 @@ class Metrics:
         """The gauge says what the function returns at the time."""
         (gauge.labels(**labels) if labels else gauge).set_function(value)
 
-    def ended(self, trace: Trace, delivered: int) -> None:
+    def ended(self, trace: Trace, delivered: int, degraded: bool) -> None:
         """An answer has ended, however it did; in the event loop."""
         counts = trace.tokens()
         self.tokens.labels("delivered").inc(delivered)
@@ -68,7 +68,7 @@ class Metrics:
         self.judged.inc(trace.judged)
         if self._judged:
             self.alpha.set(self._accepted / self._judged)
-        if trace.failures:
+        if degraded:
             self.degraded.inc()
 
     def exposed(self) -> bytes:

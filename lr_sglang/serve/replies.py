@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from lr_sglang import __version__
 from lr_sglang.events import Event
+from lr_sglang.serve.engine import Item
 from lr_sglang.serve.order import Order
 from lr_sglang.serve.summary import Summary
 from lr_sglang.serve.text import Kind, Piece
@@ -34,18 +36,19 @@ class Reply:
             "system_fingerprint": f"lr-sglang-{__version__}",
         }
 
-    async def whole(self, items: AsyncIterator[Any]) -> dict[str, Any]:
+    async def whole(self, items: AsyncGenerator[Item, None]) -> dict[str, Any]:
         """One object, at the end."""
         texts: dict[Kind, list[str]] = {"content": [], "reasoning": []}
         events: list[dict[str, Any]] = []
         end: Summary | None = None
-        async for item in items:
-            if isinstance(item, Piece):
-                texts[item.kind].append(item.text)
-            elif isinstance(item, Event):
-                events.append(item.to_dict())
-            else:
-                end = item
+        async with aclosing(items):
+            async for item in items:
+                if isinstance(item, Piece):
+                    texts[item.kind].append(item.text)
+                elif isinstance(item, Event):
+                    events.append(item.to_dict())
+                else:
+                    end = item
         assert end is not None
         self._note(end)
         text, thought = "".join(texts["content"]), "".join(texts["reasoning"])
@@ -58,28 +61,32 @@ class Reply:
         about = end.lookahead | ({"trace": events} if self.order.trace else {})
         return {**self._head, "choices": [choice], "usage": end.usage, "lookahead": about}
 
-    async def chunks(self, items: AsyncIterator[Any]) -> AsyncIterator[dict[str, Any]]:
+    async def chunks(self, items: AsyncGenerator[Item, None]) -> AsyncGenerator[dict[str, Any], None]:
         """Objects as they come; those of a trace have no choices."""
         head = {**self._head, "object": "chat.completion.chunk" if self.order.chat else "text_completion"}
         if self.order.usage:
             head["usage"] = None
-        first = True
-        async for item in items:
-            if isinstance(item, Event):
-                yield {**head, "choices": [], "lookahead": {"event": item.to_dict()}}
-                continue
-            if first and self.order.chat:
-                yield {**head, "choices": [self._choice({"role": "assistant", "content": ""})]}
-            first = False
-            if isinstance(item, Piece):
-                delta = {FIELDS[item.kind]: item.text} if self.order.chat else item.text
-                yield {**head, "choices": [self._choice(delta)]}
-                continue
+        first = self.order.chat
+        async with aclosing(items):
+            async for item in items:
+                if first and not isinstance(item, Event):
+                    first = False
+                    yield {**head, "choices": [self._choice({"role": "assistant", "content": ""})]}
+                for chunk in self._chunks(item):
+                    yield {**head, **chunk}
+
+    def _chunks(self, item: Item) -> Iterator[dict[str, Any]]:
+        chat, usage = self.order.chat, self.order.usage
+        if isinstance(item, Event):
+            yield {"choices": [], "lookahead": {"event": item.to_dict()}}
+        elif isinstance(item, Piece):
+            yield {"choices": [self._choice({FIELDS[item.kind]: item.text} if chat else item.text)]}
+        else:
             self._note(item)
-            about = {} if self.order.usage else {"lookahead": item.lookahead}
-            yield {**head, "choices": [self._choice({} if self.order.chat else "", item.finish)], **about}
-            if self.order.usage:
-                yield {**head, "choices": [], "usage": item.usage, "lookahead": item.lookahead}
+            about = {} if usage else {"lookahead": item.lookahead}
+            yield {"choices": [self._choice({} if chat else "", item.finish)], **about}
+            if usage:
+                yield {"choices": [], "usage": item.usage, "lookahead": item.lookahead}
 
     def _choice(self, delta: dict[str, str] | str, finish: str | None = None) -> dict[str, Any]:
         told = {"delta": delta} if self.order.chat else {"text": delta}

@@ -29,6 +29,8 @@ class Service(Table):
         drain: seconds that answers have to end in when the endpoint is told to stop.
         reasoning: whether an answer begins inside of ``<think>``: ``auto`` goes by the prompt and by what is written,
             ``on`` says that it always does, ``off`` leaves markers in the content.
+        hosts_are_open: whether requests may call the endpoint by any name. One with no key, on a loopback address,
+            should not be reached by a web page whose domain points there.
         open_metrics: whether ``/metrics`` can be read without a key; None is on a loopback address only.
     """
 
@@ -52,6 +54,7 @@ class Service(Table):
     max_prompt_tokens: int | None = None
     reasoning: Reasoning = "auto"
     open_metrics: bool | None = None
+    hosts_are_open: bool = True
 
     def __post_init__(self) -> None:
         need(0 <= self.port < 65536, "port: must be in 0..65535 (0: any free one)")

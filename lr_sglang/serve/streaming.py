@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lr_sglang.serve.errors import Refusal, refusal_of
+from lr_sglang.serve.errors import Refusal
 
 T = TypeVar("T")
 # A client that takes nothing for so long is gone.
@@ -53,15 +53,15 @@ class EventStream(Response):
 
     Args:
         events: JSON objects; an error that it raises becomes the last of them.
+        failed: told of that error.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[Mapping[str, Any]], headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
+    def __init__(self, events: AsyncGenerator[Mapping[str, Any], None], failed: Callable[[Refusal], None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._events = events
-        self.failed: Refusal | None = None
+        self._events, self._failed = events, failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -74,20 +74,19 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": body, "more_body": more})
 
         try:
-            async for event in self._events:
-                await out(dumps(event))
-        except Refusal as error:
-            self.failed = error
+            try:
+                async with aclosing(self._events) as events:
+                    async for event in events:
+                        await out(dumps(event))
+            except Refusal as error:
+                self._failed(error)
+                await out(dumps(error.body()))
+            await out("[DONE]", more=False)
         except TimeoutError:
             raise Disconnected from None
-        except Exception as error:  # noqa: BLE001 - the client is told that there is no more to come
-            self.failed = refusal_of(error)
-        if self.failed is not None:
-            await out(dumps(self.failed.body()))
-        await out("[DONE]", more=False)
 
 
-async def begun(receive: Receive, events: AsyncIterator[T]) -> AsyncIterator[T]:
+async def begun(receive: Receive, events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
     """The same events, once the first is there.
 
     Raises:
@@ -95,14 +94,11 @@ async def begun(receive: Receive, events: AsyncIterator[T]) -> AsyncIterator[T]:
     """
     first = await unless_gone(receive, anext(events))
 
-    async def all_of_them() -> AsyncIterator[T]:
-        try:
+    async def all_of_them() -> AsyncGenerator[T, None]:
+        async with aclosing(events):
             yield first
             async for event in events:
                 yield event
-        finally:
-            with suppress(RuntimeError):
-                await events.aclose()  # type: ignore[attr-defined]
 
     return all_of_them()
 

@@ -26,8 +26,12 @@ class Summary:
     lookahead: dict[str, Any]
 
 
-def summarise(order: Order, trace: Trace, delivery: Delivery) -> Summary:
-    """The end of an answer that went well."""
+def summarise(order: Order, trace: Trace, delivery: Delivery, disturbed: bool) -> Summary:
+    """The end of an answer that went well.
+
+    Args:
+        disturbed: whether draft or judge was down meanwhile.
+    """
     prompt, answer = trace.prompt_tokens, delivery.tokens
     counts = trace.tokens()
     return Summary(
@@ -40,7 +44,7 @@ def summarise(order: Order, trace: Trace, delivery: Delivery) -> Summary:
         },
         {
             "mode": order.mode.name,
-            "degraded": bool(trace.failures),
+            "degraded": order.mode.ahead and (disturbed or bool(trace.failures)),
             "steps": len(trace.steps),
             "alpha": trace.alpha,
             "drafted_tokens": counts["draft"]["generated"],
