@@ -46,7 +46,7 @@ function frame() {
   }
   answer.update();
   figures.show(tree, now);
-  timeline.show(now);
+  timeline.show(now, !exchange);
   if (follow && exchange && !stood) toEnd();
   if (exchange) requestAnimationFrame(frame);
 }

@@ -2,6 +2,8 @@
 
 import { RowView } from "./row.js";
 
+const SHOWN = 6; // of what was given up after a step, until one stands there; steps.css hides the others
+
 export class Steps {
   /** `chosen(row, how)` is told of the row that one points at ("point", null when none) or stands on ("stand"). */
   constructor(list, chosen) {
@@ -61,8 +63,11 @@ export class Steps {
     const home = row && this.views.get(row.prefix);
     if (!home) return;
     const focused = view.item.contains(document.activeElement);
-    home.branch().append(view.item);
+    const group = home.branch();
+    group.append(view.item);
     view.buried = true;
+    const more = group.childElementCount - SHOWN;
+    if (more > 0) group.dataset.more = `and ${more} more`;
     if (focused) view.item.focus({ preventScroll: true });
   }
 
@@ -91,6 +96,7 @@ export class Steps {
       this.current = view;
       view.select(true);
     }
+    view.group?.classList.add("all");
     this.chosen(view.row, "stand");
   }
 
@@ -98,6 +104,7 @@ export class Steps {
   go(row) {
     const view = this.views.get(row.prefix);
     if (!view) return;
+    view.item.closest(".given-up")?.classList.add("all");
     view.item.focus({ preventScroll: true });
     view.item.scrollIntoView({ block: "nearest" });
   }
@@ -115,6 +122,7 @@ export class Steps {
     if (item === undefined) return;
     event.preventDefault();
     if (item) {
+      item.closest(".given-up")?.classList.add("all");
       item.focus({ preventScroll: true });
       item.querySelector(".pair").scrollIntoView({ block: "nearest" });
     }

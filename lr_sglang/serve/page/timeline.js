@@ -6,6 +6,7 @@ const ROLES = ["draft", "target", "judge"];
 const SHARES = { draft: 0.3, target: 0.46, judge: 0.24 };
 const TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600];
 const AXIS = 16;
+const EVERY = 40; // milliseconds
 const BUTTONS = 96; // where the buttons are
 
 /** Full: it is in the answer, or decided it. Half: it agreed, or is on its way. Grey: given up. Red: refused. */
@@ -19,7 +20,7 @@ function look(bar, lit) {
 export class Timeline {
   /** `pointed(row)` and `clicked(row)` are told of the bar under the pointer. */
   constructor(canvas, { pointed, clicked }) {
-    Object.assign(this, { canvas, bars: [], now: 0, row: null, zoom: 1, at: null, placed: 0 });
+    Object.assign(this, { canvas, bars: [], now: 0, row: null, zoom: 1, at: null, placed: 0, drawn: 0 });
     this.busy = { draft: [], target: [], judge: [] };
     this.colours();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (this.colours(), this.draw()));
@@ -42,18 +43,22 @@ export class Timeline {
   clear(bars) {
     Object.assign(this, { bars, now: 0, row: null, zoom: 1, at: null, placed: 0 });
     this.busy = { draft: [], target: [], judge: [] };
+    this.label();
     this.draw();
   }
 
-  show(now) {
+  /** The time goes on; a frame that comes too soon after the last is left out, unless it is the last of all. */
+  show(now, last = false) {
     this.now = now;
-    this.draw();
+    if (last) this.label();
+    if (last || performance.now() - this.drawn > EVERY) this.draw();
   }
 
   /** Lights the branches of a row; one that lies outside of what is shown is brought in. */
   light(row, bring = false) {
     this.row = row;
     const own = row && this.bars.filter((bar) => bar.row === row);
+    this.label();
     if (bring && own?.length) this.at = (own[0].began + (own.at(-1).ended ?? this.now)) / 2;
     this.draw();
   }
@@ -136,7 +141,7 @@ export class Timeline {
       pen.fillRect(x, y, w, h);
     }
     pen.globalAlpha = 1;
-    canvas.setAttribute("aria-label", this.spoken());
+    this.drawn = performance.now();
   }
 
   drawAxis(pen, width, height) {
@@ -161,6 +166,10 @@ export class Timeline {
       y += (height - AXIS) * SHARES[role];
     }
     pen.stroke();
+  }
+
+  label() {
+    this.canvas.setAttribute("aria-label", this.spoken());
   }
 
   spoken() {

@@ -23,8 +23,7 @@ export class Tree {
   /** Takes in one event; what is not known is left alone. */
   apply(event) {
     this.seconds = Math.max(this.seconds, Number(event.seconds) || 0);
-    const act = ACTS[event.kind];
-    if (act) act(this, event);
+    if (Object.hasOwn(ACTS, event.kind)) ACTS[event.kind](this, event);
   }
 
   /** How many steps there are beyond the last that was kept. */
