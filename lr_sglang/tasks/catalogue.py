@@ -178,7 +178,7 @@ def _tasks() -> Iterator[Task]:
         suffix="",
         grader="mt-bench",
         choice="all 80",
-        needs="--judge-url",
+        needs="--rater URL",
     )
 
 

@@ -1,0 +1,201 @@
+"""Grading the records of a run again, without generating anything.
+
+Verdicts are kept in a file beside the records as they are given, so that a grading that was stopped goes on; only when
+all are there are the records replaced, at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from lr_sglang.errors import RecordError
+from lr_sglang.grading.grader import Grader
+from lr_sglang.results.record import Key, Record, key
+from lr_sglang.results.store import LOCK, RECORDS, RUN, read_records
+
+JOURNAL = "grading.part"
+VERSION = 1  # raised when the same answer may be graded differently
+FIELDS = ("answer", "correct", "grade")
+
+
+@dataclass
+class Changes:
+    """What a grading changed.
+
+    Attributes:
+        resumed: verdicts that an earlier grading, which was stopped, had left.
+        turned: key of the sample, verdict before, verdict now; of those that differ.
+    """
+
+    records: int = 0
+    resumed: int = 0
+    turned: list[tuple[Key, bool | None, bool | None]] = field(default_factory=list)
+    verdicts: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        turned = [
+            {"question_id": name, "sample": sample, "mode": mode, "before": before, "now": now}
+            for (name, sample, mode), before, now in self.turned
+        ]
+        return {
+            "records": self.records,
+            "resumed": self.resumed,
+            **self.verdicts,
+            "changed": turned,
+            "ungraded_because": self.reasons,
+        }
+
+
+def asked(folder: Path) -> str:
+    """What the run in a folder asked: a task's name, a file's name, or a single question.
+
+    Raises:
+        RecordError: no run was made there.
+    """
+    try:
+        config = json.loads((folder / RUN).read_text(encoding="utf-8"))["config"]
+        return str(next(iter(config.values()))["questions"])
+    except (OSError, ValueError, KeyError, TypeError, StopIteration, AttributeError) as error:
+        raise RecordError(f"{folder}: there is no run in it ({RUN} is missing or damaged)") from error
+
+
+def regrade(
+    folder: Path, grader: Grader, jobs: int = 1, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Changes:
+    """Grades all records of a folder.
+
+    Args:
+        jobs: how many answers at a time.
+        progress: told how many have a verdict, of how many.
+
+    Raises:
+        RecordError: there are no records, they are damaged, or a run is at work there.
+        SetupError, ConfigError: as ``Grader.grade``.
+    """
+    path = folder / RECORDS
+    with _held(folder):
+        try:
+            records, whole = read_records(path)
+            rest = path.read_bytes()[whole:]
+        except OSError as error:
+            raise RecordError(f"{path}: {error.strerror}", hint="give the folder of a run") from error
+        # The last of a key counts, as it does for the store.
+        known = _journal(folder / JOURNAL, grader)
+        todo = [record for record in records if _mark(record) not in known]
+        changes = Changes(len(records), len(records) - len(todo))
+        progress(changes.resumed, len(records))
+        with (folder / JOURNAL).open("a", encoding="utf-8") as journal:
+            for done, (record, graded) in enumerate(_graded(todo, grader, jobs), changes.resumed + 1):
+                verdict = {name: graded[name] for name in FIELDS}
+                known[_mark(record)] = verdict
+                journal.write(json.dumps({"mark": _mark(record), **verdict}) + "\n")
+                journal.flush()
+                progress(done, len(records))
+        after = [{**record, **known[_mark(record)]} for record in records]
+        _compare(changes, records, after)
+        _replace(path, after, rest)
+        (folder / JOURNAL).unlink()
+    return changes
+
+
+def _graded(todo: list[Record], grader: Grader, jobs: int) -> Iterator[tuple[Record, Record]]:
+    """As they come. Few are in hand at a time, so that a stop does not wait for all."""
+    left, running = iter(todo), dict[Future[Record], Record]()
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="lr-grade")
+    try:
+        while True:
+            for record in islice(left, jobs - len(running)):
+                running[pool.submit(grader.apply, record)] = record
+            if not running:
+                return
+            ready, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in ready:
+                yield running.pop(future), future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _mark(record: Record) -> str:
+    """What a verdict is of: the sample, and what was written then."""
+    about = [*key(record), record["text"], record["gold"], bool(record["error"])]
+    return hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
+
+
+def _journal(path: Path, grader: Grader) -> dict[str, dict[str, Any]]:
+    """Verdicts of a grading with the same rules; of another there are none, and a new journal is begun."""
+    head = json.dumps({"version": VERSION, "grader": grader.name, **grader.rules.to_dict()})
+    found: dict[str, dict[str, Any]] = {}
+    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
+    if lines[0] != head:
+        _write(path, head.encode() + b"\n")
+        return found
+    for line in lines[1:-1]:
+        try:
+            table = json.loads(line)
+            found[table.pop("mark")] = {name: table[name] for name in FIELDS}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # it was cut off; that one is graded again
+    if lines[-1]:
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n")
+    return found
+
+
+def _compare(changes: Changes, before: list[Record], after: list[Record]) -> None:
+    names = {True: "correct", False: "wrong", None: "ungraded"}
+    changes.verdicts = dict.fromkeys(names.values(), 0)
+    for old, new in zip(before, after, strict=True):
+        changes.verdicts[names[new["correct"]]] += 1
+        if old["correct"] is not new["correct"]:
+            changes.turned.append((key(new), old["correct"], new["correct"]))
+        if new["correct"] is None and (reason := new["grade"].get("reason")):
+            changes.reasons[reason] = changes.reasons.get(reason, 0) + 1
+
+
+def _replace(path: Path, records: list[Record], rest: bytes) -> None:
+    lines = (json.dumps(record, ensure_ascii=False, separators=(",", ":")) for record in records)
+    _write(path, b"".join(line.encode("utf-8", "replace") + b"\n" for line in lines) + rest)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of the file or nothing, whatever happens meanwhile."""
+    draft = path.with_name(f"{path.name}.new")
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """As the store holds its folder: one process at a time."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RecordError(f"{folder}: {error.strerror}", hint="give the folder of a run") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise RecordError(f"a run or a grading is at work in {folder}", hint="wait for it") from None
+    try:
+        yield
+    finally:
+        os.close(lock)

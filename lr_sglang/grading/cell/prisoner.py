@@ -1,0 +1,113 @@
+"""The process in which the code of an answer runs: its limits, and what its interpreter refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import sys
+from typing import Any
+
+from lr_sglang.grading.cell import walls
+
+THREADS, FILES, TAIL = 64, 64, 2000
+# What an answer on LeetCode may take as imported.
+PRELUDE = """
+import sys, os, re, math, heapq, bisect, string, random, copy, functools, itertools, collections, operator, json
+from typing import *
+from functools import *
+from itertools import *
+from collections import *
+from heapq import *
+from bisect import *
+from math import *
+from operator import *
+from string import *
+from copy import *
+inf = float("inf")
+pow = __builtins__["pow"] if isinstance(__builtins__, dict) else __builtins__.pow
+"""
+
+REFUSED = ("socket.", "subprocess.", "os.fork", "os.exec", "os.posix_spawn", "os.system", "os.spawn", "pty.", "ctypes.")
+
+
+def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook, which nothing can take out again."""
+    if event.startswith(REFUSED):
+        raise PermissionError(f"{event} is not allowed in an answer")
+    if event == "import" and (arguments[0] == "_ctypes" or os.path.basename(str(arguments[1])).startswith("_ctypes.")):
+        raise PermissionError("ctypes is not allowed in an answer")
+    if event in ("os.kill", "os.killpg"):
+        raise PermissionError("signals are not allowed in an answer")
+
+
+def lock_up(job: dict[str, Any], standing: list[str]) -> None:
+    """The limits of a prisoner. ``seconds`` of processor time; memory and file size in MiB."""
+    os.setsid()
+    seconds, memory, size = job["seconds"], job["memory"] << 20, job["file_size"] << 20
+    limits = {
+        resource.RLIMIT_CPU: (int(seconds) + 1, int(seconds) + 2),
+        resource.RLIMIT_AS: (memory, memory),
+        resource.RLIMIT_FSIZE: (size, size),
+        resource.RLIMIT_NOFILE: (FILES, FILES),
+        resource.RLIMIT_CORE: (0, 0),
+    }
+    if walls.PROCESSES in standing:  # elsewhere it would count what else the user runs
+        limits[resource.RLIMIT_NPROC] = (THREADS, THREADS)
+    for what, (soft, hard) in limits.items():
+        _, most = resource.getrlimit(what)
+        most = hard if most == resource.RLIM_INFINITY else min(hard, most)
+        resource.setrlimit(what, (min(soft, most), most))
+    walls.drop_capabilities()
+    for name in ("ctypes", "_ctypes"):
+        sys.modules[name] = None  # type: ignore[assignment]
+    sys.addaudithook(refuse)
+
+
+def serve(job: dict[str, Any], test: dict[str, Any], token: str, report: int) -> None:
+    """Runs the program and one test. Anything but the right report is a failure, so that leaving early is one too."""
+    code = compile(job["program"], "answer.py", "exec")
+    if job["kind"] == "stdio":
+        names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
+        exec(code, names)
+        return
+    names = {"__name__": "answer", "__builtins__": __builtins__}
+    if job["kind"] == "asserts":
+        exec(code, names)
+        exec(compile(job["test"], "test.py", "exec"), names)
+        os.write(report, token.encode())
+        return
+    exec(compile(PRELUDE, "prelude.py", "exec"), names)
+    exec(code, names)
+    owner = names["Solution"]() if "Solution" in names else None
+    function = getattr(owner, job["function"], None) or names[job["function"]]
+    answer = json.dumps(function(*test["arguments"]), default=list)
+    done = 0
+    while done < len(answer):
+        done += os.write(report, answer[done:].encode())
+
+
+def prisoner(job: dict[str, Any], test: dict[str, Any], token: str, report: int, standing: list[str]) -> None:
+    """Never returns."""
+    status = 1
+    try:
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            os.dup2(os.open(name, flags, 0o600), number)
+        os.dup2(report, 3)
+        os.closerange(4, 256)
+        lock_up(job, standing)
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "w" if n else "r", closefd=False) for n in range(3))
+        sys.argv = ["answer.py"]
+        serve(job, test, token, 3)
+        status = 0
+    except SystemExit as error:
+        status = 0 if error.code in (None, 0) else 1
+    except BaseException as error:  # noqa: BLE001 - whatever it was, it is the answer's
+        with contextlib.suppress(BaseException):
+            os.write(2, f"{type(error).__name__}: {error}"[:TAIL].encode("utf-8", "replace"))
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+        os._exit(status)

@@ -1,0 +1,38 @@
+"""Questions with lettered choices: which letter was chosen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from lr_sglang.grading import answers, normal
+from lr_sglang.grading.grade import Grade
+from lr_sglang.tasks.question import Question
+
+_WORDS = re.compile(r"^(?:(?:the )?(?:right |correct |final )?(?:answer|choice|option)(?: is)?:?\s*)+", re.IGNORECASE)
+_LETTER = re.compile(r"\(?([A-Za-z])\)?(?:[).:,]|\s+-|$)")
+
+
+def letter(answer: str, choices: Sequence[str]) -> str | None:
+    """The letter that an answer names, or whose text it is; None where it is neither, or two letters."""
+    text = _WORDS.sub("", normal.normal(answer.replace("*", "")))
+    last = chr(ord("A") + max(len(choices), 4) - 1)
+    if (found := _LETTER.match(text)) and "A" <= found[1].upper() <= last:
+        rest = text[found.end() :].strip()
+        again = re.match(r"(?:and|or|,)?\s*\(?([A-Z])\)?$", rest)
+        return None if again else found[1].upper()
+    same = [place for place, choice in enumerate(choices) if normal.normal(choice).casefold() == text.casefold()]
+    return chr(ord("A") + same[0]) if len(same) == 1 else None
+
+
+def grade(text: str, question: Question) -> Grade:
+    """Whether the letter is the right one."""
+    answer = answers.final_answer(text)
+    if question.gold is None:
+        return Grade(None, answer, reason="the answer is not known")
+    if answer is None:
+        return Grade(False, None, by="choice", reason="there is no final answer")
+    chosen = letter(answer[:1000], question.extra.get("choices", ()))
+    if chosen is None:
+        return Grade(False, answer[:1000], by="choice", reason="no letter of a choice")
+    return Grade(chosen == question.gold.strip().upper(), chosen, by="choice")

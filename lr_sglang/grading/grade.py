@@ -1,0 +1,32 @@
+"""What grading says about one answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Grade:
+    """A verdict on one answer.
+
+    Attributes:
+        correct: none where nobody can say; ``reason`` says why.
+        answer: what was taken as the final answer.
+        by: who decided: ``text``, ``number``, ``math-verify``, ``choice``, ``tests``, a judge's URL, ...
+        reason: why it is wrong, or why there is no verdict.
+        score: for tasks that have one (MT-Bench: 1 to 10; reasoning-gym: 0 to 1).
+        extra: more for the record, such as what kept a program apart.
+    """
+
+    correct: bool | None
+    answer: str | None = None
+    by: str = ""
+    reason: str = ""
+    score: float | None = None
+    extra: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the record keeps under ``grade``; what is empty is left out."""
+        table = {"by": self.by, "reason": self.reason, "score": self.score, **(self.extra or {})}
+        return {key: value for key, value in table.items() if value not in (None, "")}

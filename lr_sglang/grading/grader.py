@@ -1,0 +1,156 @@
+"""The grader of a run: it knows the task, what is allowed, and keeps the worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from lr_sglang.errors import ConfigError
+from lr_sglang.grading import choices, mathematics, programs
+from lr_sglang.grading.grade import Grade
+from lr_sglang.grading.pool import Pool
+from lr_sglang.grading.rater import Rater
+from lr_sglang.grading.sandbox import Limits, Sandbox
+from lr_sglang.tasks import boxed, gym
+from lr_sglang.tasks.question import Question
+from lr_sglang.tasks.task import GRADERS
+
+Record = dict[str, Any]
+Function = Callable[[str, Question], bool | Grade | None]
+PERMIT = "--allow-code-execution"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What grading may do.
+
+    Attributes:
+        execute: whether code of answers may be run.
+        limits: for that code; by default those of the task.
+        rater: rates open answers.
+        workers: processes for Math-Verify.
+    """
+
+    execute: bool = False
+    limits: Limits | None = None
+    rater: Rater | None = None
+    workers: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """What changes verdicts; for telling whether two gradings are the same."""
+        return {"execute": self.execute, "limits": repr(self.limits), "rater": repr(self.rater)}
+
+
+@dataclass
+class Grader:
+    """Grades records of one task. A context manager; any thread may ask.
+
+    Args:
+        kind: one of ``tasks.task.GRADERS``, or a function of the answer's text and the question.
+        hidden: by id, what the questions have that is not in the records.
+    """
+
+    kind: str | Function
+    rules: Rules = field(default_factory=Rules)
+    hidden: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.kind, str) and self.kind not in GRADERS:
+            raise ConfigError(f"there is no grader {self.kind!r}", hint=f"one of {', '.join(GRADERS)}")
+        self._pool, self._sandbox = Pool(self.rules.workers), Sandbox()
+
+    @property
+    def name(self) -> str:
+        return self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", "function")
+
+    def grade(self, text: str, question: Question) -> Grade:
+        """The verdict on one answer.
+
+        Raises:
+            SetupError: this machine cannot grade such answers.
+            ConfigError: a grader from outside does not work.
+        """
+        match self.kind:
+            case "math":
+                return mathematics.grade(text, question, self._pool.compare)
+            case "number":
+                answer = boxed.boxed(text)
+                return Grade(boxed.correct(answer, question.gold), answer, by="number")
+            case "choice":
+                return choices.grade(text, question)
+            case "humaneval" | "livecodebench":
+                if not self.rules.execute:
+                    return Grade(None, reason=f"code of answers is run only with {PERMIT}")
+                run = programs.humaneval if self.kind == "humaneval" else programs.livecodebench
+                try:
+                    return run(text, question, self._sandbox, self.rules.limits)
+                except KeyError as error:
+                    return Grade(None, reason=f"the record has no tests ({error})")
+            case "mt-bench":
+                if self.rules.rater is None:
+                    return Grade(None, reason="open answers are rated only with --rater URL")
+                return self.rules.rater.grade(text, question)
+            case "reasoning-gym":
+                return self._gym(text, question)
+        return self._outside(text, question)
+
+    def apply(self, record: Record) -> Record:
+        """The record with ``answer``, ``correct`` and ``grade`` as they are now; nothing else is changed.
+
+        A sample that failed is wrong, where an answer could have been graded.
+
+        Raises:
+            SetupError, ConfigError: as ``grade``.
+        """
+        question = Question(
+            record["question_id"],
+            record["question"],
+            record["gold"],
+            record.get("extra") or {},
+            self.hidden.get(record["question_id"], {}),
+        )
+        if record["error"]:
+            given = Grade(False if self._knows(question) else None, reason="the sample failed")
+        else:
+            given = self.grade(record["text"], question)
+        table = {"grader": self.name, **given.to_dict()}
+        return {**record, "answer": given.answer, "correct": given.correct, "grade": table}
+
+    def close(self) -> None:
+        """Ends the worker processes, and programs that are running. Idempotent."""
+        self._pool.close()
+        self._sandbox.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _knows(self, question: Question) -> bool:
+        """Whether an answer would be found right or wrong."""
+        if self.kind in ("humaneval", "livecodebench"):
+            return self.rules.execute
+        return question.gold is not None or not isinstance(self.kind, str)
+
+    def _gym(self, text: str, question: Question) -> Grade:
+        answer = mathematics.answers.final_answer(text)
+        if "generator" not in question.extra:
+            return mathematics.grade(text, question, self._pool.compare)
+        if gym.missing():
+            return Grade(None, answer, reason="the package reasoning-gym is not installed")
+        score = gym.score(question.extra, answer or "", question.gold)
+        return Grade(score >= 1.0, answer, by="reasoning-gym", score=score)
+
+    def _outside(self, text: str, question: Question) -> Grade:
+        assert callable(self.kind)
+        try:
+            found = self.kind(text, question)
+        except Exception as error:
+            raise ConfigError(f"grader {self.name}: {error!r}", hint="docs/tasks.md has an example") from error
+        if isinstance(found, Grade):
+            return found
+        if not isinstance(found, (bool, type(None))):
+            raise ConfigError(f"grader {self.name}: expected true, false or None, not {found!r}")
+        return Grade(found, mathematics.answers.final_answer(text), by=self.name)

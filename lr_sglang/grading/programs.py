@@ -1,0 +1,106 @@
+"""HumanEval and LiveCodeBench: from an answer to a program with its tests."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import pickle
+import re
+import zlib
+from typing import Any
+
+from lr_sglang.errors import ConfigError
+from lr_sglang.grading import answers
+from lr_sglang.grading.grade import Grade
+from lr_sglang.grading.sandbox import Limits, Sandbox
+from lr_sglang.tasks.question import Question
+
+MOST_TESTS_BYTES = 512 << 20  # unpacked; the largest of LiveCodeBench has about a tenth of it
+LCB_SECONDS, LCB_MEMORY = 6.0, 2048  # LiveCodeBench allows 6 s a test
+
+
+def humaneval(text: str, question: Question, sandbox: Sandbox, limits: Limits | None = None) -> Grade:
+    """Whether the function passes the task's own tests.
+
+    An answer that does not define the function is taken as its body.
+    """
+    about, name = question.extra, question.extra["entry_point"]
+    program = answers.code(text, f"def {name}")
+    if program is None:
+        return Grade(False, by="tests", reason="there is no program in the answer")
+    if not re.search(rf"^(?:async )?def {re.escape(name)}\b", program, re.MULTILINE):
+        program = _indented(program)
+    # The prompt first: it is a module of its own, and has imports and helpers that an answer may leave out.
+    job = {
+        "program": f"{about['prompt']}\n{program}",
+        "kind": "asserts",
+        "test": f"{about['test']}\ncheck({name})\n",
+        "tests": [{}],
+    }
+    return _run(job, sandbox, limits)
+
+
+def livecodebench(text: str, question: Question, sandbox: Sandbox, limits: Limits | None = None) -> Grade:
+    """Whether the program passes all public and hidden tests of its problem."""
+    if not question.hidden:
+        hint = "the tests of livecodebench are not in the records; its questions must be loaded"
+        return Grade(None, by="tests", reason=hint)
+    program = answers.code(text)
+    if program is None:
+        return Grade(False, by="tests", reason="there is no program in the answer")
+    tests = lcb_tests(question.hidden["public_test_cases"]) + lcb_tests(question.hidden["private_test_cases"])
+    if not tests:
+        return Grade(None, by="tests", reason="the problem has no tests")
+    limits = limits or Limits(seconds=LCB_SECONDS, memory=LCB_MEMORY)
+    if tests[0].get("testtype") != "functional":
+        return _run({"program": program, "kind": "stdio", "tests": tests}, sandbox, limits)
+    about = question.hidden["metadata"]
+    name = (json.loads(about) if isinstance(about, str) else about)["func_name"]
+    calls = [
+        {"arguments": [json.loads(line) for line in test["input"].split("\n")], "expected": json.loads(test["output"])}
+        for test in tests
+    ]
+    return _run({"program": program, "kind": "calls", "function": name, "tests": calls}, sandbox, limits)
+
+
+def lcb_tests(packed: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tests as LiveCodeBench keeps them: JSON, or base64 of zlib of a pickle of JSON.
+
+    Raises:
+        ConfigError: it is neither. Of a pickle only a text is taken: another could run anything.
+    """
+    if not isinstance(packed, str):
+        return packed
+    try:
+        text: str = packed
+        if not packed.lstrip().startswith("["):
+            unpacker = zlib.decompressobj()
+            data = unpacker.decompress(base64.b64decode(packed, validate=True), MOST_TESTS_BYTES)
+            if unpacker.unconsumed_tail:
+                raise ValueError("too long")
+            text = _TextOnly(io.BytesIO(data)).load()
+        found: list[dict[str, Any]] = json.loads(text)
+        return [test for test in found if {"input", "output"} <= test.keys()]
+    except (ValueError, TypeError, AttributeError, EOFError, zlib.error, pickle.UnpicklingError) as error:
+        raise ConfigError(f"livecodebench: tests that cannot be read ({error!r})") from error
+
+
+class _TextOnly(pickle.Unpickler):
+    """A text needs no class."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} in the tests")
+
+
+def _indented(body: str) -> str:
+    """A body as it stands after the prompt's last line."""
+    first = next((line for line in body.split("\n") if line.strip()), "")
+    if first[:1].isspace():
+        return body
+    return "\n".join(f"    {line}" if line.strip() else line for line in body.split("\n"))
+
+
+def _run(job: dict[str, Any], sandbox: Sandbox, limits: Limits | None) -> Grade:
+    done = sandbox.run(job, limits)
+    return Grade(done.passed, by="tests", reason=done.reason, extra={"walls": list(done.walls)})

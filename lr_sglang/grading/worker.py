@@ -1,0 +1,50 @@
+"""A process that compares answers with Math-Verify: JSON lines in, JSON lines out.
+
+Math-Verify measures its time with SIGALRM, which only a main thread can have, and neither stops a power of a power of
+a power: whoever waits for this process kills it in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from typing import Any
+
+MEMORY = 4 << 30  # bytes of address space
+SECONDS = 4  # of parsing one side, or of comparing
+READY = "ready"
+
+
+def compare(gold: str, answer: str) -> dict[str, Any]:
+    """Whether Math-Verify takes them for the same; what it cannot read is not."""
+    from math_verify import parse, verify
+
+    try:
+        known = parse(f"${gold}$", parsing_timeout=SECONDS)
+        given = parse(f"${answer}$", parsing_timeout=SECONDS)
+        if not given:
+            return {"same": False, "why": "it cannot be read"}
+        same = verify(known, given, timeout_seconds=SECONDS, allow_set_relation_comp=True)
+        return {"same": bool(same), "why": ""}
+    except Exception as error:  # noqa: BLE001 - it has many of its own, and all mean the same
+        return {"same": False, "why": f"{type(error).__name__}: {error}"[:200]}
+
+
+def main() -> None:
+    """Serves until its standard input ends."""
+    import logging
+
+    import math_verify  # noqa: F401 - so that the first answer need not wait for it
+
+    logging.disable(logging.CRITICAL)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    out = sys.stdout
+    sys.stdout = sys.stderr  # whatever else is said
+    out.write(json.dumps(READY) + "\n")
+    out.flush()
+    for line in sys.stdin:
+        gold, answer = json.loads(line)
+        out.write(json.dumps(compare(gold, answer)) + "\n")
+        out.flush()
