@@ -18,6 +18,7 @@ COMMANDS = {
     "doctor": ("lr_sglang.cli.doctor", "Say what this machine can do, and what is missing."),
     "demo": ("lr_sglang.cli.demo", "Compare both modes on a few problems, on this machine."),
     "plan": ("lr_sglang.cli.plan", "Say what speed-up to expect, and which depth is best."),
+    "report": ("lr_sglang.cli.report", "Make tables and plots of runs."),
     "calibrate": ("lr_sglang.cli.calibrate", "Choose when a cheap verifier may decide alone, from records."),
     "bench": ("lr_sglang.cli.bench", "Measure the controller over simulated runtimes."),
     "simulate": ("lr_sglang.cli.simulate", "Serve simulated runtimes, with no model."),

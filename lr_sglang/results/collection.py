@@ -13,7 +13,7 @@ from typing import Any
 from lr_sglang.errors import RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results import reference
-from lr_sglang.results.record import Record
+from lr_sglang.results.record import Record, key
 from lr_sglang.results.store import RECORDS, RUN, flat, read_records
 
 Pair = tuple[str, int, int]  # question, sample, and which of several of that name
@@ -83,7 +83,7 @@ class Group:
         """A setting by its short name or its own, such as ``depth``."""
         if setting == "concurrency":
             return self.concurrency
-        return next((value for key, value in self.settings.items() if short(key) == setting or key == setting), None)
+        return next((value for name, value in self.settings.items() if setting in (short(name), name)), None)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _read(folder: Path, mode: str, task: str, notes: list[str]) -> tuple[list[Re
     for number, record in enumerate(records, 1):
         if missing := [name for name in _NEEDED if name not in record]:
             raise RecordError(f"{path}, line {number}: this record has no {', '.join(missing)}")
-    once = {(r["question_id"], r["sample"], r["mode"], json.dumps(r["config"], sort_keys=True)): r for r in records}
+    once = {(*key(r), r.get("concurrency"), json.dumps(r["config"], sort_keys=True)): r for r in records}
     return list(once.values()), _concurrency(path.parent / RUN)
 
 
@@ -205,7 +205,7 @@ def _group_of(record: Record, concurrency: int) -> Group:
     config = record["config"]
     task = str(record.get("task") or config.get("task") or config.get("questions") or "questions")
     at_once = record.get("concurrency") or config.get("concurrency") or concurrency
-    settings = {key: value for key, value in flat(config) if key not in _LOOSE}
+    settings = {name: value for name, value in flat(config) if name not in _LOOSE}
     return Group(Path(task).stem if "/" in task else task, record["mode"], int(at_once), settings, [])
 
 
@@ -216,11 +216,11 @@ def _labelled(groups: list[Group]) -> list[Group]:
         like[group.task, group.mode].append(group)
     made = []
     for alike in like.values():
-        keys = {key for group in alike for key in group.settings}
-        differing = sorted(k for k in keys if len({json.dumps(g.settings.get(k)) for g in alike}) > 1)
+        names = sorted({name for group in alike for name in group.settings})
+        differing = [name for name in names if len({json.dumps(g.settings.get(name)) for g in alike}) > 1]
         many = len({group.concurrency for group in alike}) > 1
         for group in alike:
-            words = [f"{short(key)} {_said(group.settings.get(key))}" for key in differing]
+            words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
             words += [f"{group.concurrency} at once"] if many else []
             made.append(replace(group, label=", ".join(dict.fromkeys(words))))
     tasks = list(dict.fromkeys(group.task for group in groups))
@@ -230,13 +230,13 @@ def _labelled(groups: list[Group]) -> list[Group]:
 
 def _numbers(group: Group) -> list[tuple[str, float]]:
     """Settings that are numbers, so that a sweep comes in its order."""
-    values = {key: value for key, value in group.settings.items() if not isinstance(value, bool)}
-    return sorted((key, float(value)) for key, value in values.items() if isinstance(value, (int, float)))
+    values = {name: value for name, value in group.settings.items() if not isinstance(value, bool)}
+    return sorted((name, float(value)) for name, value in values.items() if isinstance(value, (int, float)))
 
 
-def short(key: str) -> str:
+def short(setting: str) -> str:
     """The name of a setting in tables."""
-    return _SHORT.get(key, key.removeprefix("lookahead.").removeprefix("sampling.").replace("_", " "))
+    return _SHORT.get(setting, setting.removeprefix("lookahead.").removeprefix("sampling.").replace("_", " "))
 
 
 def _said(value: Any) -> str:
@@ -245,9 +245,9 @@ def _said(value: Any) -> str:
 
 def _comparable(one: Group, other: Group) -> bool:
     same = all(
-        one.settings.get(key) == other.settings.get(key)
-        for key in {*one.settings, *other.settings}
-        if key.startswith(("sampling.", "limits."))
+        one.settings.get(name) == other.settings.get(name)
+        for name in {*one.settings, *other.settings}
+        if name.startswith(("sampling.", "limits."))
     )
     models = one.models.get("target") == other.models.get("target")
     return same and models and (one.task, one.concurrency) == (other.task, other.concurrency)

@@ -22,6 +22,7 @@ class Expected:
         judge: with verdicts that take what they took.
         ends: with answers as long as these.
         slowdown: with target steps as slow beside each other as they were; all that the formulas know.
+        alpha, c1, verdict, steps, slower: what it was worked out from; a verdict's time in target steps.
         measured: what it was; the rest is in no formula (uneven steps, late drafts, prefill, queueing, controller).
     """
 
@@ -30,8 +31,11 @@ class Expected:
     ends: float
     slowdown: float | None
     measured: float | None
-    c1: float
     alpha: float
+    c1: float
+    verdict: float
+    steps: int
+    slower: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -55,8 +59,11 @@ def expected(collection: Collection, group: Group) -> Expected | None:
         ends=Case(alpha, c1, judge, steps=steps).speedup(schedule, measured.depth),
         slowdown=Case(alpha, c1, judge, slower, steps=steps).speedup(schedule, measured.depth) if slower else None,
         measured=measured.speedup,
-        c1=c1,
         alpha=alpha,
+        c1=c1,
+        verdict=judge,
+        steps=steps,
+        slower=slower,
     )
 
 

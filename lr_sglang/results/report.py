@@ -1,0 +1,64 @@
+"""A report of one or more runs: every figure, and the tables that people read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lr_sglang.results import statistics as st
+from lr_sglang.results import tables
+from lr_sglang.results.collection import Collection
+from lr_sglang.results.expected import Expected, expected
+from lr_sglang.results.measures import Measures, measure
+from lr_sglang.results.tables import Table
+
+SCHEMA = 1
+WARNINGS = {
+    "simulated": "simulated runtimes: the figures say nothing of models",
+    "dummy weights": "random weights: times are real, the words are not, so accuracy and acceptance mean nothing",
+    "reference": "made by the paper's own code, which records no steps",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """All groups with their figures; ``tables`` are made from them."""
+
+    collection: Collection
+    measures: list[Measures]
+    expected: list[Expected | None]
+    margin: float
+    tables: list[Table] = field(default_factory=list)
+
+    @property
+    def warning(self) -> str:
+        """What stands on every table and plot; empty for real runs of ours."""
+        return "; ".join(WARNINGS[mark] for mark in self.collection.marks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every figure, for JSON; shares are between 0 and 1, times in seconds."""
+        rows = [
+            {**m.to_dict(), "expected": e.to_dict() if e else None}
+            for m, e in zip(self.measures, self.expected, strict=True)
+        ]
+        return {
+            "schema": SCHEMA,
+            "folders": self.collection.folders,
+            "notes": self.collection.notes,
+            "marks": list(self.collection.marks),
+            "warning": self.warning,
+            "margin": self.margin,
+            "groups": rows,
+        }
+
+
+def make(collection: Collection, margin: float = st.MARGIN) -> Report:
+    """Measures everything.
+
+    Args:
+        margin: see ``measures.measure``.
+    """
+    measures = [measure(collection, group, margin) for group in collection.groups]
+    report = Report(collection, measures, [expected(collection, group) for group in collection.groups], margin)
+    report.tables.extend(tables.all_of(report))
+    return report

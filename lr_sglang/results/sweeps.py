@@ -1,0 +1,155 @@
+"""Charts of what was varied: depth beside the formulas, the token layer's draft, concurrency."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lr_sglang.config import Schedule
+from lr_sglang.errors import ConfigError
+from lr_sglang.results.charts import MOST_PANELS, errors_of, legend_below, legend_beside, new_figure
+from lr_sglang.results.expected import Expected
+from lr_sglang.results.measures import Measures
+from lr_sglang.results.plots import look
+from lr_sglang.results.report import Report
+from lr_sglang.results.statistics import Estimate
+from lr_sglang.theory import Case
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def depth(report: Report) -> Figure | None:
+    """Speed-up against depth, and what the formulas expect of the measured numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    points = [
+        (m, e)
+        for m, e in zip(report.measures, report.expected, strict=True)
+        if e is not None and e.measured is not None and isinstance(m.group.value("depth"), int)
+    ]
+    panels = _panels(points)
+    if not panels:
+        return None
+    figure, grid = _grid(len(panels))
+    for axes, (task, of) in zip(grid, panels.items(), strict=True):
+        for mode in dict.fromkeys(m.group.mode for m, _ in of):
+            colour, marker, _ = look(mode)
+            mine = [(int(m.group.value("depth")), m, e) for m, e in of if m.group.mode == mode]
+            mine.sort(key=lambda one: one[0])
+            over = [(d, m.over_sd if mode == "lookahead+sd" and m.over_sd else m.speed) for d, m, _ in mine]
+            shown = [(d, speed.tokens) for d, speed in over if speed is not None]
+            if shown:
+                estimates = [e for _, e in shown]
+                values = [e.value for e in estimates]
+                axes.errorbar(
+                    [d for d, _ in shown], values, errors_of(estimates), fmt=marker, color=colour, capsize=3, label=f"{mode}, measured"
+                )
+            deepest = max(8, *(d for d, _, _ in mine))
+            depths = range(1, deepest + 1)
+            papers, ours = _curves(mine, depths)
+            axes.plot(depths, papers, color=colour, linestyle=":", label=f"{mode}, the paper's formula")
+            axes.plot(depths, ours, color=colour, label=f"{mode}, with verdicts, ends, slow-down")
+        axes.axhline(1, color="#333333", linewidth=1)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(title=task, xlabel="depth (steps ahead)")
+        axes.set_ylim(bottom=0)
+    grid[0].set_ylabel("speed-up, tokens/s\nover no lookahead")
+    legend_below(figure, grid[0])
+    figure.suptitle("Speed-up against depth: measured and expected", fontsize=13)
+    return figure
+
+
+def _curves(mine: Sequence[tuple[int, Measures, Expected]], depths: Sequence[int]) -> tuple[list[float], list[float]]:
+    """The paper's formula and ours, with the means of what was measured at all depths."""
+
+    def mean(values: Sequence[float]) -> float:
+        return sum(values) / len(values)
+
+    alpha, c1 = mean([e.alpha for _, _, e in mine]), mean([e.c1 for _, _, e in mine])
+    schedule: Schedule = "sync" if mine[0][1].group.value("schedule") == "sync" else "async"
+    judge = mean([e.verdict for _, _, e in mine])
+    steps = round(mean([e.steps for _, _, e in mine]))
+    slower = [e.slower for _, _, e in mine if e.slower]
+    try:
+        ours = Case(alpha, c1, judge, mean(slower) if slower else 1.0, steps=steps)
+        return [Case(alpha, c1).speedup(schedule, d) for d in depths], [ours.speedup(schedule, d) for d in depths]
+    except ConfigError:
+        return [float("nan")] * len(depths), [float("nan")] * len(depths)
+
+
+def sd_tokens(report: Report) -> Figure | None:
+    """Speed-up against the token layer's drafted tokens, with and without lookahead (the paper's Figures 2 and 3)."""
+    points = [
+        m for m in report.measures if m.speed and m.group.mode in ("sd", "lookahead", "lookahead+sd", "autoregressive")
+    ]
+    swept = {m.group.value("sd tokens") for m in points if m.group.mode.endswith("sd")} - {None}
+    if len(swept) < 2:
+        return None
+    figure, axes = new_figure(8)
+    for task in report.collection.tasks:
+        several = f"{task}: " if len(report.collection.tasks) > 1 else ""
+        for mode, plain in (("sd", "autoregressive"), ("lookahead+sd", "lookahead")):
+            of = [m for m in points if m.group.task == task and m.group.mode in (mode, plain)]
+            found = {(m.group.value("sd tokens") or 0) if m.group.mode == mode else 0: m.speed for m in of}
+            at = {tokens: speed.tokens for tokens, speed in sorted(found.items()) if speed}
+            if not at:
+                continue
+            colour, marker, _ = look(mode)
+            estimates, values = list(at.values()), [e.value for e in at.values()]
+            axes.errorbar(
+                list(at), values, errors_of(estimates), color=colour, marker=marker, capsize=3, label=f"{several}{mode}"
+            )
+    axes.axhline(1, color="#333333", linewidth=1)
+    axes.set(xlabel="drafted tokens per verification", ylabel="speed-up, tokens/s\nover autoregressive")
+    axes.set_title("Speed-up against the token layer's draft, with and without lookahead")
+    legend_beside(axes, 2)
+    return figure
+
+
+def concurrency(report: Report) -> Figure | None:
+    """Throughput against how many answers are made at a time."""
+    if len({m.group.concurrency for m in report.measures}) < 2:
+        return None
+    figure, axes = new_figure(8)
+    series: dict[tuple[str, str], list[tuple[int, Estimate]]] = defaultdict(list)
+    for m in report.measures:
+        if m.rate is not None:
+            words = [w for w in m.group.label.split(", ") if w and not w.endswith(" at once")]
+            series[m.group.mode, " ".join([m.group.task, m.group.mode, *words])].append((m.group.concurrency, m.rate))
+    for (mode, name), points in series.items():
+        points.sort(key=lambda point: point[0])
+        colour, marker, _ = look(mode)
+        places, estimates = [n for n, _ in points], [e for _, e in points]
+        values = [n * e.value for n, e in points]
+        errors = [[n * one for n, one in zip(places, side, strict=True)] for side in errors_of(estimates)]
+        axes.errorbar(places, values, errors, color=colour, marker=marker, capsize=3, label=name)
+    ticks = sorted({n for points in series.values() for n, _ in points})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(n) for n in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set(xlabel="answers at a time", ylabel="tokens/s of all answers\n(while all are at work)", title="Throughput")
+    legend_beside(axes, len(series))
+    return figure
+
+
+def _panels(points: Sequence[tuple[Measures, Expected]]) -> dict[str, list[tuple[Measures, Expected]]]:
+    """By task, at the least concurrency; at most four, which can be read beside each other."""
+    panels: dict[str, list[tuple[Measures, Expected]]] = defaultdict(list)
+    alone = min((m.group.concurrency for m, _ in points), default=1)
+    for m, e in points:
+        if m.group.concurrency == alone:
+            panels[m.group.task].append((m, e))
+    return dict(list(panels.items())[:MOST_PANELS])
+
+
+def _grid(columns: int) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(8.5, 4.4 * columns), 5), layout="constrained")
+    return figure, list(figure.subplots(1, columns, sharey=True, squeeze=False)[0])
+
+

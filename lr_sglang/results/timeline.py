@@ -1,0 +1,112 @@
+"""The course of one answer: every branch of the three roles over time, and the critical path under them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lr_sglang.results import accounting
+from lr_sglang.results.plots import GREEN, GREY, ORANGE, RED, SKY
+from lr_sglang.results.record import Record
+from lr_sglang.results.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Colour and hatch of a branch by its outcome.
+OUTCOMES = {
+    "accepted": (GREEN, ""),
+    "corrected": (ORANGE, ""),
+    "bonus": (SKY, ""),
+    "rejected": (RED, "//"),
+    "cancelled": ("#d0d0d0", ""),
+}
+ROLES = ("draft", "target", "judge")
+_MOST = 40  # lanes; a picture of a wider tree cannot be read
+
+
+def typical(report: Report) -> Record | None:
+    """The answer with lookahead whose time is in the middle; of those whose branches can be told apart, if any."""
+    found = [
+        record
+        for group in report.collection.groups
+        if group.mode.startswith("lo")
+        for record in group.ended
+        if record["branches"] and record["steps"]
+    ]
+    short = [record for record in found if len(record["steps"]) <= 16] or found
+    return sorted(short, key=lambda record: float(record["seconds"]))[len(short) // 2] if short else None
+
+
+def lanes(record: Record, role: str) -> list[list[dict[str, Any]]]:
+    """A role's branches, so that those of one lane do not overlap; the fewest lanes."""
+    end = float(record["drained"] if record.get("drained") else record["seconds"])
+    branches = sorted((b for b in record["branches"] if b["role"] == role), key=lambda b: float(b["started"]))
+    rows: list[list[dict[str, Any]]] = []
+    for branch in branches:
+        shown = {**branch, "ended": end if branch["ended"] is None else branch["ended"]}
+        free = next((row for row in rows if row[-1]["ended"] <= shown["started"] + 1e-6), None)
+        if free is None:
+            rows.append(free := [])
+        free.append(shown)
+    return rows[:_MOST]
+
+
+def timeline(report: Report) -> Figure | None:
+    """Of a typical answer."""
+    record = typical(report)
+    return picture(record) if record is not None else None
+
+
+def picture(record: Record) -> Figure:
+    """Lanes by role, steps by number, kept steps as lines across, the critical path at the bottom."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    rows = [(role, lane) for role in ROLES for lane in lanes(record, role)]
+    height = 1.9 + 0.3 * (len(rows) + 2)
+    figure = Figure(figsize=(10, max(3.4, height)), layout="constrained")
+    axes = figure.subplots()
+    whole = max(float(record["seconds"]), 1e-9)
+    outcomes: dict[str, None] = {}
+    for at, (_, lane) in enumerate(rows):
+        for branch in lane:
+            name = str(branch["outcome"] or "cancelled")
+            outcomes[name] = None
+            colour, hatch = OUTCOMES.get(name, (GREY, ""))
+            start, length = branch["started"], max(branch["ended"] - branch["started"], whole / 400)
+            axes.barh(at, length, 0.8, left=start, color=colour, hatch=hatch, edgecolor="white", linewidth=0.8)
+            if length > whole / 45:
+                axes.text(start + length / 2, at, str(branch["position"] + 1), ha="center", va="center", fontsize=9)
+    bottom = len(rows) + 0.5
+    used: dict[str, None] = {}
+    from lr_sglang.results.charts import HATCHES, PARTS
+
+    for piece in accounting.critical_path(record):
+        used[piece.part] = None
+        style: dict[str, Any] = {"color": PARTS[piece.part], "hatch": HATCHES[piece.part]}
+        axes.barh(bottom, piece.end - piece.start, 0.8, left=piece.start, edgecolor="white", linewidth=0, **style)
+    for step in record["steps"]:
+        axes.axvline(step["seconds"], color="#555555", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
+    middles = {role: [at for at, (one, _) in enumerate(rows) if one == role] for role in ROLES}
+    ticks = {role: sum(of) / len(of) for role, of in middles.items() if of}
+    axes.set_yticks([*ticks.values(), bottom], [*ticks, "critical\npath"])
+    axes.tick_params(axis="y", length=0)
+    for role in ticks:
+        axes.axhline(max(middles[role]) + 0.5, color="#999999", linewidth=0.8)
+    axes.set_ylim(bottom + 0.7, -0.7)
+    axes.set_xlim(0, max(whole, *(branch["ended"] for _, lane in rows for branch in lane), whole) * 1.005)
+    axes.grid(visible=False)
+    axes.set_xlabel("seconds since the question; dashed: a step was kept; numbers: steps of the answer")
+    axes.set_title(f"{record['question_id']}, {record['mode']}: {len(record['steps'])} steps in {whole:.2f} s")
+    shown = {name: OUTCOMES[name] for name in OUTCOMES if name in outcomes}
+    handles = [Patch(facecolor=c, hatch=h, edgecolor="white", label=name) for name, (c, h) in shown.items()]
+    first = figure.legend(handles=handles, loc="outside right upper", title="branches", fontsize=11, alignment="left")
+    first.get_title().set_fontweight("bold")
+    path = [
+        Patch(facecolor=PARTS[part], hatch=HATCHES[part], edgecolor="white", label=accounting.MEANING[part])
+        for part in accounting.PARTS
+        if part in used
+    ]
+    second = figure.legend(handles=path, loc="outside lower center", title="critical path", fontsize=11, ncols=3)
+    second.get_title().set_fontweight("bold")
+    return figure
