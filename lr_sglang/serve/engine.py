@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from lr_sglang import policy, verifiers
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.dsl import Verifier
-from lr_sglang.errors import Cancelled
+from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.events import Event
 from lr_sglang.job import Job
 from lr_sglang.modes import MODES
@@ -20,12 +20,13 @@ from lr_sglang.runner import keep_what_is_imported, slots
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import out_of_time, refusal_of, stopping, target_down
 from lr_sglang.serve.health import Health
+from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.order import Order
 from lr_sglang.serve.program import answer_request
 from lr_sglang.serve.prompt import Prompt, prepare
 from lr_sglang.serve.settings import Service
-from lr_sglang.serve.summary import Summary, summarise
+from lr_sglang.serve.summary import Costs, Summary, extension, usage
 from lr_sglang.serve.text import Delivery, Piece, Reasoning
 from lr_sglang.trace import StepRecord
 
@@ -34,7 +35,8 @@ STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step
 # Seconds that a complete answer waits for its books to be so, too.
 PATIENCE = 1.0
 
-Item = Piece | Event | Summary
+# The pieces of one step, something to watch, or the end.
+Item = list[Piece] | Event | Summary
 
 
 @dataclass(eq=False)
@@ -44,7 +46,9 @@ class _Answer:
     job: Job
     delivery: Delivery
     ready: asyncio.Queue[Item | BaseException]
+    order: Order
     began: float
+    costs: Costs | None = None
     stopping: bool = False
     done: bool = False
 
@@ -98,14 +102,18 @@ class Engine:
             async with asyncio.timeout_at(deadline):
                 prompt = await asyncio.to_thread(prepare, order, self.roles["target"], self.service)
                 await self.admission.enter()
-            answer = self._begin(order, prompt)
+            try:
+                answer = self._begin(order, prompt)
+            except BaseException:
+                self.admission.leave()
+                raise
             try:
                 waited, first = time.monotonic(), True
                 while True:
-                    item = await self._next(answer, order, deadline)
+                    item = await self._next(answer, deadline)
                     if isinstance(item, BaseException):
                         raise refusal_of(item) from item
-                    if isinstance(item, Piece):
+                    if isinstance(item, list):
                         now = time.monotonic()
                         (self.metrics.first_step if first else self.metrics.step).observe(
                             now - (asked if first else waited)
@@ -120,7 +128,7 @@ class Engine:
         except TimeoutError:
             raise out_of_time(self.service.timeout) from None
 
-    async def _next(self, answer: _Answer, order: Order, deadline: float) -> Item | BaseException:
+    async def _next(self, answer: _Answer, deadline: float) -> Item | BaseException:
         """What comes next. An answer that is complete does not wait for long for a runtime to be rid of it."""
         now = asyncio.get_running_loop().time
         while True:
@@ -128,11 +136,8 @@ class Engine:
                 async with asyncio.timeout_at(min(deadline, now() + PATIENCE)):
                     return await answer.ready.get()
             except TimeoutError:
-                trace = answer.job.record
-                if trace.finish:
-                    for piece in answer.delivery.rest():
-                        answer.ready.put_nowait(piece)
-                    answer.ready.put_nowait(self._summary(order, answer))
+                if answer.job.record.finish:
+                    self._finish(answer)
                 elif now() >= deadline:
                     raise
 
@@ -154,7 +159,9 @@ class Engine:
     def _begin(self, order: Order, prompt: Prompt) -> _Answer:
         """Starts the program of an answer that has been admitted."""
         loop = asyncio.get_running_loop()
-        answer = _Answer(self._job(order), _delivery(order, prompt, self.service), asyncio.Queue(), time.monotonic())
+        answer = _Answer(
+            self._job(order), _delivery(order, prompt, self.service), asyncio.Queue(), order, time.monotonic()
+        )
 
         def put(item: Item) -> None:
             loop.call_soon_threadsafe(answer.ready.put_nowait, item)
@@ -162,34 +169,52 @@ class Engine:
         answer.job.on_step = self._teller(answer, put)
         if order.trace:
             answer.job.on_event = put
+        future = loop.run_in_executor(self._threads, self._make, prompt, answer)
         self._running.add(answer)
-        future = loop.run_in_executor(self._threads, self._make, order, prompt, answer)
-        future.add_done_callback(lambda done: self._ended(order, answer, done))
+        future.add_done_callback(lambda done: self._ended(answer, done))
         return answer
 
-    def _make(self, order: Order, prompt: Prompt, answer: _Answer) -> None:
+    def _make(self, prompt: Prompt, answer: _Answer) -> None:
         """In a thread: the program, to its end."""
         try:
-            answer_request.run(prompt.asked, answer.job, order.mode.ahead, backend=self.roles["target"])
+            answer_request.run(prompt.asked, answer.job, answer.order.mode.ahead, backend=self.roles["target"])
         except Cancelled:
             if not answer.delivery.stopped:
                 raise
+        finally:
+            answer.costs = Costs.of(answer.job.record, answer.delivery.tokens)
 
-    def _ended(self, order: Order, answer: _Answer, done: asyncio.Future[None]) -> None:
+    def _ended(self, answer: _Answer, done: asyncio.Future[None]) -> None:
         """In the event loop, once the runtimes are rid of the answer: its place is free."""
         answer.done = True
         self._running.discard(answer)
         self.admission.leave(time.monotonic() - answer.began)
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
-        for piece in answer.delivery.rest() if error is None else []:
-            answer.ready.put_nowait(piece)
-        summary = self._summary(order, answer)
-        self.metrics.ended(answer.job.record, answer.delivery.tokens, summary.lookahead["degraded"])
-        answer.ready.put_nowait(summary if error is None else error)
+        trace, tokens = answer.job.record, answer.delivery.tokens
+        self.metrics.ended(trace, tokens, answer.costs or Costs.of(trace, tokens), self._degraded(answer))
+        if error is None:
+            self._finish(answer)
+            return
+        if not isinstance(error, LookaheadError | asyncio.CancelledError):
+            log("internal error", logging.ERROR, error=type(error).__name__, where=where(error))
+        # It keeps the frames that it came through, and with them the program's states and their threads.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        answer.ready.put_nowait(error)
 
-    def _summary(self, order: Order, answer: _Answer) -> Summary:
-        disturbed = self.health.disturbed(answer.began)
-        return summarise(order, answer.job.record, answer.delivery, disturbed)
+    def _finish(self, answer: _Answer) -> None:
+        """The end of an answer that went well, or of as much of it as there is to be."""
+        if pieces := answer.delivery.rest():
+            answer.ready.put_nowait(pieces)
+        trace, delivery = answer.job.record, answer.delivery
+        costs = answer.costs or Costs.of(trace, delivery.tokens)
+        counts = usage(trace.prompt_tokens, delivery.tokens, delivery.reasoning_tokens)
+        told = extension(answer.order.mode.name, trace, costs, self._degraded(answer))
+        answer.ready.put_nowait(Summary("stop" if delivery.stopped else trace.finish, counts, told))
+
+    def _degraded(self, answer: _Answer) -> bool:
+        """Whether it went without draft or judge for a while."""
+        trace = answer.job.record
+        return answer.order.mode.ahead and (bool(trace.failures) or self.health.disturbed(answer.began))
 
     def _job(self, order: Order) -> Job:
         verifier = self._verifiers[order.lookahead.verifier] if order.mode.ahead else None
@@ -203,7 +228,7 @@ class Engine:
             experience=self._experience,
         )
 
-    def _teller(self, answer: _Answer, put: Callable[[Piece], Any]) -> Callable[[StepRecord], None]:
+    def _teller(self, answer: _Answer, put: Callable[[list[Piece]], None]) -> Callable[[StepRecord], None]:
         """Hears of each step as it is kept, in the program's thread."""
         job, known = answer.job, 0
 
@@ -212,8 +237,8 @@ class Engine:
             if answer.stopping:
                 raise Cancelled("stopped")
             ids, known = job.record.ids[known:], len(job.record.ids)
-            for piece in answer.delivery.add(ids):
-                put(piece)
+            if pieces := answer.delivery.add(ids):
+                put(pieces)
             if answer.delivery.stopped:
                 raise Cancelled("a stop string was written")
 

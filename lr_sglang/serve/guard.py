@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-import traceback
 import uuid
 from contextlib import suppress
 from typing import Any
@@ -17,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lr_sglang.serve.errors import Refusal, refusal_of, strange_host, too_large, unauthorized
 from lr_sglang.serve.keys import Keys
-from lr_sglang.serve.logs import log
+from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import Disconnected
@@ -63,7 +62,7 @@ class Guard:
             self.metrics.disconnects.inc()
             about["error"], status = "disconnected", CLIENT_GONE
         except Exception as error:  # noqa: BLE001 - whatever it is, the client hears of it in the documented form
-            about["error"], about["where"] = type(error).__name__, _where(error)
+            about["error"], about["where"] = type(error).__name__, where(error)
             if not status:
                 await response_of(refusal_of(error))(scope, receive, tell)
         finally:
@@ -122,9 +121,3 @@ async def _drop(receive: Receive, size: int = 0) -> None:
                 size += len(message.get("body", b""))
                 if message["type"] != "http.request" or not message.get("more_body"):
                     return
-
-
-def _where(error: BaseException) -> str:
-    """The line that raised it; a message could hold what the user wrote."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+import traceback
 from typing import Any, TextIO
 
 LOGGER = logging.getLogger("lr_sglang.serve")
@@ -23,6 +24,12 @@ class JsonLines(logging.Formatter):
 def log(event: str, level: int = logging.INFO, **about: Any) -> None:
     """Notes an event."""
     LOGGER.log(level, event, extra={"about": about})
+
+
+def where(error: BaseException) -> str:
+    """The line that raised it; its message could hold what a user wrote."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
 
 
 def set_up(level: str = "info", stream: TextIO | None = None) -> None:

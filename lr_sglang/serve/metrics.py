@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from lr_sglang.serve.summary import Costs
 from lr_sglang.trace import Trace
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -54,13 +56,10 @@ class Metrics:
         """The gauge says what the function returns at the time."""
         (gauge.labels(**labels) if labels else gauge).set_function(value)
 
-    def ended(self, trace: Trace, delivered: int, degraded: bool) -> None:
+    def ended(self, trace: Trace, delivered: int, costs: Costs, degraded: bool) -> None:
         """An answer has ended, however it did; in the event loop."""
-        counts = trace.tokens()
-        self.tokens.labels("delivered").inc(delivered)
-        self.tokens.labels("drafted").inc(counts["draft"]["generated"])
-        self.tokens.labels("wasted").inc(wasted(trace, delivered))
-        self.tokens.labels("cached").inc(sum(counts[role]["cached"] for role in ("target", "draft", "judge")))
+        for kind, tokens in (("delivered", delivered), *asdict(costs).items()):
+            self.tokens.labels(kind).inc(tokens)
         for step in trace.steps:
             self.steps.labels(step.outcome).inc()
         self._accepted, self._judged = self._accepted + trace.accepted, self._judged + trace.judged
@@ -74,8 +73,3 @@ class Metrics:
     def exposed(self) -> bytes:
         """In Prometheus's text format."""
         return generate_latest(self.registry)
-
-
-def wasted(trace: Trace, delivered: int) -> int:
-    """Tokens that were generated and are not in what the client got."""
-    return max(0, int(trace.tokens()["generated"]) - delivered)

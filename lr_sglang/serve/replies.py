@@ -12,7 +12,7 @@ from lr_sglang.events import Event
 from lr_sglang.serve.engine import Item
 from lr_sglang.serve.order import Order
 from lr_sglang.serve.summary import Summary
-from lr_sglang.serve.text import Kind, Piece
+from lr_sglang.serve.text import Kind
 
 FIELDS: Mapping[Kind, str] = {"content": "content", "reasoning": "reasoning_content"}
 
@@ -43,8 +43,9 @@ class Reply:
         end: Summary | None = None
         async with aclosing(items):
             async for item in items:
-                if isinstance(item, Piece):
-                    texts[item.kind].append(item.text)
+                if isinstance(item, list):
+                    for piece in item:
+                        texts[piece.kind].append(piece.text)
                 elif isinstance(item, Event):
                     events.append(item.to_dict())
                 else:
@@ -79,8 +80,9 @@ class Reply:
         chat, usage = self.order.chat, self.order.usage
         if isinstance(item, Event):
             yield {"choices": [], "lookahead": {"event": item.to_dict()}}
-        elif isinstance(item, Piece):
-            yield {"choices": [self._choice({FIELDS[item.kind]: item.text} if chat else item.text)]}
+        elif isinstance(item, list):
+            for kind, text in item:
+                yield {"choices": [self._choice({FIELDS[kind]: text} if chat else text)]}
         else:
             self._note(item)
             about = {} if usage else {"lookahead": item.lookahead}

@@ -5,10 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lr_sglang.serve.metrics import wasted
-from lr_sglang.serve.order import Order
-from lr_sglang.serve.text import Delivery
 from lr_sglang.trace import Trace
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Tokens of an answer, in all its branches.
+
+    Attributes:
+        drafted: that the draft wrote; ``wasted`` of both writers are not in what the client got.
+        cached: of prompts, that no runtime had to compute again.
+    """
+
+    drafted: int
+    wasted: int
+    cached: int
+
+    @classmethod
+    def of(cls, trace: Trace, delivered: int) -> Costs:
+        """Counted over all branches, which takes a while: not for the event loop."""
+        counts = trace.tokens()
+        cached = sum(counts[role]["cached"] for role in ("target", "draft", "judge"))
+        return cls(counts["draft"]["generated"], max(0, counts["generated"] - delivered), cached)
 
 
 @dataclass(frozen=True)
@@ -26,30 +44,25 @@ class Summary:
     lookahead: dict[str, Any]
 
 
-def summarise(order: Order, trace: Trace, delivery: Delivery, disturbed: bool) -> Summary:
-    """The end of an answer that went well.
+def usage(prompt: int, answer: int, reasoning: int) -> dict[str, Any]:
+    """In OpenAI's form."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": answer,
+        "total_tokens": prompt + answer,
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
 
-    Args:
-        disturbed: whether draft or judge was down meanwhile.
-    """
-    prompt, answer = trace.prompt_tokens, delivery.tokens
-    counts = trace.tokens()
-    return Summary(
-        "stop" if delivery.stopped else trace.finish,
-        {
-            "prompt_tokens": prompt,
-            "completion_tokens": answer,
-            "total_tokens": prompt + answer,
-            "completion_tokens_details": {"reasoning_tokens": delivery.reasoning_tokens},
-        },
-        {
-            "mode": order.mode.name,
-            "degraded": order.mode.ahead and (disturbed or bool(trace.failures)),
-            "steps": len(trace.steps),
-            "alpha": trace.alpha,
-            "drafted_tokens": counts["draft"]["generated"],
-            "wasted_tokens": wasted(trace, answer),
-            "cached_tokens": sum(counts[role]["cached"] for role in ("target", "draft", "judge")),
-            "seconds": round(trace.seconds, 4),
-        },
-    )
+
+def extension(mode: str, trace: Trace, costs: Costs, degraded: bool) -> dict[str, Any]:
+    """What stands beside the usage."""
+    return {
+        "mode": mode,
+        "degraded": degraded,
+        "steps": len(trace.steps),
+        "alpha": trace.alpha,
+        "drafted_tokens": costs.drafted,
+        "wasted_tokens": costs.wasted,
+        "cached_tokens": costs.cached,
+        "seconds": round(trace.seconds, 4),
+    }
