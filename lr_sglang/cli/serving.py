@@ -83,6 +83,7 @@ def service_of(plan: Plan, modes: list[str], given: Mapping[str, Any]) -> Servic
         ConfigError: a verifier or a depth that cannot be.
     """
     table = {name: given[name] for name in SAME} | {field: given[name] for name, field in NAMES.items()}
+    table["model"] = table["model"] or plan.models["target"]
     verifiers = dict.fromkeys((plan.lookahead.verifier, "exact", *given["allow_verifier"]))
     look = plan.lookahead
     for name, most in (("depth", given["max_depth"]), ("width", given["max_width"])):
@@ -90,7 +91,6 @@ def service_of(plan: Plan, modes: list[str], given: Mapping[str, Any]) -> Servic
             raise ConfigError(f"--max-{name} {most} is less than --{name}, {getattr(look, name)}")
     return Service().replace(
         **{key: value for key, value in table.items() if value is not None},
-        model=table["model"] or plan.models["target"],
         modes=tuple(modes if given["mode"] else dict.fromkeys((*modes, *_possible(plan, modes)))),
         verifiers=tuple(name for name in verifiers if _judged_by(plan, name)),
         lookahead=look,
