@@ -97,8 +97,8 @@ class Answer:
         """
         branch = self._branch(role, node, child)
         state, look = self._spares.fork(node.state, role), self.job.lookahead
-        heard = self._flight.arrive
-        call = Call(branch.seed, self.policy.priority(node), lambda r: heard(Arrival(branch, node, child, r, state)))
+        heard, priority = self._flight.arrive, self.policy.priority(node)
+        call = Call(branch.seed, priority, lambda r: heard(Arrival(branch, node, child, r, state)), self.job.key)
         self._flight.begin(branch, call)
         self.policy.begun(branch)
         self._witness.begun(role, node, child)

@@ -61,7 +61,7 @@ class Hearing:
         assert node is not None
 
         def begin(heard: Callable[[Any], None]) -> Call:
-            branch, call = self._branch("judge", node, child), Call(None, self._priority(node), heard)
+            branch, call = self._branch("judge", node, child), Call(None, self._priority(node), heard, self._job.key)
             inquiry.branches.append(branch)
             self._flight.begin(branch, call, inquiry)
             self._witness.begun("judge", node, child)

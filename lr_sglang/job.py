@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ class Job:
         experience: what the answers of a run learn together.
         on_step: told of each step as it is kept, in the program's thread.
         on_event: told of everything that happens while the answer is made, likewise.
+        key: by it a router keeps what the answer asks for on one worker. No two answers have the same if none is given.
         record: filled while the program runs, complete when it has returned.
     """
 
@@ -40,6 +42,7 @@ class Job:
     on_step: Callable[[StepRecord], None] | None = None
     fast: Verifier | None = None
     on_event: Callable[[Event], None] | None = None
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
     record: Trace = field(default_factory=Trace)
     _stopped: bool = False
     _wake: Callable[[], None] | None = field(default=None, repr=False)
