@@ -542,17 +542,18 @@ def test_long_answers_stay_quick(endpoint, visit):
     assert page.evaluate("window.longest") < 3000 and took < 500  # ms; 540 and 16 on two cores
 
 
-def recorded(**look) -> list[dict]:
+def recorded(seed: int = 4, verifier: str = "judge", **look) -> list[dict]:
     """The events of a real job over simulated runtimes."""
-    simulation = Simulation(Model(alpha=(0.5,), steps=20, seed=4), step_seconds=0.01, judge_seconds=0.002, c1=0.2)
+    model = Model(alpha=(0.5,), steps=20, seed=seed, own_words=verifier == "judge", width=look.get("width", 1))
+    simulation = Simulation(model, step_seconds=0.01, judge_seconds=0.004, c1=0.2)
     roles, told = simulated_roles(simulation), []
-    verifier = verifiers.make("judge", roles, "paper")
-    job = Job(lookahead=Lookahead(depth=3, **look), verifier=verifier, on_event=told.append)
+    look = Lookahead(depth=3, verifier=verifier, **look)
+    job = Job(lookahead=look, verifier=verifiers.make(verifier, roles, "paper"), on_event=told.append)
     lookahead.run([{"role": "user", "content": "Simulated question 1?"}], job, backend=roles["target"])
     return [event.to_dict() for event in told]
 
 
-@pytest.mark.parametrize("look", [{"width": 2}, {"hedge": True}, {"schedule": "sync"}], ids=str)
+@pytest.mark.parametrize("look", [{"width": 2}, {"hedge": True, "width": 2}, {"schedule": "sync"}], ids=str)
 def test_it_shows_what_jobs_really_tell(endpoint, visit, look):
     endpoint.events, endpoint.pace = recorded(**look), math.inf
     page = visit(endpoint)
@@ -569,6 +570,35 @@ def test_it_shows_what_jobs_really_tell(endpoint, visit, look):
         assert page.locator(f"{STEP} > .pair:has(.draft + .verdict + .draft)").count() > 0
     numbers = [int(text) for text in page.locator(f"{STEP} > .pair > .no").all_text_contents()]
     assert numbers[: len(kept(endpoint))] == list(range(1, len(kept(endpoint)) + 1))
+
+
+def test_the_tree_holds_whatever_jobs_tell(endpoint, visit):
+    """Many jobs' events, without the document: what is kept is on one path, and everything else is given up."""
+    page = visit(endpoint)
+    looks = [{"hedge": True}, {"hedge": True, "width": 2}, {"width": 3}, {"hedge": True, "verifier": "exact"}, {}]
+    for seed in range(8 if os.environ.get("LR_SGLANG_FULL") == "1" else 1):
+        for look in looks:
+            events = recorded(seed=seed, **look)
+            path, others, open_bars = page.evaluate(
+                """async (events) => {
+                    const { Tree } = await import("/page/tree.js");
+                    const tree = new Tree();
+                    for (const event of events) tree.apply(event);
+                    const rows = [...tree.rows.values()];
+                    const path = rows.filter((row) => row.kept && !row.dead)
+                      .map((row) => [row.position, row.prefix, row.parent?.prefix ?? null, row.outcome]);
+                    const others = rows.filter((row) => !row.kept && !row.dead).length;
+                    return [path, others, tree.bars.filter((bar) => bar.ended === null || !bar.state).length];
+                }""",
+                events,
+            )
+            steps = [event for event in events if event["kind"] in KEPT]
+            before = [None, *(event["prefix"] for event in steps)]
+            expected = [
+                [event["position"], event["prefix"], parent, event["kind"]]
+                for event, parent in zip(steps, before, strict=False)
+            ]
+            assert sorted(path) == expected and others == open_bars == 0, look
 
 
 def figure(page: Page, name: str) -> str:

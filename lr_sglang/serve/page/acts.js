@@ -50,8 +50,7 @@ export const ACTS = {
     if (event.text) Object.assign(row.target, { text: event.text, tokens: event.tokens ?? row.target.tokens });
     close(row.target.bar, event.seconds, "corrected");
     if (!tree.nodes.has(event.node)) tree.nodes.set(event.node, { number: event.node, row, state: "kept" });
-    const next = tree.rows.get(event.node); // prepared while the verdict was awaited
-    if (next) next.parent = row;
+    tree.hang(event.node, row);
     for (const draft of row.drafts) {
       if (OPEN.has(draft.state)) tree.lose(draft, "rejected");
       tree.bury(draft.number);
@@ -71,6 +70,7 @@ export const ACTS = {
     }
     const node = tree.nodes.get(event.node);
     if (node?.verdict !== undefined) tree.lose(node, event.outcome || "cancelled");
+    else tree.hang(event.node, tree.rows.get(event.prefix) ?? null);
     tree.bury(event.node);
   },
 

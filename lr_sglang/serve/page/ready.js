@@ -1,6 +1,6 @@
 // Whether the runtimes are there: asked of the endpoint every few seconds while somebody looks.
 
-const EVERY = 4000;
+const EVERY = 3000;
 const ROLES = ["draft", "target", "judge"];
 
 export class Ready {

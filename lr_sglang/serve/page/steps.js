@@ -38,14 +38,16 @@ export class Steps {
     if (!this.current && this.list.firstElementChild) this.list.firstElementChild.tabIndex = 0;
   }
 
-  /** After everything that hangs on the row before it; what is tried first stands first. */
+  /** After everything that hangs on the row before it; what is tried first stands first. At the end where that row is
+   * but guessed: so no row ever stands before the one that it follows. */
   place(view) {
-    let after = view.row.parent && this.views.get(view.row.parent.prefix)?.item;
+    const { parent, prefix } = view.row;
+    let after = parent && parent.spare !== prefix && this.views.get(parent.prefix)?.item;
     if (!after || after.parentNode !== this.list) {
       this.list.append(view.item);
       return;
     }
-    while (after.nextElementSibling && this.hangsOn(after.nextElementSibling, view.row.parent)) after = after.nextElementSibling;
+    while (after.nextElementSibling && this.hangsOn(after.nextElementSibling, parent)) after = after.nextElementSibling;
     after.after(view.item);
   }
 

@@ -56,7 +56,8 @@ export class Tree {
     return row;
   }
 
-  /** A prefix that no draft leads to is prepared in case a draft is refused: the row whose verdict is awaited. */
+  /** A prefix that no draft leads to is prepared in case a draft is refused: most likely one whose verdict is awaited.
+   * What it really follows is told when it is kept or dropped. */
   prepared(prefix, position) {
     for (const row of this.undecided) {
       if (row.position === position - 1 && row.target.state === "here" && row.spare === null) {
@@ -65,6 +66,15 @@ export class Tree {
       }
     }
     return null;
+  }
+
+  /** A prepared prefix follows this row. */
+  hang(prefix, row) {
+    const hung = this.rows.get(prefix);
+    if (!hung || hung.parent === row) return;
+    if (hung.parent?.spare === prefix) hung.parent.spare = null;
+    hung.parent = row;
+    this.changed.add(hung);
   }
 
   draft(event) {
@@ -94,7 +104,6 @@ export class Tree {
     this.undecided.delete(row);
     this.changed.add(row);
     this.giveUp(row);
-    this.bury(row.spare);
     for (const draft of row.drafts) {
       if (OPEN.has(draft.state)) this.lose(draft, "cancelled");
       this.bury(draft.number);
@@ -118,7 +127,6 @@ export class Tree {
   keep(row, side, event) {
     row.kept = side;
     row.outcome = event.kind;
-    if (row.spare !== event.node) this.bury(row.spare);
     this.undecided.delete(row);
     this.counts[event.kind] += 1;
     this.judged += row.drafts.some((draft) => draft.verdict && !draft.verdict.failed) ? 1 : 0;
