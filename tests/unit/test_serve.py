@@ -1,0 +1,668 @@
+"""The endpoint's parts, each by itself: what is shown of a text, keys, requests, the queue, errors, the watch."""
+
+import asyncio
+import json
+import logging
+import random
+import time
+
+import pytest
+from pydantic import ValidationError
+
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.errors import (
+    BadReply,
+    Cancelled,
+    ConfigError,
+    PromptTooLong,
+    RuntimeBusy,
+    RuntimeDown,
+    RuntimeRefused,
+    RuntimeTimeout,
+)
+from lr_sglang.serve import errors, keys
+from lr_sglang.serve.admission import Admission
+from lr_sglang.serve.errors import Refusal, refusal_of
+from lr_sglang.serve.gate import Gate, RuntimeAway
+from lr_sglang.serve.guard import _is_ours
+from lr_sglang.serve.health import FAILURES, Watch
+from lr_sglang.serve.logs import JsonLines
+from lr_sglang.serve.order import order_of
+from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
+from lr_sglang.serve.reading import message_of
+from lr_sglang.serve.settings import Service, check_public, is_loopback
+from lr_sglang.serve.text import Delivery, Reasoning, Stops, beginning
+from lr_sglang.transport import Call
+
+# -- stop strings
+
+
+def cut(text: str, rng: random.Random) -> list[str]:
+    """The text in random pieces, some of them empty."""
+    places = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randrange(8)))
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_text_is_cut_before_the_first_stop_string_however_it_comes(seed):
+    rng = random.Random(seed)
+    text = "".join(rng.choice("ab\n") for _ in range(rng.randrange(30)))
+    strings = ["".join(rng.choice("ab\n") for _ in range(rng.randrange(1, 5))) for _ in range(rng.randrange(1, 5))]
+    stops = Stops(strings)
+    shown = ""
+    for piece in cut(text, rng):
+        shown += stops.add(piece)
+        assert not any(s in shown for s in strings), "nothing of a stop string is ever shown"
+    hit = stops.hit
+    shown += stops.rest()
+    first = min((at for s in strings if (at := text.find(s)) >= 0), default=len(text))
+    assert (shown, hit, stops.shown) == (text[:first], first < len(text), first)
+
+
+def test_no_more_is_held_back_than_must_be():
+    stops = Stops(["\n\nEND"])
+    assert [stops.add(text) for text in ("one", "\n\n", "two\n\nEN", "x")] == ["one", "", "\n\ntwo", "\n\nENx"]
+    assert beginning("abcab", ["abd", "b"]) == 2
+
+
+# -- reasoning
+
+SPLITS = {
+    "the model opens it": (False, "<think>\nWell.\n\nSo.\n</think>\n\nIt is 5.", "Well.\n\nSo.\n", "It is 5."),
+    "the prompt opened it": (True, "Well.\n\n</think>\n\nIt is 5.", "Well.\n\n", "It is 5."),
+    "both did": (True, "\n<think>\nWell.</think>5", "Well.", "5"),
+    "it is never closed": (True, "Well, <b> and </thin", "Well, <b> and </thin", ""),
+    "there is none": (False, "It is 5.\n\nYes.", "", "It is 5.\n\nYes."),
+    "it begins like one": (False, "<thin> air", "", "<thin> air"),
+    "only the beginning": (False, "<thi", "", "<thi"),
+    "empty": (False, "<think>\n\n</think>\n\n5", "", "5"),
+    "a marker later is text": (False, "5 <think> 6 </think> 7", "", "5 <think> 6 </think> 7"),
+    "nothing at all": (False, "", "", ""),
+    "spaces only": (False, "  \n", "", "  \n"),
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+@pytest.mark.parametrize("seed", range(20))
+def test_reasoning_is_told_from_content_however_it_comes(name, seed):
+    inside, text, thought, said = SPLITS[name]
+    split = Reasoning(inside)
+    found = [piece for part in cut(text, random.Random(seed)) for piece in split.add(part)] + list(split.rest())
+    for kind, whole in (("reasoning", thought), ("content", said)):
+        assert "".join(piece.text for piece in found if piece.kind == kind) == whole
+    assert all(piece.text for piece in found)
+    kinds = [piece.kind for piece in found]
+    assert kinds == sorted(kinds, reverse=True), "reasoning comes first"
+
+
+def test_reasoning_can_be_left_alone():
+    assert list(Reasoning(True, split=False).add("a</think>b"))[0] == ("content", "a</think>b")
+
+
+# -- from tokens to text
+
+
+def by_bytes(ids) -> str:
+    """A tokenizer whose tokens are bytes."""
+    return bytes(ids).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_characters_are_shown_whole_and_tokens_counted(seed):
+    rng = random.Random(seed)
+    text = "".join(rng.choice("aé≈🙂\n") for _ in range(rng.randrange(1, 30)))
+    stop = rng.choice(["≈🙂", "zz", "é"])
+    ids = text.encode()
+    delivery, shown, at = Delivery(by_bytes, [stop]), "", 0
+    while at < len(ids):
+        step = ids[at : at + rng.randrange(1, 9)]
+        at += len(step)
+        shown += "".join(piece.text for piece in delivery.add(step))
+        assert "\ufffd" not in shown
+    shown += "".join(piece.text for piece in delivery.rest())
+    expected = text.partition(stop)[0]
+    assert shown == expected
+    assert delivery.stopped == (stop in text)
+    assert delivery.tokens == len(expected.encode()), "usage counts what was delivered"
+
+
+def test_half_a_character_at_the_end_is_shown_as_it_is():
+    delivery = Delivery(by_bytes)
+    assert delivery.add(b"a\xf0\x9f") == [("content", "a")]
+    assert delivery.rest() == [("content", "\ufffd")]
+    assert delivery.tokens == 3
+
+
+def test_reasoning_tokens_are_counted():
+    delivery = Delivery(by_bytes, reasoning=Reasoning())
+    for step in ("<think>\nwell\n\n", "so\n</think>\n\n", "5"):
+        delivery.add(step.encode())
+    assert (delivery.reasoning_tokens, delivery.tokens) == (27, 28)
+
+
+# -- keys
+
+
+def test_keys_come_from_a_file_and_from_the_environment(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("# ours\nsk-one\n\n  sk-two  \n")
+    file.chmod(0o600)
+    found, warnings = keys.load(file, {keys.VARIABLE: "sk-three,sk-four"})
+    assert len(found) == 4 and not warnings
+    assert all(found.open_to(f"Bearer sk-{n}") for n in ("one", "two", "three", "four"))
+    for wrong in ("", "Bearer", "Bearer ", "Bearer sk-on", "Bearer sk-one2", "sk-one", "Basic sk-one", "Bearer # ours"):
+        assert not found.open_to(wrong), wrong
+    assert found.open_to("bearer sk-one"), "the scheme's case is of no account"
+    assert not found.open_to("Bearer sk-öne")
+    assert "sk-one" not in repr(vars(found))
+
+
+def test_a_key_file_that_others_can_read_is_warned_of(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("sk-one\n")
+    file.chmod(0o644)
+    assert "chmod 600" in keys.load(file, {})[1][0]
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "two words\n", "schlüssel\n"])
+def test_a_key_file_that_cannot_be_is_refused(tmp_path, text):
+    file = tmp_path / "keys"
+    file.write_text(text, "utf-8")
+    with pytest.raises(ConfigError):
+        keys.load(file, {})
+
+
+def test_a_key_file_that_is_missing_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="none here"):
+        keys.load(tmp_path / "none here", {})
+
+
+def test_every_key_is_compared_whichever_fits(monkeypatch):
+    compared = []
+    real = keys.hmac.compare_digest
+    monkeypatch.setattr(keys.hmac, "compare_digest", lambda a, b: compared.append(a) or real(a, b))
+    found = keys.Keys(["a", "b", "c"])
+    for given in ("a", "b", "c", "d"):
+        compared.clear()
+        found.open_to(f"Bearer {given}")
+        assert len(compared) == 3
+
+
+def test_without_keys_everybody_may_come_in():
+    assert keys.Keys().open_to("") and not len(keys.Keys())
+
+
+# -- what the operator allows
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "localhost", "127.3.2.1"])
+def test_an_endpoint_for_this_machine_needs_no_key(host):
+    check_public(Service(host=host), 0, allowed=False)
+    assert is_loopback(host) and Service(host=host).metrics_are_open
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.2", "example.org"])
+def test_one_for_others_does_unless_it_is_said(host):
+    with pytest.raises(ConfigError, match="without a key"):
+        check_public(Service(host=host), 0, allowed=False)
+    check_public(Service(host=host), 1, allowed=False)
+    check_public(Service(host=host), 0, allowed=True)
+    assert not Service(host=host).metrics_are_open
+    assert Service(host=host, open_metrics=True).metrics_are_open
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"),
+    [
+        *(
+            (host, True)
+            for host in ("localhost:80", "127.0.0.1", "10.0.0.7:8000", "[::1]:8000", "gpubox", "a.localhost:1")
+        ),
+        *((host, False) for host in ("evil.example:8000", "evil.example", "127.0.0.1.evil.example", "1.2.3.4x.org")),
+    ],
+)
+def test_names_by_which_a_page_elsewhere_could_reach_us(host, ours):
+    assert _is_ours(host, "127.0.0.1") is ours
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"concurrency": 0},
+        {"queue": -1},
+        {"timeout": 0.0},
+        {"port": 70000},
+        {"modes": ()},
+        {"modes": ("fast",)},
+        {"reasoning": "maybe"},
+        {"max_depth": 0},
+        {"max_body_bytes": 0},
+        {"model": " "},
+        {"cors": "*"},
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ConfigError):
+        Service.from_dict(wrong)
+
+
+# -- requests
+
+SERVICE = Service(
+    modes=("lookahead", "autoregressive", "lossless"),
+    verifiers=("judge", "exact"),
+    lookahead=Lookahead(depth=4),
+    sampling=Sampling(temperature=0.5, top_k=20),
+    limits=Limits(max_tokens=100),
+    max_depth=8,
+)
+ASKED = {"model": "lookahead", "messages": [{"role": "user", "content": "How many?"}]}
+
+
+def order(more=None, **fields):
+    return order_of(ChatRequest.model_validate({**ASKED, **fields, **(more or {})}), SERVICE)
+
+
+def test_what_is_not_asked_for_is_the_operators():
+    made = order()
+    assert made.asked == [{"role": "user", "content": "How many?"}]
+    assert (made.mode.name, made.lookahead.depth, made.lookahead.verifier) == ("lookahead", 4, "judge")
+    assert (made.sampling.temperature, made.sampling.top_k, made.limits.max_tokens) == (0.5, 20, 100)
+    assert not (made.stream or made.usage or made.trace or made.stops)
+
+
+def test_what_is_asked_for_is_done_within_what_is_allowed():
+    ask = {"mode": "lookahead", "depth": 8, "verifier": "exact", "schedule": "sync", "trace": True}
+    made = order(lookahead=ask, temperature=0, top_p=0.5, top_k=0, min_p=0.1, seed=-7, max_tokens=7, stop=["a", "b"])
+    look, drawn = made.lookahead, made.sampling
+    assert (look.depth, look.verifier, look.schedule, made.trace, made.usage) == (8, "exact", "sync", True, True)
+    assert (drawn.temperature, drawn.top_p, drawn.top_k, drawn.min_p, drawn.seed) == (0, 0.5, -1, 0.1, -7)
+    assert (made.limits.max_tokens, made.stops) == (7, ("a", "b"))
+
+
+def test_lossless_is_exact_and_greedy():
+    made = order(lookahead={"mode": "lossless"})
+    assert (made.lookahead.verifier, made.sampling.temperature) == ("exact", 0)
+
+
+def test_a_seed_is_drawn_where_none_is_given():
+    assert len({order().sampling.seed for _ in range(20)}) > 15
+    assert order(seed=0).sampling.seed == 0
+
+
+def test_an_answer_is_never_longer_than_allowed():
+    assert order(max_tokens=10**6).limits.max_tokens == 100
+    assert order(max_completion_tokens=5, max_tokens=50).limits.max_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        ({"depth": 9}, "at most 8"),
+        ({"width": 2}, "at most 1"),
+        ({"mode": "sd"}, "lookahead, autoregressive, lossless"),
+        ({"verifier": "verifier.py:Mine"}, "judge, exact"),
+    ],
+)
+def test_what_is_not_allowed_says_what_is(ask, says):
+    with pytest.raises(Refusal, match=says) as caught:
+        order(lookahead=ask)
+    assert caught.value.status == 400 and caught.value.param == f"lookahead.{next(iter(ask))}"
+
+
+def test_another_model_is_not_found():
+    with pytest.raises(Refusal) as caught:
+        order(model="gpt-9")
+    assert (caught.value.status, caught.value.code) == (404, "model_not_found")
+
+
+def test_messages_as_clients_send_them():
+    made = order(
+        messages=[
+            {"role": "developer", "content": "Be brief."},
+            {
+                "role": "user",
+                "name": "Ava",
+                "content": [{"type": "text", "text": "How "}, {"type": "text", "text": "?"}],
+            },
+        ]
+    )
+    assert made.asked == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How ?"}]
+
+
+@pytest.mark.parametrize(
+    "fine",
+    [
+        {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "modalities": ["text"]},
+        {
+            "tools": None,
+            "logprobs": False,
+            "n": 1,
+            "user": "me",
+            "metadata": {"a": [1]},
+            "store": True,
+            "unheard_of": {},
+        },
+        {"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}},
+        {"temperature": 1, "stream": True, "stream_options": {"include_usage": True, "else": 1}},
+        {"temperature": None, "top_p": None, "stop": None, "stream": None, "lookahead": None, "max_tokens": None},
+    ],
+)
+def test_what_means_nothing_is_taken(fine):
+    assert order(fine)
+
+
+WRONG = [
+    ({"messages": []}, "messages"),
+    ({"messages": "hello"}, "messages"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
+    ({"messages": [{"role": "user"}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": "a\ud800"}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content"),
+    ({"messages": [*ASKED["messages"], {"role": "assistant", "content": "It is"}]}, "messages"),
+    ({"temperature": "0.5"}, "temperature"),
+    ({"temperature": True}, "temperature"),
+    ({"temperature": 2.1}, "temperature"),
+    ({"temperature": float("nan")}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_k": 1.5}, "top_k"),
+    ({"min_p": -0.1}, "min_p"),
+    ({"seed": 2**63}, "seed"),
+    ({"seed": 1.5}, "seed"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 10**30}, "max_tokens"),
+    ({"n": 2}, "n"),
+    ({"stop": ["a"] * 5}, "stop"),
+    ({"stop": ""}, "stop"),
+    ({"stop": ["a" * 501]}, "stop"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"functions": [{}]}, "functions"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"logprobs": True}, "logprobs"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"presence_penalty": 0.5}, "presence_penalty"),
+    ({"logit_bias": {"5": 1}}, "logit_bias"),
+    ({"lookahead": {"depht": 3}}, "lookahead.depht"),
+    ({"lookahead": {"depth": 0}}, "lookahead.depth"),
+    ({"lookahead": {"depth": 3.0}}, "lookahead.depth"),
+    ({"lookahead": []}, "lookahead"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "param"), WRONG, ids=[str(n) for n in range(len(WRONG))])
+def test_what_is_wrong_is_named(wrong, param):
+    with pytest.raises(ValidationError) as caught:
+        ChatRequest.model_validate({**ASKED, **wrong})
+    message, named = message_of(caught.value.errors())
+    assert named is not None and named.startswith(param)
+    assert message.startswith(f"{named}: ") or named in message
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"prompt": ""}, {"prompt": []}, {"prompt": [""]}, {"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt": [[1]]}]
+    + [
+        {"prompt": "a", key: value} for key, value in (("echo", True), ("suffix", "x"), ("best_of", 2), ("logprobs", 0))
+    ],
+)
+def test_completions_that_are_not_supported(wrong):
+    with pytest.raises(ValidationError):
+        CompletionRequest.model_validate({"model": "lookahead", **wrong})
+
+
+@pytest.mark.parametrize("prompt", ["Once", ["Once"]])
+def test_a_prompt_is_text(prompt):
+    assert order_of(CompletionRequest(model="lookahead", prompt=prompt), SERVICE).asked == "Once"
+
+
+# -- errors
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (PromptTooLong("too long"), 400, "context_length_exceeded"),
+        (ConfigError("cannot be"), 400, None),
+        (RuntimeDown("http://10.1.2.3:4 does not answer", role="target"), 503, "target_down"),
+        (RuntimeBusy("busy"), 503, "overloaded"),
+        (RuntimeTimeout("late"), 504, "target_timeout"),
+        (RuntimeRefused("/generate: 500 Traceback"), 502, "target_failed"),
+        (BadReply("garbage"), 502, "target_failed"),
+        (Cancelled("stopped"), 503, "shutting_down"),
+        (ZeroDivisionError("secret"), 500, "internal_error"),
+        (errors.full(7), 429, "queue_full"),
+        (errors.unauthorized(), 401, "invalid_api_key"),
+    ],
+)
+def test_every_error_has_its_status_and_openais_form(error, status, code):
+    refusal = refusal_of(error)
+    body = json.loads(json.dumps(refusal.body()))["error"]
+    assert (refusal.status, body["code"]) == (status, code)
+    assert body.keys() == {"message", "type", "param", "code"} and body["message"] and body["type"]
+    assert "10.1.2.3" not in body["message"] and "secret" not in body["message"] and "Traceback" not in body["message"]
+    assert ("Retry-After" in refusal.headers()) == (status in (429, 503))
+
+
+# -- the queue
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 10))
+
+
+def test_first_come_first_served_and_the_rest_is_sent_away():
+    async def scene():
+        admission, order = Admission(1, 2), []
+
+        async def one(name):
+            await admission.enter()
+            order.append(name)
+
+        await admission.enter()
+        waiting = [asyncio.create_task(one(name)) for name in "ab"]
+        await asyncio.sleep(0)
+        with pytest.raises(Refusal) as caught:
+            await admission.enter()
+        assert caught.value.status == 429 and int(caught.value.headers()["Retry-After"]) >= 1
+        for _ in waiting:
+            admission.leave(2.0)
+            await asyncio.sleep(0)
+        assert order == ["a", "b"] and admission.running == 1 and not admission.waiting
+        admission.leave()
+        assert admission.running == 0
+
+    run(scene())
+
+
+@pytest.mark.parametrize("turn", [False, True], ids=["waiting", "its turn just came"])
+def test_who_gives_up_takes_nobodys_place(turn):
+    async def scene():
+        admission = Admission(1, 5)
+        await admission.enter()
+        gives_up, stays = (asyncio.create_task(admission.enter()) for _ in range(2))
+        await asyncio.sleep(0)
+        if turn:
+            admission.leave()
+        gives_up.cancel()
+        await asyncio.sleep(0)
+        if not turn:
+            assert not stays.done()
+            admission.leave()
+        await stays
+        assert admission.running == 1 and not admission.waiting
+
+    run(scene())
+
+
+def test_who_waits_when_it_closes_is_told():
+    async def scene():
+        admission = Admission(1, 5)
+        await admission.enter()
+        waiting = asyncio.create_task(admission.enter())
+        await asyncio.sleep(0)
+        admission.close()
+        for attempt in (waiting, admission.enter()):
+            with pytest.raises(Refusal) as caught:
+                await attempt
+            assert caught.value.status == 503
+        admission.leave()
+        assert admission.running == 0
+
+    run(scene())
+
+
+# -- the watch
+
+
+class Runtime:
+    """A transport that does what it is told: go well, fail, or hang until it is cancelled."""
+
+    def __init__(self):
+        self.fails, self.hangs, self.probes = None, False, []
+
+    def generate(self, payload, call, timeout):
+        call.sending(lambda call: None)
+        deadline = time.monotonic() + min(timeout, 5)
+        while self.hangs and not call.cancelled:
+            if time.monotonic() > deadline:
+                raise RuntimeTimeout("late")
+            time.sleep(0.005)
+        if call.cancelled:
+            raise Cancelled("cancelled")
+        if isinstance(self.fails, Exception):
+            raise self.fails
+        return self.fails or {"meta_info": {}}
+
+    def get(self, path):
+        self.probes.append(path)
+        if isinstance(self.fails, RuntimeDown | RuntimeTimeout):
+            raise self.fails
+        return {}
+
+    def close(self):
+        pass
+
+
+def watched(role="draft", stall=0.1):
+    runtime, heard = Runtime(), []
+    gate = Gate(runtime, role)
+    watch = Watch(role, gate, stall, lambda role, why: heard.append(why))
+    return runtime, gate, watch, heard
+
+
+def asks(gate, call=None):
+    try:
+        return gate.generate({}, call or Call(), 600)
+    except Exception as error:  # noqa: BLE001
+        return error
+
+
+def look(watch):
+    """As if enough time had passed."""
+    watch.gate.answered -= 10
+    watch._again = 0.0
+    watch.look()
+
+
+def test_a_runtime_that_cannot_be_reached_is_down_at_once_and_comes_back():
+    runtime, gate, watch, heard = watched()
+    assert isinstance(asks(gate), dict)
+    runtime.fails = RuntimeDown("nobody there")
+    look(watch)
+    assert watch.down and heard == ["nobody there"]
+    look(watch)
+    assert watch.down and watch.total() > 0
+    runtime.fails = None
+    look(watch)
+    assert not watch.down and heard == ["nobody there", ""]
+
+
+def test_one_late_answer_to_a_probe_is_not_the_end():
+    runtime, _, watch, _ = watched()
+    runtime.fails = RuntimeTimeout("late")
+    look(watch)
+    assert not watch.down
+    look(watch)
+    assert watch.down
+
+
+@pytest.mark.parametrize("fault", [RuntimeRefused("500"), {"text": "garbage"}, BadReply("no JSON")])
+def test_a_runtime_whose_requests_fail_is_down_until_one_goes_well(fault):
+    runtime, gate, watch, _ = watched()
+    runtime.fails = fault
+    for _ in range(FAILURES):
+        asks(gate)
+    look(watch)
+    assert watch.down
+    look(watch)
+    assert watch.down, "it is tried out first"
+    runtime.fails = None
+    look(watch)
+    assert not watch.down
+    asks(gate)
+    assert gate.failures == 0
+
+
+def test_a_single_failure_is_survived():
+    runtime, gate, watch, _ = watched()
+    runtime.fails = BadReply("once")
+    asks(gate)
+    runtime.fails = None
+    asks(gate)
+    look(watch)
+    assert not watch.down
+
+
+def test_a_shut_gate_lets_nobody_wait():
+    runtime, gate, _, _ = watched()
+    gate.shut, runtime.hangs = "it does not answer", True
+    error = asks(gate)
+    assert isinstance(error, RuntimeAway) and not error.retryable and error.role == "draft"
+
+
+@pytest.mark.parametrize("role", ["draft", "target"])
+def test_who_waits_for_a_runtime_that_hangs_is_let_go(role):
+    import threading
+
+    runtime, gate, watch, _ = watched(role, stall=0.05)
+    runtime.hangs = True
+    said: list = []
+    thread = threading.Thread(target=lambda: said.append(asks(gate)))
+    thread.start()
+    time.sleep(0.1)
+    look(watch)
+    if role == "target":
+        assert not watch.down and gate.running() == 1, "a long prompt may take as long: only probes tell"
+        gate.kick()
+    thread.join(5)
+    assert isinstance(said[0], RuntimeAway) and gate.running() == 0
+    assert bool(watch.down) == (role == "draft")
+
+
+def test_our_own_cancelling_is_no_failure():
+    runtime, gate, _, _ = watched()
+    call = Call()
+    call.cancelled = True
+    assert isinstance(asks(gate, call), Cancelled) and gate.failures == 0 and runtime.probes == []
+
+
+# -- logs
+
+
+def test_a_line_of_the_log_is_json():
+    record = logging.LogRecord("x", logging.WARNING, "f", 1, "request", None, None)
+    record.about = {"id": "a\n{", "status": 200}
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    assert json.loads(line) | {"time": ""} == {
+        "time": "",
+        "level": "warning",
+        "event": "request",
+        "id": "a\n{",
+        "status": 200,
+    }
