@@ -19,6 +19,8 @@ COMMANDS = {
     "demo": ("lr_sglang.cli.demo", "Compare both modes on a few problems, on this machine."),
     "plan": ("lr_sglang.cli.plan", "Say what speed-up to expect, and which depth is best."),
     "report": ("lr_sglang.cli.report", "Make tables and plots of runs."),
+    "tasks": ("lr_sglang.cli.tasks", "List what there is to ask, and whether it can be had here."),
+    "grade": ("lr_sglang.cli.grade", "Grade the records of a run again."),
     "calibrate": ("lr_sglang.cli.calibrate", "Choose when a cheap verifier may decide alone, from records."),
     "bench": ("lr_sglang.cli.bench", "Measure the controller over simulated runtimes."),
     "simulate": ("lr_sglang.cli.simulate", "Serve simulated runtimes, with no model."),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.cli import options
+from lr_sglang.cli import graded, options
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES
 
 if TYPE_CHECKING:
+    from lr_sglang.grading import Grader
     from lr_sglang.results.store import Store
     from lr_sglang.tasks import Question
 
@@ -22,12 +24,12 @@ RUNS = Path("runs")
 
 @click.command()
 @click.argument("question", required=False)
-@click.option("--task", metavar="NAME", help="A built-in task: pocket.")
+@click.option("--task", metavar="NAME", help="A task, such as pocket or gsm8k: 'lr-sglang tasks' lists them.")
 @click.option(
     "--input",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="JSONL with 'question' and, if known, 'answer' and 'id'.",
+    help="JSONL with 'question' and, if known, 'answer' and 'id'; with --task, that task's questions.",
 )
 @click.option(
     "--mode",
@@ -40,6 +42,7 @@ RUNS = Path("runs")
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers per question.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at a time.")
 @click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]")
+@graded.options
 @options.method
 @options.token_layer
 @options.sampling
@@ -59,6 +62,7 @@ def run(question: str | None, **given: Any) -> None:
       lr-sglang run --task pocket --limit 20 --samples 2
       lr-sglang run --task pocket --mode autoregressive --mode lookahead+sd --token-layer ngram
       lr-sglang run --input questions.jsonl --deployment qwen3.toml --concurrency 8
+      lr-sglang run --task humaneval --allow-code-execution --deployment qwen3.toml
       lr-sglang run --attach qwen3-4gpu --input questions.jsonl
       lr-sglang run --task pocket --target http://localhost:30000 --mode autoregressive
     """
@@ -79,8 +83,13 @@ def run(question: str | None, **given: Any) -> None:
     name = re.sub(r"[^\w.-]+", "-", given["name"] or (Path(source).stem if source else "question"))
     folder = _folder(name, given["output"], given["resume"])
     asked = {"questions": source or questions[0].question, "prompt_suffix": suffix}
-    order = work.Order(plan, questions, modes, asked, given["samples"], given["concurrency"], given["launch_timeout"])
-    with work.open_store(folder, order, resume=given["resume"]) as store:
+    with ExitStack() as stack:
+        grader = stack.enter_context(_grader(given, questions)) if source else None
+        if grader is not None and (lacking := graded.lacks(grader)):
+            display.warn(f"{lacking}; lr-sglang grade {folder} does it later")
+        numbers = given["samples"], given["concurrency"], given["launch_timeout"]
+        order = work.Order(plan, questions, modes, asked, *numbers, grader=grader)
+        store = stack.enter_context(work.open_store(folder, order, resume=given["resume"]))
         if store.cut:
             display.note(f"the last record was cut off, and its sample is made again ({store.cut} bytes)")
         _same_questions(store, questions)
@@ -91,8 +100,8 @@ def _questions(question: str | None, given: dict[str, Any]) -> tuple[str, list[Q
     """The name of the source (none for a single question) and what it asks."""
     from lr_sglang import tasks
 
-    sources = [given["task"], given["input"], question]
-    if sum(source is not None for source in sources) != 1:
+    of_task = given["task"] is not None or given["input"] is not None
+    if of_task == (question is not None):
         raise click.UsageError("give one QUESTION, or --task NAME, or --input FILE")
     if question is not None:
         if given["limit"] or given["range"]:
@@ -105,12 +114,17 @@ def _questions(question: str | None, given: dict[str, Any]) -> tuple[str, list[Q
         if not text.strip():
             raise ConfigError("the question is empty")
         return "", [tasks.Question("question", text)]
-    if given["task"] and given["task"] not in tasks.names():
-        hint = f"built-in tasks: {', '.join(tasks.names())}; a file of questions goes with --input"
-        raise ConfigError(f"there is no task {given['task']!r}", hint=hint)
     span = tasks.parse_range(given["range"]) if given["range"] else None
-    source = given["task"] or given["input"]
-    return Path(source).name, tasks.load(source, given["limit"], span)
+    if given["task"] is None:
+        return given["input"].name, tasks.load(given["input"], given["limit"], span)
+    tasks.get(given["task"])
+    return given["task"], tasks.load(given["task"], given["limit"], span, file=given["input"])
+
+
+def _grader(given: dict[str, Any], questions: list[Question]) -> Grader:
+    from lr_sglang import tasks
+
+    return graded.grader(tasks.get(given["task"]) if given["task"] else None, questions, given)
 
 
 def _suffix(given: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from lr_sglang.cli import session as sessions
 from lr_sglang.cli.configuration import Plan
 from lr_sglang.cli.display import Display
 from lr_sglang.errors import LookaheadError
+from lr_sglang.grading import Grader
 from lr_sglang.results import machine
 from lr_sglang.results.record import Record
 from lr_sglang.results.store import Store
@@ -27,6 +28,7 @@ class Order:
     Attributes:
         asked: where the questions come from and what is appended to them; part of the configuration.
         warm_up: samples that are made first, and not recorded.
+        grader: of the answers, as they come; by default the last box is compared with the gold answer.
     """
 
     plan: Plan
@@ -38,6 +40,7 @@ class Order:
     launch_timeout: float = 600.0
     warm_up: Sequence[Work] = ()
     versions: dict[str, str] = field(default_factory=machine.versions)
+    grader: Grader | None = None
 
     @property
     def work(self) -> list[Work]:
@@ -138,6 +141,8 @@ def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, di
         try:
             with Runner(live.roles, settings, order.concurrency) as runner:
                 for record in runner.run(todo, watch.servers):
+                    if order.grader is not None:
+                        record = order.grader.apply(record)
                     store.append(record)
                     made.append(record)
                     watch.record(record)

@@ -86,7 +86,7 @@ def get(spec: str) -> Found:
     """
     found = find(spec)
     if found is None:
-        near = get_close_matches(spec, names(), n=1)
+        near = get_close_matches(spec, names(), n=1, cutoff=0.5)
         known = f"built-in tasks: {', '.join(names())}; also {GYM}:GENERATOR and FILE.py:NAME"
         hint = f"did you mean {near[0]}?" if near else f"{known}; a file of questions goes with --input"
         raise ConfigError(f"there is no task {spec!r}", hint=hint)

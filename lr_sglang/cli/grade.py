@@ -1,0 +1,104 @@
+"""``lr-sglang grade``: the records of a run graded again, with nothing generated."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lr_sglang.cli import graded
+
+if TYPE_CHECKING:
+    from lr_sglang.cli.display import Display
+    from lr_sglang.grading import Grader
+    from lr_sglang.grading.again import Changes
+
+SHOWN = 20  # changed verdicts that are listed
+KINDS = ("math", "number", "choice", "humaneval", "livecodebench", "mt-bench", "reasoning-gym")
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--task", metavar="NAME", help="Whose answers they are.  [default: the run's]")
+@click.option(
+    "--input",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where the task's questions are, if that is needed.",
+)
+@click.option("--grader", type=click.Choice(KINDS), help="Another kind of grading.  [default: the task's]")
+@graded.options
+@click.option("--jobs", type=click.IntRange(min=1), help="Answers at a time.  [default: the number of processors]")
+@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
+@click.option("--quiet", is_flag=True, help="Only the result: no progress.")
+def grade(folder: Path, **given: Any) -> None:
+    """Grades the records of a run again, and says which verdicts changed.
+
+    Only 'answer', 'correct' and 'grade' of the records in DIR are written, all of them at once at the end. A grading
+    that was stopped goes on when it is called again.
+
+    \b
+    Examples:
+      lr-sglang grade runs/gsm8k_20260101_120000
+      lr-sglang grade runs/code --allow-code-execution
+      lr-sglang grade runs/open --rater http://localhost:30000
+    """
+    import os
+
+    from lr_sglang.cli.display import Display
+    from lr_sglang.grading import again
+
+    display = Display(as_json=given["json"], quiet=given["quiet"])
+    with _grader(folder, given) as grader:
+        if lacking := graded.lacks(grader):
+            display.warn(lacking)
+        with _progress(display) as tell:
+            changes = again.regrade(folder, grader, given["jobs"] or os.cpu_count() or 1, tell)
+    click.echo(json_format.dumps(changes.to_dict(), indent=1) if given["json"] else _table(changes))
+
+
+@contextmanager
+def _progress(display: Display) -> Iterator[Callable[[int, int], None]]:
+    """A bar where a person looks; else nothing."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    if not (display.chatty and display.err.is_terminal):
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("grading"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=display.err, expand=True) as bar:
+        task = bar.add_task("grading", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _grader(folder: Path, given: dict[str, Any]) -> Grader:
+    from lr_sglang import tasks
+    from lr_sglang.grading import Grader, again
+
+    name = given["task"] or again.asked(folder)
+    found = tasks.get(name) if given["task"] else tasks.find(name)
+    kind = given["grader"] or (found.task.grader if found else "math")
+    hidden = {}
+    if kind == "livecodebench" and given["allow_code_execution"]:  # its tests are too long for records
+        asked = name if found else "livecodebench"
+        hidden = {q.id: q.hidden for q in tasks.load(asked, file=given["input"])}
+    return Grader(kind, graded.rules(given), hidden)
+
+
+def _table(changes: Changes) -> str:
+    verdicts = ", ".join(f"{count} {name}" for name, count in changes.verdicts.items() if count)
+    lines = [f"{changes.records} records: {verdicts or 'none'}"]
+    if changes.resumed:
+        lines.append(f"{changes.resumed} had their verdict from a grading that was stopped")
+    lines += [f"{count} ungraded: {reason}" for reason, count in changes.reasons.items()]
+    names = {True: "correct", False: "wrong", None: "ungraded"}
+    lines.append(f"{len(changes.turned) or 'no'} verdict{'' if len(changes.turned) == 1 else 's'} changed")
+    for (question, sample, mode), before, now in changes.turned[:SHOWN]:
+        lines.append(f"  {question} sample {sample} {mode}: {names[before]} -> {names[now]}")
+    if len(changes.turned) > SHOWN:
+        lines.append(f"  and {len(changes.turned) - SHOWN} more (--json has all)")
+    return "\n".join(lines)

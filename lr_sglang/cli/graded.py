@@ -1,0 +1,50 @@
+"""Options of grading, and the grader that they ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lr_sglang.cli.options import together
+
+if TYPE_CHECKING:
+    from lr_sglang.grading import Grader, Rules
+    from lr_sglang.tasks import Found, Question
+
+options = together(
+    click.option("--allow-code-execution", is_flag=True, help="Run the code of answers, apart, to grade it."),
+    click.option("--rater", metavar="URL", help="Server of the model that rates open answers (mt-bench)."),
+    click.option("--rater-model", metavar="NAME", help="Its name there.  [default: the first that the server has]"),
+)
+
+
+def rules(given: dict[str, Any]) -> Rules:
+    """What grading may do.
+
+    Raises:
+        ConfigError: the rater is no URL.
+    """
+    from lr_sglang.grading import Rater, Rules
+
+    rater = Rater(given["rater"], given["rater_model"] or "") if given["rater"] else None
+    return Rules(given["allow_code_execution"], rater=rater, workers=min(os.cpu_count() or 1, 4))
+
+
+def grader(found: Found | None, questions: Iterable[Question], given: dict[str, Any]) -> Grader:
+    """The grader of a task; a file of questions is graded as mathematics."""
+    from lr_sglang.grading import Grader
+
+    kind = found.task.grader if found else "math"
+    return Grader(kind, rules(given), {q.id: q.hidden for q in questions if q.hidden})
+
+
+def lacks(made: Grader) -> str:
+    """Why all answers will stay ungraded; empty where they will not."""
+    if made.name in ("humaneval", "livecodebench") and not made.rules.execute:
+        return "answers are not graded: their code is run only with --allow-code-execution"
+    if made.name == "mt-bench" and made.rules.rater is None:
+        return "answers are not graded: they are rated only with --rater URL"
+    return ""

