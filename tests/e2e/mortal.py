@@ -1,0 +1,200 @@
+"""Simulated runtimes that can be killed, stopped and started again, and clients that tell what they got and when."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from lr_sglang.config import ROLES
+from tests.e2e.nursery import simulate
+from tests.serving import PATIENCE, until
+
+# Runtimes are forks of a process that has imported everything: one is there again in a fraction of a second.
+NURSERY = multiprocessing.get_context("forkserver")
+NURSERY.set_forkserver_preload(["tests.e2e.nursery"])
+MODEL = "m"
+
+
+class Mortal:
+    """``lr-sglang simulate`` for one role, in a process of its own, on a port that it keeps over its lives."""
+
+    def __init__(self, role: str, options: Sequence[str], log: Path) -> None:
+        self.role, self.options, self.log = role, tuple(options), log
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            self.port = sock.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.live()
+
+    def live(self) -> None:
+        """Begins a life; returns when it answers."""
+        arguments = ["--role", self.role, "--port", str(self.port), *self.options]
+        self.process = NURSERY.Process(target=simulate, args=(arguments, str(self.log)), daemon=True)
+        self.process.start()
+        until(self.answers, PATIENCE)
+
+    def answers(self) -> bool:
+        """Whether it can be reached."""
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/health", timeout=2).status_code == 200
+        return False
+
+    def running(self) -> int:
+        """Requests that it works on, as it says itself."""
+        return int(httpx.get(f"{self.url}/v1/loads", timeout=5).json()["loads"][0]["num_total_reqs"])
+
+    def fault(self, **order: Any) -> None:
+        """Orders one."""
+        httpx.post(f"{self.url}/faults", json=order, timeout=5).raise_for_status()
+
+    def well(self) -> None:
+        """Ends all that were ordered."""
+        httpx.delete(f"{self.url}/faults", timeout=5).raise_for_status()
+
+    def send(self, number: int) -> None:
+        """A signal; what kills it is waited for."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+        if number == signal.SIGKILL:
+            self.process.join(10)
+
+    def end(self) -> None:
+        """For good."""
+        if self.process.is_alive():
+            self.send(signal.SIGKILL)
+
+
+@contextmanager
+def mortals(folder: Path, *options: str) -> Iterator[dict[str, Mortal]]:
+    """One for each role."""
+    found: dict[str, Mortal] = {}
+    try:
+        for role in ROLES:
+            found[role] = Mortal(role, options, folder / f"{role}.log")
+        yield found
+    finally:
+        for one in found.values():
+            one.end()
+
+
+@dataclass
+class Client:
+    """One request in a thread of its own, and what came of it.
+
+    Attributes:
+        text: all that was delivered, in order.
+        error: OpenAI's error object, of a refusal or of the last event of a stream.
+        finish: why the answer ended; empty if it did not.
+        about: the ``lookahead`` extension.
+        broken: what the connection died of; empty if it did not.
+        first, seconds: from asking to the first text, and to the end.
+    """
+
+    url: str
+    question: str
+    stream: bool = True
+    more: Mapping[str, Any] = field(default_factory=dict)
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+    error: dict[str, Any] = field(default_factory=dict)
+    finish: str = ""
+    about: dict[str, Any] = field(default_factory=dict)
+    closed: bool = False
+    broken: str = ""
+    first: float = 0.0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.begun, self._leaving = threading.Event(), threading.Event()
+        self._asked = time.monotonic()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def end(self, seconds: float) -> Client:
+        """Waits for the end, which has to come."""
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), f"no end after {seconds} s: {self}"
+        return self
+
+    def leave(self) -> None:
+        """Hangs up at the next event."""
+        self._leaving.set()
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": self.question}], "stream": self.stream}
+        try:
+            with httpx.Client(timeout=httpx.Timeout(120.0)) as http:
+                with http.stream("POST", f"{self.url}/v1/chat/completions", json={**body, **self.more}) as reply:
+                    self.status, self.headers = reply.status_code, reply.headers
+                    if self.stream and self.status == 200:
+                        self._events(reply)
+                    else:
+                        self._whole(json.loads(reply.read()))
+        except httpx.HTTPError as error:
+            self.broken = repr(error)
+        self.seconds = time.monotonic() - self._asked
+        self.begun.set()
+
+    def _events(self, reply: httpx.Response) -> None:
+        for line in reply.iter_lines():
+            if self._leaving.is_set():
+                return
+            if not line:
+                continue
+            assert line.startswith("data: ") and not self.closed, line
+            if line == "data: [DONE]":
+                self.closed = True
+                continue
+            event = json.loads(line.removeprefix("data: "))
+            assert not self.error, f"something after an error: {event}"
+            self.error = event.get("error", {})
+            self.about = event.get("lookahead", self.about)
+            for choice in event.get("choices", ()):
+                assert not self.finish, f"something after the end: {event}"
+                self.finish = choice["finish_reason"] or ""
+                self._hear(choice["delta"].get("content") or "")
+
+    def _whole(self, reply: dict[str, Any]) -> None:
+        self.error, self.about = reply.get("error", {}), reply.get("lookahead", {})
+        for choice in reply.get("choices", ()):
+            self.finish = choice["finish_reason"]
+            self._hear(choice["message"]["content"])
+
+    def _hear(self, text: str) -> None:
+        if text and not self.text:
+            self.first = time.monotonic() - self._asked
+        self.text += text
+        if text:
+            self.begun.set()
+
+
+def ready(url: str) -> tuple[int, dict[str, Any]]:
+    """Status and body of ``/ready``."""
+    reply = httpx.get(f"{url}/ready", timeout=10)
+    return reply.status_code, reply.json()
+
+
+def metric(url: str, name: str, **labels: str) -> float:
+    """One of the endpoint's figures; 0 where there is none yet."""
+    text = httpx.get(f"{url}/metrics", timeout=10).text
+    wanted = "{" + ",".join(f'{key}="{value}"' for key, value in sorted(labels.items())) + "}" if labels else ""
+    found = re.search(rf"^lr_sglang_{re.escape(name + wanted)} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
