@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lr_sglang.errors import ConfigError
 from lr_sglang.tasks.catalogue import DATA
-from lr_sglang.tasks.find import Found, find, get, names, outside
+from lr_sglang.tasks.lookup import Found, find, get, names, outside
 from lr_sglang.tasks.question import Question, of_file
 from lr_sglang.tasks.sources import File, Own
 from lr_sglang.tasks.task import Task, TaskUnavailable

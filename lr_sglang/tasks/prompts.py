@@ -18,7 +18,7 @@ def suffix_for(task: str | None) -> str:
     Raises:
         ConfigError: it names a task of a third party that cannot be loaded.
     """
-    from lr_sglang.tasks.find import find
+    from lr_sglang.tasks.lookup import find
 
     if task is None or task in BARE:
         return ""

