@@ -1,0 +1,235 @@
+"""Two real target workers behind SGLang's own router. One of them is the session's, the other is started here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from lr_sglang import tasks
+from lr_sglang.config import Deployment
+from lr_sglang.connect import connect
+from lr_sglang.errors import Cancelled, LookaheadError
+from lr_sglang.router import RouterTransport
+from lr_sglang.runtimes import launch, load_deployment
+from lr_sglang.runtimes.ports import Reservation
+from lr_sglang.runtimes.server import Server
+from lr_sglang.trace import Trace
+from lr_sglang.transport import Call
+from tests.e2e.conftest import Pocket, full
+from tests.e2e.test_pocket import answer, assert_complete
+
+ROOT = Path(__file__).parents[2]
+QUESTIONS = tasks.load("pocket", limit=20 if full else 4)
+_pool = urllib3.PoolManager(retries=False)
+
+
+@dataclass
+class Routed:
+    """A deployment whose target is a router."""
+
+    pocket: Pocket
+    url: str
+    workers: list[str]
+    second: Server
+    file: Path
+
+    @property
+    def transport(self) -> RouterTransport:
+        transport = self.pocket.roles["target"].transport
+        assert isinstance(transport, RouterTransport)
+        return transport
+
+
+def running(worker: str) -> int:
+    """Requests that a worker says it has, running or waiting."""
+    loads = _pool.request("GET", f"{worker}/v1/loads", timeout=10).json()["loads"]
+    return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
+
+
+def in_flight(router: str, worker: str) -> int:
+    """Requests that the router has with a worker."""
+    listed = _pool.request("GET", f"{router}/workers", timeout=10).json()["workers"]
+    return sum(one["load"] for one in listed if one["url"] == worker)
+
+
+def served(worker: str) -> float:
+    """Requests that a worker has ended."""
+    lines = _pool.request("GET", f"{worker}/metrics", timeout=10).data.decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("sglang:num_requests_total"))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+@contextmanager
+def router(workers: list[str], log: Path) -> Iterator[str]:
+    """SGLang's router as one starts it, with its defaults."""
+    front, metrics = Reservation(), Reservation()
+    url = f"http://127.0.0.1:{front.port}"
+    command = [sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(front.port)]
+    command += ["--prometheus-port", str(metrics.port), "--prometheus-host", "127.0.0.1", "--worker-urls", *workers]
+    command += ["--policy", "manual", "--assignment-mode", "min_load"]
+    front.release()
+    metrics.release()
+
+    def ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        try:
+            listed = _pool.request("GET", f"{url}/workers", timeout=5).json()["workers"]
+        except urllib3.exceptions.HTTPError:
+            return False
+        return [one["is_healthy"] for one in listed] == [True] * len(workers)
+
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        wait_for(ready, 60)
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def routed(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Routed]:
+    logs = tmp_path_factory.mktemp("router")
+    alone = Deployment("second", {"target": pocket.fleet.deployment.runtimes["target"]})
+    with launch(alone, logs, timeout=200) as second:
+        workers = [pocket.fleet.urls["target"], second.urls["target"]]
+        with router(workers, logs / "router.log") as url:
+            file = logs / "routed.toml"
+            urls = {"target": url, "draft": pocket.fleet.urls["draft"]}
+            file.write_text("".join(f'[runtimes.{role}]\nurl = "{at}"\n' for role, at in urls.items()))
+            with launch(load_deployment(str(file)), logs) as fleet:
+                roles = connect(fleet)
+                yield Routed(Pocket(roles, fleet), url, workers, second.servers["target"], file)
+                for backend in roles.values():
+                    backend.shutdown()
+
+
+def ask(pocket: Pocket, question: tasks.Question) -> Trace | LookaheadError:
+    try:
+        return answer(pocket, question, "async", 0.0, "exact")
+    except LookaheadError as error:
+        return error
+
+
+@pytest.fixture(scope="module")
+def expected(pocket: Pocket) -> dict[str, tuple[int, ...]]:
+    """The target's own answers, without a router."""
+    return {q.id: tuple(answer(pocket, q, None, 0.0, "exact").ids) for q in QUESTIONS}
+
+
+def test_a_backend_knows_of_its_workers(pocket: Pocket, routed: Routed) -> None:
+    behind, alone = routed.pocket.roles["target"], pocket.roles["target"]
+    assert sorted(routed.transport.workers) == sorted(routed.workers)
+    assert alone.slots and behind.slots == 2 * alone.slots
+    assert (behind.context, behind.seeded, behind.token_layer) == (alone.context, alone.seeded, alone.token_layer)
+
+
+def test_answers_are_the_targets_own_and_branches_stay_together(
+    routed: Routed, expected: dict[str, tuple[int, ...]]
+) -> None:
+    before = [served(worker) for worker in routed.workers]
+    with ThreadPoolExecutor(4) as pool:
+        traces = list(pool.map(lambda q: ask(routed.pocket, q), QUESTIONS))
+    for question, trace in zip(QUESTIONS, traces, strict=True):
+        assert isinstance(trace, Trace), trace
+        assert tuple(trace.ids) == expected[question.id]
+        assert_complete(trace)
+    assert all(after > then for after, then in zip(map(served, routed.workers), before, strict=True)), "one had nothing"
+    tokens = [trace.tokens()["target"] for trace in traces if isinstance(trace, Trace)]
+    reuse = sum(t["cached"] for t in tokens) / sum(t["shareable"] for t in tokens)
+    assert reuse > 0.95, tokens
+    assert sum(trace.accepted for trace in traces if isinstance(trace, Trace)) > 0
+
+
+def test_an_abort_reaches_the_worker_at_once(routed: Routed) -> None:
+    endless = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True}}
+    calls = [Call(key=f"abort {n}") for n in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        replies = [pool.submit(routed.transport.generate, endless, call, 60.0) for call in calls]
+        wait_for(lambda: all(running(worker) for worker in routed.workers), 20)
+        for call in calls:
+            call.cancel()
+        began = time.monotonic()
+        wait_for(lambda: not any(running(worker) for worker in routed.workers), 5)
+        idle = time.monotonic() - began
+        reasons = [reply.result(5)["meta_info"]["finish_reason"]["type"] for reply in replies]
+    assert idle < 1.5  # a second, and something for a machine that is busy; a closed connection takes two
+    assert reasons == ["abort"] * 4, "what was written comes back: nobody had to hang up"
+
+
+def test_where_workers_cannot_be_told_the_connection_is_closed(routed: Routed, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = RouterTransport(routed.url, "target")  # it knows of no worker
+    monkeypatch.setattr(transport, "refresh", lambda: None)
+    endless = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 1900, "ignore_eos": True}}
+    call = Call(key="unreachable")
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(transport.generate, endless, call, 60.0)
+        wait_for(lambda: any(running(worker) for worker in routed.workers), 20)
+        call.cancel()
+        with pytest.raises(Cancelled):
+            reply.result(5)
+    wait_for(lambda: not any(running(worker) for worker in routed.workers), 10)
+    transport.close()
+
+
+def test_the_command_line_takes_a_router(routed: Routed, pocket: Pocket, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "cli.py"), "run", "--target", routed.url]
+    command += ["--draft", pocket.fleet.urls["draft"], "--verifier", "exact", "--temperature", "0"]
+    done = subprocess.run(
+        [*command, QUESTIONS[0].question], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"\\boxed{{{QUESTIONS[0].gold}}}" in done.stdout
+
+
+def test_a_worker_that_dies_costs_no_answer(routed: Routed, expected: dict[str, tuple[int, ...]]) -> None:
+    """Comes last: afterwards one worker is left."""
+    died = threading.Event()
+    results: list[tuple[str, Trace | LookaheadError]] = []
+
+    def keep_asking(first: int) -> None:
+        left, number = 2, first
+        while left:
+            left -= died.is_set()
+            question = QUESTIONS[number % len(QUESTIONS)]
+            results.append((question.id, ask(routed.pocket, question)))
+            number += 1
+
+    pid = routed.second.pid
+    assert pid is not None
+    with ThreadPoolExecutor(4) as pool:
+        askers = [pool.submit(keep_asking, n) for n in range(4)]
+        try:
+            wait_for(lambda: in_flight(routed.url, routed.workers[1]) > 0, 30)
+            os.killpg(os.getpgid(pid), signal.SIGKILL)
+        finally:
+            died.set()
+        for asker in askers:
+            asker.result(120)
+    for name, result in results:
+        if isinstance(result, Trace):
+            assert tuple(result.ids) == expected[name]
+        else:
+            assert result.retryable, result
+    later = [(q.id, ask(routed.pocket, q)) for q in QUESTIONS[:2]]
+    assert all(isinstance(trace, Trace) and tuple(trace.ids) == expected[name] for name, trace in later)
+    wait_for(lambda: not running(routed.workers[0]), 1)
