@@ -7,21 +7,23 @@ reaches whoever reads the state, as a named error and at once (SGLang's interpre
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 from sglang.lang.backend.base_backend import BaseBackend
+from sglang.lang.backend.runtime_endpoint import RuntimeEndpoint
 from sglang.lang.chat_template import ChatTemplate
-from sglang.lang.choices import ChoicesDecision
+from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sglang.lang.interpreter import StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
 from lr_sglang.chat import Tokenizer, resolve
+from lr_sglang.choices import decide
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError
 from lr_sglang.generation import Generation
+from lr_sglang.poison import Failed, poison
 from lr_sglang.reuse import Entry, Ledger
 from lr_sglang.tokens import TokenText
 from lr_sglang.transport import Call, Transport
@@ -110,16 +112,22 @@ class RuntimeBackend(BaseBackend):
         """Called by the interpreter in the state's thread. Never raises: see ``poison``."""
         call, s.call = getattr(s, "call", None) or Call(), None
         try:
+            if s.images_:
+                raise ConfigError("pictures are not supported", hint="ask a SGLang RuntimeEndpoint instead")
+            RuntimeEndpoint._handle_dtype_to_regex(self, sampling_params)
             generation = self.ask(self.prompt_ids(s), sampling_params, call)
             text = self._text(generation, isinstance(sampling_params.stop, StepStop))
         except Exception as error:  # noqa: BLE001 - it must reach the one who waits, whatever it is
-            named = error if isinstance(error, LookaheadError) else BadReply(repr(error), role=self.role)
-            named.role = named.role or self.role
-            poison(s, named)
-            call.end(named)
+            call.end(self._failed(s, error))
             return "", {}
         call.end(generation)
         return text, generation.meta
+
+    def _failed(self, s: StreamExecutor, error: Exception) -> LookaheadError:
+        named = error if isinstance(error, LookaheadError) else BadReply(repr(error), role=self.role)
+        named.role = named.role or self.role
+        poison(s, named)
+        return named
 
     def _text(self, generation: Generation, is_step: bool) -> str:
         ids = generation.ids[:-1] if generation.eos is not None else generation.ids
@@ -133,7 +141,7 @@ class RuntimeBackend(BaseBackend):
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """One chunk: steps are short, and a program that streams sees each of them as it ends."""
         chunk = self.generate(s, sampling_params)
-        if not isinstance(s, _Failed):
+        if not isinstance(s, Failed):
             yield chunk
 
     def ask(self, ids: Sequence[int], params: SglSamplingParams, call: Call) -> Generation:
@@ -197,11 +205,14 @@ class RuntimeBackend(BaseBackend):
         return generation
 
     def select(
-        self, s: StreamExecutor, choices: list[str], temperature: float, choices_method: Any = None
+        self, s: StreamExecutor, choices: list[str], temperature: float, choices_method: ChoicesSamplingMethod
     ) -> ChoicesDecision:
-        hint = "use gen() with a regex instead"
-        poison(s, ConfigError("select() needs SGLang's own RuntimeEndpoint", role=self.role, hint=hint))
-        return ChoicesDecision("", {})
+        """As ``generate``."""
+        try:
+            return decide(self, s, choices, choices_method)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed(s, error)
+            return ChoicesDecision("", {})
 
     def end_program(self, s: StreamExecutor) -> None:
         """Called by ``s.end()``, which SGLang calls again when ``s`` is deleted: once is enough.
@@ -227,62 +238,3 @@ def _nothing() -> None:
 def _same(text: str, other: str) -> bool:
     """Whether two texts differ in nothing but white space."""
     return "".join(text.split()) == "".join(other.split())
-
-
-class _Known(dict[str, Any]):
-    """The variables of a failed state: what was there stays, anything later raises the failure."""
-
-    def __init__(self, known: dict[str, Any], error: LookaheadError) -> None:
-        super().__init__(known)
-        self.error = error
-
-    def __missing__(self, key: str) -> NoReturn:
-        raise self.error
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self.pop(key, None)
-
-
-def _guarded(name: str) -> property:
-    """An attribute that only the state's own thread can still read: a reader may have waited while it failed."""
-
-    def read(self: _Failed) -> Any:
-        if self.use_thread and threading.current_thread() is not self.worker:
-            raise self.error_
-        return self.__dict__[name]
-
-    def write(self: _Failed, value: Any) -> None:
-        self.__dict__[name] = value
-
-    return property(read, write)
-
-
-class _Failed(StreamExecutor):
-    """A state after a failure: what is added to it does nothing, and who reads or forks it gets the named error."""
-
-    text_, messages_, arguments = map(_guarded, ("text_", "messages_", "arguments"))
-
-    def _fail(self, *_: Any) -> NoReturn:
-        raise self.error_
-
-    text = messages = fork = _fail
-
-    def _execute(self, expression: Any) -> None:
-        for event in [*self.variable_event.values(), *(self.stream_var_event or {}).values()]:
-            event.set()
-        call, self.call = getattr(self, "call", None), None
-        if call is not None:
-            call.end(self.error_)
-
-    submit = _execute
-
-
-def poison(s: StreamExecutor, error: LookaheadError) -> None:
-    """Makes a failed state raise ``error`` wherever it is read.
-
-    SGLang's worker thread dies of an exception, and reads after that can wait for ever. So it is not told: the thread
-    lives on, later expressions do nothing, and the reader gets the named error.
-    """
-    known = {k: v for k, v in s.variables.items() if k not in s.variable_event or s.variable_event[k].is_set()}
-    s.variables, s.error_ = _Known(known, error), error
-    s.__class__ = _Failed

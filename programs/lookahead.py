@@ -20,8 +20,13 @@ def lookahead(s: ProgramState, messages: list[dict[str, str]], job: Job) -> None
     """Answers a conversation; ``s.text()`` ends with the answer, and ``job.record`` tells how it came about."""
     converse(s, messages)
     with Answer(s, job) as answer:
-        schedule = asynchronous if job.lookahead.schedule == "async" else synchronous
-        schedule(answer)
+        look_ahead(answer)
+
+
+def look_ahead(answer: Answer) -> None:
+    """Writes the answer to its end, by the schedule that its job asks for."""
+    schedule = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
+    schedule(answer)
 
 
 def asynchronous(answer: Answer) -> None:

@@ -1,0 +1,195 @@
+"""What of an answer can be shown, piece by piece: whole characters, cut at stop strings, reasoning apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from lr_sglang.steps import THINK_END
+
+THINK = "<think>"
+_HALF = "\ufffd"  # what the bytes of half a character are decoded to
+MOST_BYTES = 4  # of one character, each of which may be a token
+
+Kind = Literal["content", "reasoning"]
+
+
+class Piece(NamedTuple):
+    """Some text for the client."""
+
+    kind: Kind
+    text: str
+
+
+class Stops:
+    """Cuts a text before the first stop string in it, wherever it was cut into pieces.
+
+    Args:
+        strings: none of them empty.
+
+    Attributes:
+        hit: whether one was found; nothing comes after that.
+        shown: characters let through so far.
+    """
+
+    def __init__(self, strings: Sequence[str] = ()) -> None:
+        self._strings, self._held = tuple(strings), ""
+        self.hit, self.shown = False, 0
+
+    def add(self, text: str) -> str:
+        """What can be shown: all that is not, and cannot become, part of a stop string."""
+        if self.hit:
+            return ""
+        text = self._held + text
+        found = min((at for s in self._strings if (at := text.find(s)) >= 0), default=None)
+        self.hit = found is not None
+        end = len(text) - beginning(text, self._strings) if found is None else found
+        self._held = "" if self.hit else text[end:]
+        self.shown += end
+        return text[:end]
+
+    def rest(self) -> str:
+        """What was held back, at the end."""
+        held, self._held = self._held, ""
+        self.shown += len(held)
+        return held
+
+
+class Reasoning:
+    """Tells what a model thinks from what it answers, by the markers that it writes.
+
+    Templates differ: some open ``<think>`` in the prompt, with others the model writes it. An answer that begins
+    otherwise is all content, markers further on included.
+
+    Args:
+        inside: whether the answer begins within the reasoning.
+        split: False leaves everything in the content.
+    """
+
+    def __init__(self, inside: bool = False, split: bool = True) -> None:
+        self._inside, self._held = inside, ""
+        self._where: Literal["start", "opened", "reasoning", "gap", "content"] = "start" if split else "content"
+
+    def add(self, text: str) -> Iterator[Piece]:
+        """The pieces that are clear now."""
+        self._held += text
+        if self._where == "start":
+            self._begin()
+        if self._where == "opened" and (begun := self._held.lstrip("\n")):
+            self._where, self._held = "reasoning", begun
+        if self._where == "reasoning":
+            thought, marker, after = self._held.partition(THINK_END)
+            keep = 0 if marker else beginning(thought, (THINK_END,))
+            if shown := thought[: len(thought) - keep]:
+                yield Piece("reasoning", shown)
+            self._held = after if marker else thought[len(thought) - keep :]
+            self._where = "gap" if marker else "reasoning"
+        if self._where == "gap":
+            self._held = self._held.lstrip("\n")
+            self._where = "content" if self._held else "gap"
+        if self._where == "content" and self._held:
+            shown, self._held = self._held, ""
+            yield Piece("content", shown)
+
+    def rest(self) -> Iterator[Piece]:
+        """What was held back, at the end."""
+        held, self._held = self._held, ""
+        if held and self._where not in ("opened", "gap"):
+            inside = self._where == "reasoning" or (self._where == "start" and self._inside)
+            yield Piece("reasoning" if inside else "content", held)
+
+    def _begin(self) -> None:
+        """Looks whether the answer begins with a marker, as soon as that is clear, and takes it off."""
+        text = self._held.lstrip()
+        if text.startswith(THINK):
+            self._held, self._where = text[len(THINK) :], "opened"
+        elif not THINK.startswith(text):
+            self._where = "reasoning" if self._inside else "content"
+
+
+class Delivery:
+    """From the tokens of an answer's steps to what its client is sent. Thread-safe it need not be.
+
+    Args:
+        decode: ids to text.
+
+    Attributes:
+        stopped: whether a stop string ended it.
+        tokens: that were delivered, as far as there are steps; ``reasoning_tokens`` of them in the reasoning.
+    """
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = (), reasoning: Reasoning | None = None
+    ) -> None:
+        self._decode, self._stops = decode, Stops(stops)
+        self._reasoning = reasoning or Reasoning(split=False)
+        self._half: tuple[int, ...] = ()  # tokens that end in the middle of a character
+        self._runs: list[tuple[int, tuple[int, ...]]] = []  # where in the text each run of tokens begins
+        self._length = 0
+        self.tokens = self.reasoning_tokens = 0
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops.hit
+
+    def add(self, ids: Sequence[int]) -> list[Piece]:
+        """One more step: what of it can be shown."""
+        if self.stopped:
+            return []
+        run = (*self._half, *ids)
+        for late in range(min(MOST_BYTES, len(run) + 1)):
+            whole = run[: len(run) - late]
+            text = self._decode(whole)
+            if not text.endswith(_HALF):
+                self._half = run[len(whole) :]
+                return self._shown(whole, text) if whole else []
+        self._half = ()  # it is no character at all
+        return self._shown(run, self._decode(run))
+
+    def rest(self) -> list[Piece]:
+        """What was held back, at the end."""
+        half, self._half = self._half, ()
+        pieces = self._shown(half, self._decode(half)) if half and not self.stopped else []
+        if not self.stopped:
+            pieces += self._reasoning.add(self._stops.rest())
+        return [*pieces, *self._reasoning.rest()]
+
+    def _shown(self, run: tuple[int, ...], text: str) -> list[Piece]:
+        self._runs.append((self._length, run))
+        self._length += len(text)
+        pieces = list(self._reasoning.add(self._stops.add(text)))
+        if self.stopped:
+            self.tokens = self._tokens_until(self._stops.shown)
+        else:
+            self.tokens += len(run)
+        if pieces and pieces[-1].kind == "reasoning":
+            self.reasoning_tokens = self.tokens
+        return pieces
+
+    def _tokens_until(self, end: int) -> int:
+        """Tokens that the first ``end`` characters were written with."""
+        tokens = 0
+        for at, run in self._runs:
+            if at >= end:
+                break
+            if at + len(self._decode(run)) <= end:
+                tokens += len(run)
+                continue
+            low, high = 1, len(run)
+            while low < high:
+                middle = (low + high) // 2
+                whole = self._decode(run[:middle]).rstrip(_HALF)
+                low, high = (low, middle) if at + len(whole) >= end else (middle + 1, high)
+            tokens += low
+        return tokens
+
+
+def beginning(text: str, strings: Sequence[str]) -> int:
+    """How many of the last characters of ``text`` could be the beginning of one of the strings."""
+    longest = 0
+    for string in strings:
+        for size in range(min(len(string) - 1, len(text)), longest, -1):
+            if text.endswith(string[:size]):
+                longest = size
+                break
+    return longest

@@ -1,0 +1,197 @@
+"""Any SGLang program, unchanged, over a lookahead backend on simulated runtimes."""
+
+import threading
+
+import pytest
+import sglang as sgl
+
+from lr_sglang.config import Lookahead
+from lr_sglang.dsl import step
+from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.frontend import LookaheadBackend, lookahead
+from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
+
+GREEDY = {"temperature": 0.0}
+
+
+def backend(alpha: float = 0.7, steps: int = 12, **options) -> LookaheadBackend:
+    simulation = Simulation(Model(alpha=(alpha,), steps=steps, seed=5), 0.005, 0.2, 0.001)
+    return LookaheadBackend(simulated_roles(simulation), Lookahead(depth=3), **options)
+
+
+@sgl.function
+def plain(s, question):
+    s += sgl.user(question)
+    s += sgl.assistant(sgl.gen("answer", max_tokens=2000, **GREEDY))
+
+
+@sgl.function
+def two_ways(s, question):
+    s += sgl.user(question)
+    s += sgl.assistant_begin()
+    s += sgl.gen("opening", max_tokens=500, stop="\n\n", **GREEDY)
+    s += "\n\n"
+    s += lookahead("rest", max_tokens=2000, depth=2, verifier="exact", **GREEDY)
+    s += sgl.assistant_end()
+
+
+@sgl.function
+def several(s, question):
+    s += sgl.user(question)
+    s += sgl.assistant_begin()
+    forks = s.fork(3)
+    for fork in forks:
+        fork += sgl.gen("answer", max_tokens=2000, temperature=0.8)
+    s += forks[0]["answer"]
+    s += sgl.assistant_end()
+    s["all"] = [fork["answer"] for fork in forks]
+
+
+def reference(question: str, **options) -> str:
+    """What the target writes by itself."""
+    found = backend(**options)
+    state = plain.run(question, backend=found.target)
+    return state["answer"]
+
+
+def test_an_unchanged_program_is_answered_by_lookahead_reasoning():
+    used = backend(alpha=1.0)
+    state = plain.run("Simulated question 1?", backend=used)
+    answer, trace = state["answer"], used.traces[-1]
+    assert used.counts == {"lookahead": 1}
+    assert trace.accepted > 0 and answer == trace.text
+    meta = state.get_meta_info("answer")
+    assert meta["lookahead"]["alpha"] == trace.alpha and meta["completion_tokens"] == len(trace.ids)
+    assert state.messages()[-1] == {"role": "assistant", "content": state["answer"]}
+
+
+def test_with_the_exact_verifier_the_text_is_the_targets_own():
+    used = backend()
+    used.options = used.options.replace(verifier="exact")
+    assert plain.run("Simulated question 1?", backend=used)["answer"] == reference("Simulated question 1?")
+
+
+def test_one_gen_of_a_program_as_it_is_told():
+    used = backend(everything=False)
+    state = two_ways.run("Simulated question 1?", backend=used)
+    assert state["opening"] + "\n\n" + state["rest"] == reference("Simulated question 1?")
+    assert used.counts == {"lookahead": 1, "plain": 1}
+
+
+def test_forks_are_different_samples_and_can_be_repeated():
+    one, two = (several.run("Simulated question 1?", backend=backend()) for _ in range(2))
+    assert sorted(one["all"]) == sorted(two["all"])
+    assert one.text().endswith(one["all"][0])
+
+
+def test_streaming_gives_the_answer_step_by_step():
+    used = backend()
+    state = plain.run("Simulated question 1?", stream=True, backend=used)
+    pieces = list(state.text_iter("answer"))
+    assert len(pieces) > 3  # steps that come together are read together
+    assert "".join(pieces) == state["answer"] == used.traces[-1].text
+
+
+def test_a_batch():
+    used = backend()
+    questions = [{"question": f"Simulated question {n}?"} for n in range(6)]
+    states = plain.run_batch(questions, backend=used, num_threads=3)
+    alone = [plain.run(**question, backend=backend())["answer"] for question in questions]
+    assert [state["answer"] for state in states] == alone
+    assert used.counts["lookahead"] == 6
+
+
+def test_a_stop_string_cuts_the_text_and_ends_the_work():
+    used = backend(steps=40)
+    whole = reference("Simulated question 1?", steps=40)
+    stop = whole.split("\n\n")[3]
+
+    @sgl.function
+    def cut(s):
+        s += sgl.user("Simulated question 1?")
+        s += sgl.assistant(lookahead("answer", 4000, stop=stop, verifier="exact", **GREEDY))
+        s += sgl.user("Go on?")
+        s += sgl.assistant(sgl.gen("more", max_tokens=20, **GREEDY))
+
+    state = cut.run(backend=used)
+    assert state["answer"] == whole[: whole.index(stop)]
+    assert len(used.traces[-1].steps) < 12
+    assert state.get_meta_info("answer")["finish_reason"] == {"type": "stop"}
+    assert state["more"]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"max_tokens": 500, "regex": "[0-9]+"}, "regex"),
+        ({"max_tokens": 500, "json_schema": '{"type": "object"}'}, "json_schema"),
+        ({"max_tokens": 500, "return_logprob": True}, "return_logprob"),
+        ({"max_tokens": 8}, "short"),
+        ({"max_tokens": 500, "frequency_penalty": 0.5}, "frequency_penalty"),
+    ],
+)
+def test_what_cannot_be_looked_ahead_for_goes_to_the_target(given, reason):
+    used = backend()
+
+    @sgl.function
+    def program(s):
+        s += sgl.user("Simulated question 1?")
+        s += sgl.assistant(sgl.gen("answer", **given))
+
+    assert program.run(backend=used)["answer"]
+    assert used.counts == {reason: 1}
+
+
+def test_a_step_is_a_step():
+    used = backend()
+
+    @sgl.function
+    def program(s):
+        s += sgl.user("Simulated question 1?")
+        s += sgl.assistant_begin() + step("first", max_tokens=100)
+
+    assert program.run(backend=used)["first"].endswith("\n\n")
+    assert used.counts == {"plain": 1}
+
+
+def test_select_goes_to_the_target_and_takes_the_likeliest():
+    used = backend()
+
+    @sgl.function
+    def program(s):
+        s += sgl.user("Simulated question 1?")
+        s += sgl.assistant(sgl.gen("choice", choices=["yes", "no", "perhaps"]))
+
+    state = program.run(backend=used)
+    chosen, scores = state["choice"], state.get_meta_info("choice")["normalized_prompt_logprobs"]
+    assert used.counts == {"select": 1}
+    assert chosen == ["yes", "no", "perhaps"][scores.index(max(scores))]
+
+
+def test_a_failure_reaches_the_reader_by_name():
+    used = backend()
+    used.target.transport.faults.dead = True
+    state = plain.run("Simulated question 1?", backend=used)
+    with pytest.raises(LookaheadError):
+        state["answer"]
+
+
+def test_options_that_cannot_be_are_refused_where_they_are_written():
+    with pytest.raises(ConfigError, match="depth"):
+        lookahead("answer", depth=0)
+    with pytest.raises(ConfigError, match="deptth"):
+        lookahead("answer", deptth=3)
+
+
+def test_nothing_is_left_running():
+    used = backend()
+    before = threading.active_count()
+    for _ in range(3):
+        plain.run("Simulated question 1?", backend=used)
+    for _ in range(100):
+        if threading.active_count() <= before + 1:
+            break
+        threading.Event().wait(0.02)
+    assert threading.active_count() <= before + 1
