@@ -44,8 +44,9 @@ def depth(report: Report) -> Figure | None:
             if shown:
                 estimates = [e for _, e in shown]
                 values = [e.value for e in estimates]
+                places, label = [d for d, _ in shown], f"{mode}, measured"
                 axes.errorbar(
-                    [d for d, _ in shown], values, errors_of(estimates), fmt=marker, color=colour, capsize=3, label=f"{mode}, measured"
+                    places, values, errors_of(estimates), fmt=marker, color=colour, capsize=3, label=label
                 )
             deepest = max(8, *(d for d, _, _ in mine))
             depths = range(1, deepest + 1)
