@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lr_sglang import policy, verifiers
 from lr_sglang.backend import RuntimeBackend
+from lr_sglang.delivery import Delivery, Piece, Reasoning
 from lr_sglang.dsl import Verifier
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.events import Event
@@ -27,7 +28,6 @@ from lr_sglang.serve.program import answer_request
 from lr_sglang.serve.prompt import Prompt, prepare
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.summary import Costs, Summary, extension, usage
-from lr_sglang.serve.text import Delivery, Piece, Reasoning
 from lr_sglang.trace import StepRecord
 
 STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost

@@ -9,10 +9,10 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 
 from lr_sglang.backend import RuntimeBackend
+from lr_sglang.delivery import THINK
 from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.order import Order
 from lr_sglang.serve.settings import Service
-from lr_sglang.serve.text import THINK
 from lr_sglang.tokens import TokenText
 
 

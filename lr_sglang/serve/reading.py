@@ -21,12 +21,17 @@ class StrictRequest(Request):
         """
         body = await self.body()
         try:
-            return json.loads(body, parse_constant=_not_json)
+            found = json.loads(body, parse_constant=_not_json)
+            if b"\\ud" in body.lower():
+                json.dumps(found, ensure_ascii=False).encode()  # half of a pair is no character
+            return found
         except json.JSONDecodeError:
             raise
         except RecursionError:
             raise json.JSONDecodeError("it is nested too deeply", "", 0) from None
-        except ValueError as error:  # not UTF-8, a number of thousands of digits, NaN
+        except UnicodeError:
+            raise json.JSONDecodeError("it is not UTF-8, or has half a surrogate pair", "", 0) from None
+        except ValueError as error:  # a number of thousands of digits, NaN
             raise json.JSONDecodeError(str(error)[:100], "", 0) from None
 
 

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.delivery import Delivery, Reasoning, Stops, beginning
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -31,7 +32,6 @@ from lr_sglang.serve.order import order_of
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.reading import message_of
 from lr_sglang.serve.settings import Service, check_public, is_loopback
-from lr_sglang.serve.text import Delivery, Reasoning, Stops, beginning
 from lr_sglang.transport import Call
 
 # -- stop strings
@@ -43,20 +43,20 @@ def cut(text: str, rng: random.Random) -> list[str]:
     return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_a_text_is_cut_before_the_first_stop_string_however_it_comes(seed):
-    rng = random.Random(seed)
-    text = "".join(rng.choice("ab\n") for _ in range(rng.randrange(30)))
-    strings = ["".join(rng.choice("ab\n") for _ in range(rng.randrange(1, 5))) for _ in range(rng.randrange(1, 5))]
-    stops = Stops(strings)
-    shown = ""
-    for piece in cut(text, rng):
-        shown += stops.add(piece)
-        assert not any(s in shown for s in strings), "nothing of a stop string is ever shown"
-    hit = stops.hit
-    shown += stops.rest()
-    first = min((at for s in strings if (at := text.find(s)) >= 0), default=len(text))
-    assert (shown, hit, stops.shown) == (text[:first], first < len(text), first)
+def test_a_text_is_cut_before_the_first_stop_string_however_it_comes():
+    for seed in range(300):
+        rng = random.Random(seed)
+        text = "".join(rng.choice("ab\n") for _ in range(rng.randrange(30)))
+        strings = ["".join(rng.choice("ab\n") for _ in range(rng.randrange(1, 5))) for _ in range(rng.randrange(1, 5))]
+        stops = Stops(strings)
+        shown = ""
+        for piece in cut(text, rng):
+            shown += stops.add(piece)
+            assert not any(s in shown for s in strings), "nothing of a stop string is ever shown"
+        hit = stops.hit
+        shown += stops.rest()
+        first = min((at for s in strings if (at := text.find(s)) >= 0), default=len(text))
+        assert (shown, hit, stops.shown) == (text[:first], first < len(text), first)
 
 
 def test_no_more_is_held_back_than_must_be():
@@ -83,20 +83,20 @@ SPLITS = {
 
 
 @pytest.mark.parametrize("name", SPLITS)
-@pytest.mark.parametrize("seed", range(20))
-def test_reasoning_is_told_from_content_however_it_comes(name, seed):
-    inside, text, thought, said = SPLITS[name]
-    split = Reasoning(inside)
-    found = [piece for part in cut(text, random.Random(seed)) for piece in split.add(part)] + list(split.rest())
-    for kind, whole in (("reasoning", thought), ("content", said)):
-        assert "".join(piece.text for piece in found if piece.kind == kind) == whole
-    assert all(piece.text for piece in found)
-    kinds = [piece.kind for piece in found]
-    assert kinds == sorted(kinds, reverse=True), "reasoning comes first"
+def test_reasoning_is_told_from_content_however_it_comes(name):
+    for seed in range(20):
+        inside, text, thought, said = SPLITS[name]
+        split = Reasoning(inside)
+        found = [piece for part in cut(text, random.Random(seed)) for piece in split.add(part)] + list(split.rest())
+        for kind, whole in (("reasoning", thought), ("content", said)):
+            assert "".join(piece.text for piece in found if piece.kind == kind) == whole
+        assert all(piece.text for piece in found)
+        kinds = [piece.kind for piece in found]
+        assert kinds == sorted(kinds, reverse=True), "reasoning comes first"
 
 
 def test_reasoning_can_be_left_alone():
-    assert list(Reasoning(True, split=False).add("a</think>b"))[0] == ("content", "a</think>b")
+    assert list(Reasoning(True, split=False).add("a</think>b")) == [("content", "a</think>b")]
 
 
 # -- from tokens to text
@@ -107,23 +107,23 @@ def by_bytes(ids) -> str:
     return bytes(ids).decode("utf-8", "replace")
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_characters_are_shown_whole_and_tokens_counted(seed):
-    rng = random.Random(seed)
-    text = "".join(rng.choice("aé≈🙂\n") for _ in range(rng.randrange(1, 30)))
-    stop = rng.choice(["≈🙂", "zz", "é"])
-    ids = text.encode()
-    delivery, shown, at = Delivery(by_bytes, [stop]), "", 0
-    while at < len(ids):
-        step = ids[at : at + rng.randrange(1, 9)]
-        at += len(step)
-        shown += "".join(piece.text for piece in delivery.add(step))
-        assert "\ufffd" not in shown
-    shown += "".join(piece.text for piece in delivery.rest())
-    expected = text.partition(stop)[0]
-    assert shown == expected
-    assert delivery.stopped == (stop in text)
-    assert delivery.tokens == len(expected.encode()), "usage counts what was delivered"
+def test_characters_are_shown_whole_and_tokens_counted():
+    for seed in range(200):
+        rng = random.Random(seed)
+        text = "".join(rng.choice("aé≈🙂\n") for _ in range(rng.randrange(1, 30)))
+        stop = rng.choice(["≈🙂", "zz", "é"])
+        ids = text.encode()
+        delivery, shown, at = Delivery(by_bytes, [stop]), "", 0
+        while at < len(ids):
+            step = ids[at : at + rng.randrange(1, 9)]
+            at += len(step)
+            shown += "".join(piece.text for piece in delivery.add(step))
+            assert "\ufffd" not in shown
+        shown += "".join(piece.text for piece in delivery.rest())
+        expected = text.partition(stop)[0]
+        assert shown == expected
+        assert delivery.stopped == (stop in text)
+        assert delivery.tokens == len(expected.encode()), "usage counts what was delivered"
 
 
 def test_half_a_character_at_the_end_is_shown_as_it_is():
@@ -359,7 +359,6 @@ WRONG = [
     ({"messages": [{"role": "user"}]}, "messages.0.content"),
     ({"messages": [{"role": "user", "content": []}]}, "messages.0.content"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
-    ({"messages": [{"role": "user", "content": "a\ud800"}]}, "messages.0.content"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content"),
     ({"messages": [*ASKED["messages"], {"role": "assistant", "content": "It is"}]}, "messages"),
     ({"temperature": "0.5"}, "temperature"),
