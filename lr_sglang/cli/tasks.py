@@ -31,9 +31,9 @@ def tasks(name: str | None, check: bool, json: bool) -> None:
     from lr_sglang import tasks as known
 
     if name is None:
-        found = [known.get(one) for one in known.names()]
-        found += [known.get(one.name) for one in known.outside()]
-        tables = [about(one, check) for one in found]
+        all_found = [known.get(one) for one in known.names()]
+        all_found += [known.get(one.name) for one in known.outside()]
+        tables = [about(one, check) for one in all_found]
         click.echo(json_format.dumps(tables, indent=1, ensure_ascii=False) if json else _list(tables))
         return
     found = known.get(name)

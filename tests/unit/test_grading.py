@@ -1,0 +1,359 @@
+"""Grading: 200 awkward answers, hostile ones, choices, ratings, and what a record says of it."""
+
+import json
+import os
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.grading import Grade, Grader, Rater, Rules, answers, choices, mathematics, normal, rater, units
+from lr_sglang.grading.pool import Pool
+from lr_sglang.tasks import Question
+
+full = bool(os.environ.get("LR_SGLANG_FULL"))
+AWKWARD = [
+    json.loads(line) for line in (Path(__file__).parents[1] / "data/awkward.jsonl").read_text("utf-8").splitlines()
+]
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with Pool() as made:
+        yield made
+
+
+def math(text, gold, pool):
+    return mathematics.grade(text, Question("q", "?", gold), pool.compare)
+
+
+def box(answer):
+    return f"So it is \\boxed{{{answer}}}."
+
+
+def test_there_are_200_awkward_answers_of_many_kinds():
+    assert len(AWKWARD) == len({(row["gold"], row["answer"]) for row in AWKWARD}) == 200
+    assert len({row["kind"] for row in AWKWARD}) >= 20
+    assert 50 <= sum(not row["truth"] for row in AWKWARD) <= 100
+
+
+def test_grading_agrees_with_all_200_awkward_answers(pool):
+    given = [(row, math(row["answer"], row["gold"], pool)) for row in AWKWARD]
+    assert not [(row, grade) for row, grade in given if grade.correct is not row["truth"]]
+    assert sum(grade.by == "math-verify" for _, grade in given) > 50
+
+
+HOSTILE = {
+    "power": "9**9**9**9",
+    "tower": "9^{9^{9^{9^{9}}}}",
+    "factorial": "(10^9)!!!",
+    "braces": "{" * 1000 + "1" + "}" * 1000,
+    "parentheses": "(" * 1400 + "1" + ")" * 1400,
+    "roots": "\\sqrt{" * 400 + "2" + "}" * 400,
+    "sum": "\\sum_{i=1}^{10^{12}} i^{i}",
+    "integral": "\\int_0^1 e^{e^{e^{x}}} \\sin(x^{x^{x}}) dx",
+    "digits": "1" * 2900,
+    "exponent": "1e999999",
+    "python": "__import__('os').system('touch lr-was-here')",
+    "nothing": "\0",
+    "half a pair": "\ud800",
+    "division": "1/0",
+}
+
+
+# Those that take a worker down with them, which takes seconds each.
+SLOW = {"factorial", "parentheses", "roots", "sum", "integral", "braces"}
+
+
+@pytest.fixture(scope="module")
+def impatient():
+    with Pool(seconds=2.0) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if full or name not in SLOW])
+def test_a_hostile_answer_is_wrong_in_bounded_time(name, impatient, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    began = time.monotonic()
+    assert math(box(HOSTILE[name]), "7", impatient).correct is False
+    assert time.monotonic() - began < 60  # a worker may have to start first
+    assert not list(tmp_path.iterdir())
+
+
+def test_after_hostile_answers_others_are_graded_as_ever(impatient):
+    impatient.compare("7", HOSTILE["tower"])
+    assert math(box("2+5"), "7", impatient).correct is True
+
+
+SIZE = 10_000_000 if full else 1_000_000
+
+
+@pytest.mark.parametrize(
+    "part", ["\\boxed{", "{", "}", "answer is ", "```python\n", "<think>", "\\", "#### ", "\n", " ", "9"], ids=repr
+)
+def test_ten_megabytes_are_no_trouble(part, pool):
+    text = "\\boxed{" + part * (SIZE // len(part))
+    began = time.monotonic()
+    for whole in (text, text + "}", text[7:]):
+        assert math(whole, "7", pool).correct is False
+        answers.code(whole, "def f")
+    assert time.monotonic() - began < 60
+
+
+def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch):
+    monkeypatch.setattr("lr_sglang.grading.pool._CODE", HANGS)
+    with Pool(seconds=0.5) as pool:
+        assert pool.compare("1", "hang") == (False, "no verdict within 0.5 s")
+        (first,) = pool._all or {None}
+        assert pool.compare("1", "fine")[0] is True
+        assert pool.compare("1", "die") == (False, "the comparison ended its process")
+        assert pool.compare("1", "fine")[0] is True
+        assert first is None and len(pool._all) == 1
+    assert not pool._all
+
+
+HANGS = """
+import json, os, sys, time
+print(json.dumps("ready"), flush=True)
+for line in sys.stdin:
+    gold, answer = json.loads(line)
+    if answer == "hang":
+        time.sleep(1000)
+    if answer == "die":
+        os._exit(3)
+    print(json.dumps(dict(same=True, why="")), flush=True)
+""".replace("{", "{{").replace("}", "}}")
+
+
+def test_a_worker_that_does_not_start_is_a_named_error(monkeypatch):
+    monkeypatch.setattr("lr_sglang.grading.pool._CODE", "raise SystemExit(1)")
+    with Pool() as pool, pytest.raises(SetupError, match="no worker process starts"):
+        pool.compare("1", "x")
+
+
+def test_many_threads_share_few_workers(pool):
+    verdicts = {}
+
+    def ask(n):
+        verdicts[n] = pool.compare(f"{n}", f"{n - 1}+1")[0], pool.compare(f"{n}", f"{n}+1")[0]
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(verdicts.values()) == {(True, False)} and len(verdicts) == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("\\boxed{1} <think>\\boxed{2}</think> \\boxed{3}", "3"),
+        ("<think>\\boxed{2}</think> none", None),
+        ("a</think>b</think>\\boxed{3}", "3"),
+        ("<think>a</think>\\boxed{3}<think>", None),
+        ("The answer is **42**.", "42"),
+        ("Final answer: $x+1$. Good.", "x+1"),
+        ("it is\n#### 7\n", "7"),
+        ("the answer is 3.5", "3.5"),
+        ("\\boxed12", "1"),
+        ("no", None),
+        ("\\boxed{a} the answer is b", "a"),
+    ],
+)
+def test_the_final_answer(text, answer):
+    assert answers.final_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```python\na = 1\n```", "a = 1"),
+        ("```py\na\n```\ntext\n```\nb\n```", "b"),
+        ("```python\ndef f(): 1\n```\nUse:\n```python\nf()\n```", "def f(): 1"),
+        ("```json\n{}\n```", None),
+        ("```python\ncut off", "cut off"),
+        ("<think>```python\nx\n```</think>no", None),
+        ("def f():\n    return 1", "def f():\n    return 1"),
+        ("I do not know.", None),
+        ("  ```python\n  a\n  ```", "  a"),
+    ],
+)
+def test_the_program_in_an_answer(text, code):
+    assert answers.code(text, "def f") == code
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [("B", "B"), ("(b)", "B"), ("\\text{(C)}", "C"), ("**D**", "D"), ("A) 5 m", "A"), ("B. foo", "B"),
+     ("option C", "C"), ("The correct answer is A", "A"), ("two", "B"), ("A, B", None), ("A and B", None),
+     ("E", None), ("five", None),
+     ("a mile", "D"), ("", None)],
+)  # fmt: skip
+def test_the_letter_of_a_choice(text, letter):
+    assert choices.letter(text, ["one", "two", "three", "a mile"]) == letter
+
+
+def test_choices_are_graded_by_letter():
+    question = Question("q", "?", "B", {"choices": ["one", "two"]})
+    with Grader("choice") as grader:
+        assert grader.grade(box("two"), question).correct is True
+        assert grader.grade(box("A"), question) == Grade(False, "A", "choice")
+        assert grader.grade("B", question).reason == "there is no final answer"
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [("5 cm", "cm"), ("5 centimetres", "cm"), ("3 sq ft", "ft^2"), ("24 cm^{2}", "cm^2"), ("60 miles per hour", "mph"),
+     ("9.8 m/s^2", "m/s^2"), ("7 apples", "apples"), ("2x", None), ("3n", None), ("5", None), ("x cm", None)],
+)  # fmt: skip
+def test_quantities(text, unit):
+    found = units.quantity(normal.normal(text))
+    assert (found.unit if found else None) == unit
+
+
+def test_a_pool_is_not_started_for_what_needs_no_algebra():
+    with Grader("math") as grader:
+        for answer, gold in (("17", "17.0"), ("1,234", "1234"), ("x", "x"), ("17", "71"), ("50\\%", "0.5")):
+            grader.grade(box(answer), Question("q", "?", gold))
+        assert not grader._pool._all
+
+
+def record(**changes):
+    return {"question_id": "q", "sample": 0, "mode": "m", "question": "?", "gold": "4", "extra": {}, "text": box("2+2"),
+            "answer": "2+2", "correct": False, "error": None, "seconds": 1.5, **changes}  # fmt: skip
+
+
+def test_a_record_gets_answer_verdict_and_who_decided():
+    with Grader("math") as grader:
+        graded = grader.apply(record())
+        assert graded == record(correct=True, grade={"grader": "math", "by": "math-verify"})
+        failed = grader.apply(record(error={"kind": "X"}))
+        assert (failed["correct"], failed["answer"], failed["grade"]["reason"]) == (False, None, "the sample failed")
+        assert grader.apply(record(error={"kind": "X"}, gold=None))["correct"] is None
+        assert grader.apply(record(gold=None))["correct"] is None
+
+
+def test_code_is_not_run_unasked(monkeypatch):
+    monkeypatch.setattr("lr_sglang.grading.sandbox.Sandbox.run", lambda *a: pytest.fail("it was run"))
+    for kind in ("humaneval", "livecodebench"):
+        with Grader(kind) as grader:
+            for one in (record(text="```python\nx\n```", gold=None), record(error={"kind": "X"}, gold=None)):
+                assert grader.apply(one)["correct"] is None
+            assert "--allow-code-execution" in grader.apply(record())["grade"]["reason"]
+
+
+def test_a_function_may_grade():
+    question = Question("q", "?", "4")
+    with Grader(lambda text, question: question.gold in text) as grader:
+        assert grader.grade("4", question).correct is True
+    with Grader(lambda text, question: Grade(None, score=0.5)) as grader:
+        assert grader.grade("4", question).score == 0.5
+    for wrong in (lambda text, question: 1 / 0, lambda text, question: "yes"):
+        with Grader(wrong) as grader, pytest.raises(ConfigError, match="grader"):
+            grader.grade("4", question)
+    with pytest.raises(ConfigError, match="no grader 'maths'"):
+        Grader("maths")
+
+
+# -- a rater
+
+
+@pytest.fixture
+def server():
+    """A small OpenAI-compatible server; ``replies`` are statuses or texts, one a request, the last for ever."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.answer({"data": [{"id": "first-model"}]})
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            made.asked.append((self.path, body, self.headers.get("Authorization")))
+            reply = made.replies.pop(0) if len(made.replies) > 1 else made.replies[0]
+            if isinstance(reply, int):
+                self.send_response(reply)
+                self.end_headers()
+            else:
+                self.answer({"choices": [{"message": {"content": reply}}]} if isinstance(reply, str) else reply)
+
+        def answer(self, table):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(table).encode())
+
+        def log_message(self, *arguments):
+            pass
+
+    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    made.asked, made.replies = [], ["Good. Rating: [[8]]"]
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def url(server, monkeypatch):
+    monkeypatch.setattr(rater, "PAUSE", 0.01)
+    return f"http://127.0.0.1:{server.server_address[1]}"
+
+
+OPEN = Question("q", "Write a haiku.", None, {"reference": []})
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])
+def test_a_rating_is_the_score(server, url, path, monkeypatch):
+    monkeypatch.setenv(rater.KEY, "sesame")
+    grade = Rater(url + path).grade("<think>hm</think>Leaves fall.", OPEN)
+    assert (grade.correct, grade.score) == (None, 8.0)
+    ((where, body, key),) = server.asked
+    assert where == "/v1/chat/completions" and body["model"] == "first-model" and body["temperature"] == 0
+    assert key == "Bearer sesame"
+    said = body["messages"][-1]["content"]
+    assert "Write a haiku." in said and "Leaves fall." in said and "hm" not in said.split("[The assistant")[1]
+    assert "Reference answer" not in said
+
+
+def test_the_reference_answer_goes_along_where_there_is_one(server, url):
+    Rater(url, "m").grade("{braces} and [[10]]", Question("q", "1+1?", None, {"reference": ["It is 2.", "x"]}))
+    said = server.asked[0][1]["messages"][-1]["content"]
+    assert "It is 2." in said and "reference answer is given" in said and "{braces} and [[10]]" in said
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [("[[10]]", 10.0), ("<think>[[1]]</think>[[ 7.5 ]]", 7.5), ("not [[3]] but [[4]]", 4.0), ("[[6/10]]", 6.0),
+     ("[[11]]", None), ("[[0]]", None), ("8", None), ("", None), ({"choices": []}, None), (400, None)],
+)  # fmt: skip
+def test_only_a_rating_from_1_to_10_counts(server, url, reply, score):
+    server.replies = [reply]
+    grade = Rater(url, "m").grade("text", OPEN)
+    assert grade.score == score and (score is not None or grade.reason)
+
+
+def test_a_server_that_is_busy_is_asked_again(server, url):
+    server.replies = [503, 429, "[[5]]"]
+    assert Rater(url, "m").grade("text", OPEN).score == 5.0
+    server.replies = [500]
+    assert "status 500" in Rater(url, "m").grade("text", OPEN).reason
+    assert Rater("http://127.0.0.1:9", "m").grade("text", OPEN).reason.startswith("no rating")
+
+
+def test_an_answer_that_is_only_thinking_gets_the_lowest_rating_unasked(server, url):
+    assert Rater(url, "m").grade("<think>still", OPEN).score == 1.0
+    assert not server.asked
+
+
+def test_a_rater_has_a_url():
+    with pytest.raises(ConfigError, match="no URL"):
+        Rater("localhost:30000")
+    with Grader("mt-bench") as grader:
+        assert "--rater" in grader.grade("x", OPEN).reason
+    with Grader("mt-bench", Rules(rater=Rater("http://127.0.0.1:9"))) as grader:
+        assert grader.apply(record(error={"kind": "X"}, gold=None))["correct"] is None
