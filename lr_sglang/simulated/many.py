@@ -22,22 +22,24 @@ def answer_all(
     questions: Sequence[int],
     writer: Writer | None = None,
     told: bool = True,
+    alike: bool = False,
 ) -> list[VirtualAnswer]:
     """Answers questions that are asked at the same moment.
 
     Args:
         told: whether the runtimes say how many slots they have.
         questions: their numbers, see ``Words.number``.
+        alike: see ``World``.
     """
     writer = writer or Writer(simulation.model)
     if simulation.engine().steady:  # then they do not know of each other, and every one has a world of its own
-        worlds = [World(simulation, look, len(questions), writer) for _ in questions]
+        worlds = [World(simulation, look, len(questions), writer, alike) for _ in questions]
         answers = [VirtualAnswer(world, number) for world, number in zip(worlds, questions, strict=True)]
         for answer in answers:
             (asynchronous if look.schedule == "async" else synchronous)(answer)
             answer.land()
         return answers
-    world = World(simulation, look, len(questions) if told else None, writer)
+    world = World(simulation, look, len(questions) if told else None, writer, alike)
     answers = [VirtualAnswer(world, number) for number in questions]
     side_by_side(world, answers)
     return answers

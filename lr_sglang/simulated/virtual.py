@@ -32,12 +32,19 @@ class World:
         simulation: the numbers.
         look: how far answers look ahead; its verifier is ``judge`` or ``exact``.
         answers: how many share the runtimes' slots; None where the runtimes do not say how many they have.
+        alike: the drafts of a position are the same whatever stands before them, and however many there are: what is
+            to be compared has the same luck. On the real clock they follow from the sampling seeds.
     """
 
     def __init__(
-        self, simulation: Simulation, look: Lookahead, answers: int | None = 1, writer: Writer | None = None
+        self,
+        simulation: Simulation,
+        look: Lookahead,
+        answers: int | None = 1,
+        writer: Writer | None = None,
+        alike: bool = False,
     ) -> None:
-        self.simulation, self.look = simulation, look
+        self.simulation, self.look, self.alike = simulation, look, alike
         self.writer = writer or Writer(simulation.model)
         self.engines: dict[str, Engine] = {role: simulation.engine() for role in ROLES}
         self.now = 0.0
@@ -97,7 +104,8 @@ class VirtualAnswer:
         seed = self.job.seed(role, node.position, node.lineage, alternative)
         place = node.state
         most = min(self.world.look.max_step_tokens, self.tree.room(node))
-        written = self.world.writer.write(place, self.world.writer.model.version(role, seed), most, True)
+        version = self.world.writer.model.version(role, alternative if self.world.alike else seed)
+        written = self.world.writer.write(place, version, most, True)
         branch = Branch(role, node.position, alternative, seed, hedged=self.tree.hedged(node))
         self._begin(branch, role, len(written.ids), (node, child, written))
         return branch

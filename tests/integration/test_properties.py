@@ -1,5 +1,6 @@
 """Properties of every run, over scripted runtimes with random delays, failures and lateness."""
 
+import dataclasses
 import itertools
 import random
 import threading
@@ -12,12 +13,14 @@ from hypothesis import strategies as st
 
 from lr_sglang import policy
 from lr_sglang.config import Limits, Lookahead
-from lr_sglang.errors import Cancelled, RuntimeDown
+from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.job import Job
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING
+from lr_sglang.simulated.faults import Fault, Faults
 from lr_sglang.tree import Verdict
-from lr_sglang.verifiers import Embedding, Exact, Likelihood, Random, make
+from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, make
+from lr_sglang.verifiers.cascade import Sure
 from tests import examples
 from tests.integration.test_semantics import QUESTION, Whole, settle
 from tests.scripted import END, ScriptedTransport, deployment, reasoner
@@ -28,7 +31,7 @@ answers = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map(lambda 
 
 @dataclass(frozen=True)
 class Case:
-    """One run. ``failing`` is the share of the draft's requests that fail."""
+    """One run. ``failing`` is the share of the draft's requests that fail, ``faults`` what else goes wrong."""
 
     answer: str
     look: Lookahead
@@ -37,6 +40,13 @@ class Case:
     failing: float
     pace: tuple[float, float]
     slots: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, tuple[Fault, ...]] = field(default_factory=dict)
+    budget: int = 100
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """What the target writes by itself."""
+        return tuple(map(ord, self.answer))[: self.budget]
 
     def transports(self) -> dict[str, ScriptedTransport]:
         rng = random.Random(self.seed)
@@ -48,8 +58,42 @@ class Case:
             return RuntimeDown("by chance") if rng.random() < self.failing else None
 
         target = ScriptedTransport(reasoner(self.seed, 1.0, self.answer), seconds(self.pace[0]))
-        draft = ScriptedTransport(reasoner(self.seed, self.alpha, self.answer), seconds(self.pace[1]), fail)
+        draft = Faulty(reasoner(self.seed, self.alpha, self.answer), seconds(self.pace[1]), fail)
+        draft.order(self.faults.get("draft", ()), self.seed)
         return {"target": target, "draft": draft}
+
+
+class Faulty(ScriptedTransport):
+    """Does wrong what it is ordered to, as a simulated runtime does."""
+
+    faults = Faults()
+
+    def order(self, faults: tuple[Fault, ...], seed: int) -> None:
+        self.faults = Faults(seed)
+        for fault in faults:
+            self.faults.order(fault)
+
+    def generate(self, payload, call, timeout):
+        fault = self.faults.next()
+        kind = fault.kind if fault else ""
+        if self.faults.dead:
+            raise RuntimeDown("it has died")
+        if kind == "hang":
+            call.sending(self._abort)
+        if kind in ("hang", "late"):
+            with self._changed:
+                self.running.add(call)
+                self._changed.wait_for(lambda: call.cancelled, HANGS if kind == "hang" else fault.seconds)
+                self.running.discard(call)
+        if kind == "hang":
+            raise Cancelled("cancelled") if call.cancelled else RuntimeTimeout("no answer")
+        if kind in ("fail", "busy"):
+            raise (RuntimeRefused if kind == "fail" else RuntimeBusy)("a fault was ordered")
+        reply = super().generate(payload, call, timeout)
+        return {"text": "garbage"} if kind == "garbage" else reply
+
+
+HANGS = 0.05  # seconds until a request that hangs is given up
 
 
 looks = st.builds(
@@ -74,7 +118,19 @@ cases = st.builds(
     failing=st.sampled_from((0.0, 0.0, 0.3)),
     pace=paces,
     slots=st.sampled_from(({}, {}, {"target": 1, "draft": 1}, {"target": 2}, {"draft": 2, "target": 4})),
+    budget=st.sampled_from((100, 100, 7)),
 )
+orders = st.lists(
+    st.builds(
+        Fault,
+        st.sampled_from(("late", "fail", "busy", "hang", "die", "garbage")),
+        share=st.sampled_from((0.3, 1.0)),
+        times=st.sampled_from((None, 1, 3)),
+        after=st.integers(0, 5),
+        seconds=st.just(0.004),
+    ),
+    max_size=2,
+).map(tuple)
 # No shrinking: a failure here is often a hang, or rare.
 quietly = settings(
     phases=(Phase.explicit, Phase.generate),
@@ -86,20 +142,23 @@ quietly = settings(
 
 @pytest.fixture(autouse=True, scope="module")
 def no_rest():
-    """A draft that failed is tried again at once."""
+    """A draft or a judge that failed is tried again at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lr_sglang.answer.REST_SECONDS", 0.0)
+        patch.setattr("lr_sglang.verifiers.asking.REST", 0.0)
         yield
 
 
-def run(case: Case, verifier, transports=None, fast=None) -> tuple[Job, dict[str, ScriptedTransport]]:
+def run(case: Case, verifier, transports=None, fast=None, late=None) -> tuple[Job, dict[str, ScriptedTransport]]:
     transports = transports or case.transports()
     backend = deployment(**transports)
     if "judge" in transports:
         backend.roles["judge"].tokenizer = Whole()
-    job = Job(case.look, limits=Limits(max_tokens=100), verifier=verifier, slots=case.slots)
+    job = Job(case.look, limits=Limits(max_tokens=case.budget), verifier=verifier, slots=case.slots)
     if isinstance(verifier, str):
-        job.verifier = Embedding(Lengths(), 0.9) if verifier == "embedding" else make(verifier, backend.roles)
+        job.verifier = made(verifier, backend.roles)
+    if late is not None:
+        job.verifier = Late(job.verifier, *late, case.seed)
     job.fast = Likelihood(backend, -1.0, "min") if fast else None
     ended = []
 
@@ -115,6 +174,15 @@ def run(case: Case, verifier, transports=None, fast=None) -> tuple[Job, dict[str
     return job, transports
 
 
+def made(name: str, roles):
+    """``sure`` is a cascade with thresholds: its first stage decides the clear cases."""
+    if name == "embedding":
+        return Embedding(Lengths(), 0.9)
+    if name == "sure":
+        return Cascade([Sure(make("score:5", roles), 3, 7)], make("judge", roles))
+    return make(name, roles)
+
+
 def check(job: Job, transports: dict[str, ScriptedTransport], ended: list[float]) -> None:
     """What holds for every run."""
     record = job.record
@@ -127,29 +195,37 @@ def check(job: Job, transports: dict[str, ScriptedTransport], ended: list[float]
         for request in transport.requests:
             # a branch that began before the end may be sent a moment after it: its thread was on its way
             assert not ended or request["at"] <= ended[0] + 0.2
+            assert ("priority" in request) == job.lookahead.priorities
+            assert 0 <= request.get("priority", 0) <= 9
     for branch in record.branches:
         assert branch.outcome is not None
-        assert branch.ended is not None
+        assert branch.ended is not None and branch.ended >= branch.started
         assert branch.call is None and branch.entry is None
+        assert branch.role == "judge" or branch.generated_tokens <= job.lookahead.max_step_tokens
     check_text(job)
     check_tokens(job)
 
 
 def verifier_of(job: Job) -> list[str]:
     """Its name, and those of a cascade's stages: a question of one token takes a slot for a moment."""
-    stages = [stage.verifier for stage in getattr(job.verifier, "stages", ())]
-    return [one.name for one in (job.verifier, *stages)]
+    verifier = job.verifier.verifier if isinstance(job.verifier, Late) else job.verifier
+    stages = [stage.verifier for stage in getattr(verifier, "stages", ())]
+    return [one.name for one in (verifier, *stages)]
 
 
 def check_text(job: Job) -> None:
     """The answer is a sequence of accepted draft steps and target steps, in order."""
-    record = job.record
+    record, guard, before = job.record, job.lookahead.half_sentence_guard, ""
     assert "".join(s.text for s in record.steps) == record.text
     assert sum(s.tokens for s in record.steps) == len(record.ids)
     assert record.finish == ("stop" if record.ids[-1] == END else "length")
-    assert record.finish == "stop" or len(record.ids) == 100
+    assert len(record.ids) == job.limits.max_tokens or record.finish == "stop"
+    assert len(record.ids) <= job.limits.max_tokens
     for position, step in enumerate(record.steps):
         assert step.position == position
+        assert step.tokens <= job.lookahead.max_step_tokens
+        assert not (guard and before == "token cap" and step.source == "draft"), "the half-sentence guard"
+        before = step.ending
         if step.source == "draft":
             assert step.outcome == "accepted"
             certain = any(v is not None and v.by == "certain" for v in step.verdicts)
@@ -186,48 +262,12 @@ class Lengths:
         return [(1.0, len(text)) for text in sentences]
 
 
-VERIFIERS = ("judge", "score:5", "likelihood:min:-1", "embedding", "cascade:score,likelihood,judge")
-
-
-@settings(quietly, max_examples=examples(80))
-@given(cases, st.sampled_from(VERIFIERS), st.booleans())
-def test_with_every_verifier_failing_now_and_then_and_with_fast_acceptance(case, verifier, fast):
-    rng = random.Random(case.seed)
-
-    def by_chance(*_):
-        return RuntimeDown("by chance") if rng.random() < case.failing else None
-
-    def rated(text, sampling):
-        return str(len(text) % 10) if text == OPENING else writer(text, sampling)
-
-    transports = case.transports()
-    target, writer = transports["target"], transports["target"].write
-    target.write, target.fail_to_weigh = rated, by_chance
-    judge = ScriptedTransport(lambda text, _: rng.choice("AU"), target.seconds, by_chance)
-    run(case, verifier, {**transports, "judge": judge}, fast)
-
-
-@settings(quietly, max_examples=examples(60))
-@given(cases)
-def test_fast_acceptance_of_what_the_target_would_have_written_changes_nothing(case):
-    """A scripted target finds likely what it would write itself, and nothing else."""
-    job, _ = run(case, Exact(), fast=True)
-    assert job.record.text == case.answer[:-1]
-    assert job.record.ids == tuple(map(ord, case.answer))
-
-
-@settings(quietly, max_examples=examples(100))
-@given(cases)
-def test_with_the_exact_verifier_the_answer_is_the_targets_own(case):
-    job, _ = run(case, Exact())
-    assert job.record.text == case.answer[:-1]
-    assert job.record.ids == tuple(map(ord, case.answer))
-
-
-@settings(quietly, max_examples=examples(60))
-@given(cases, st.sampled_from((0.0, 0.3, 0.8, 1.0)))
-def test_with_any_verifier_the_answer_is_accepted_drafts_and_target_steps(case, alpha):
-    run(case, Random(alpha))
+VERIFIERS = (
+    *("exact", "random:0.5", "judge", "embedding", "score:5", "likelihood:min:-1"),
+    *("cascade:score,likelihood,judge", "cascade:likelihood:min:-1,exact", "sure"),
+)
+# A scripted target finds likely what it would write itself, and nothing else: these change no answer.
+LOSSLESS = ("exact", "likelihood:min:-1", "cascade:likelihood:min:-1,exact")
 
 
 class Late:
@@ -239,25 +279,77 @@ class Late:
         self.verifier, self.most, self.failing, self.rng = verifier, most, failing, random.Random(seed)
 
     def verify(self, inquiry):
-        verdict = self.verifier.verify(inquiry)
-        if self.rng.random() < self.failing:
-            verdict = Verdict(False, self.name, failed=True)
-        timer = threading.Timer(self.rng.random() * self.most, inquiry.reply, [verdict])
-        timer.daemon = True
-        timer.start()
+        def later(verdict):
+            if self.rng.random() < self.failing:
+                verdict = Verdict(False, self.name, failed=True)
+            timer = threading.Timer(self.rng.random() * self.most, inquiry.reply, [verdict])
+            timer.daemon = True
+            timer.start()
+
+        verdict = self.verifier.verify(dataclasses.replace(inquiry, reply=later))
+        if verdict is not None:
+            later(verdict)
 
 
-@settings(quietly, max_examples=examples(100))
-@given(cases, st.sampled_from((None, 0.3, 0.8)), st.sampled_from((0.001, 0.005)), st.sampled_from((0.0, 0.2)))
-def test_with_verdicts_that_come_late_the_same_holds(case, alpha, most, failing):
-    """With hedging a refusal is prepared for meanwhile."""
-    job, _ = run(case, Late(Exact() if alpha is None else Random(alpha), most, failing, case.seed))
-    if alpha is None:
-        assert job.record.ids == tuple(map(ord, case.answer))
+def with_everything(case: Case, verifier: str, fast: bool, late: tuple[float, float] | None) -> Job:
+    rng = random.Random(case.seed)
+
+    def by_chance(*_):
+        return RuntimeDown("by chance") if rng.random() < case.failing else None
+
+    def rated(text, sampling):
+        return str(len(text) % 10) if text == OPENING else writer(text, sampling)
+
+    transports = case.transports()
+    target, writer = transports["target"], transports["target"].write
+    target.write, target.fail_to_weigh = rated, by_chance
+    judge = Faulty(lambda text, _: rng.choice("AU"), target.seconds, by_chance)
+    judge.order(case.faults.get("judge", ()), case.seed)
+    job, _ = run(case, verifier, {**transports, "judge": judge}, fast, late)
+    return job
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+@settings(quietly, max_examples=examples(20))
+@given(
+    cases,
+    st.booleans(),
+    st.sampled_from((None, (0.001, 0.0), (0.005, 0.2))),
+    st.fixed_dictionaries({"draft": orders, "judge": orders}),
+)
+def test_with_every_verifier_whatever_goes_wrong(verifier, case, fast, late, faults):
+    """Late, failing, hanging, dying and raving drafts and judges; late verdicts, while hedges prepare for a refusal."""
+    case = dataclasses.replace(case, faults=faults)
+    job = with_everything(case, verifier, fast, late)
+    if verifier in LOSSLESS:
+        assert job.record.ids == case.ids
     for role in ("target", "draft"):
         drawn = [b.seed for b in job.record.of(role)]
         assert len(set(drawn)) == len(drawn), "no two branches of an answer draw with the same seed"
         assert at_once(job.record.of(role)) <= policy.in_flight(case.look, role)
+
+
+@settings(quietly, max_examples=examples(60))
+@given(cases)
+def test_fast_acceptance_of_what_the_target_would_have_written_changes_nothing(case):
+    """A scripted target finds likely what it would write itself, and nothing else."""
+    job, _ = run(case, Exact(), fast=True)
+    assert job.record.ids == case.ids
+    assert job.record.text == case.answer[:-1][: case.budget]
+
+
+@settings(quietly, max_examples=examples(100))
+@given(cases)
+def test_with_the_exact_verifier_the_answer_is_the_targets_own(case):
+    job, _ = run(case, Exact())
+    assert job.record.ids == case.ids
+    assert job.record.text == case.answer[:-1][: case.budget]
+
+
+@settings(quietly, max_examples=examples(60))
+@given(cases, st.sampled_from((0.0, 0.3, 0.8, 1.0)))
+def test_with_any_verifier_the_answer_is_accepted_drafts_and_target_steps(case, alpha):
+    run(case, Random(alpha))
 
 
 def at_once(branches) -> int:
