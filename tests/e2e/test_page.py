@@ -211,25 +211,24 @@ def test_a_step_is_shown_while_it_is_made_and_stop_stops(endpoint, visit):
     assert shown(page) == whole(endpoint)
 
 
-@pytest.mark.parametrize(
-    ("refusal", "words"),
-    [
-        ((400, {}, "depth: at most 8"), "does not take this question. It says: “depth: at most 8”"),
-        ((401, {}, "no key"), "asks for an API key"),
-        ((404, {}, "no model x"), "no such model here"),
-        ((413, {}, "too big"), "longer than the endpoint takes"),
-        ((503, {"retry-after": "7"}, "target down"), "cannot answer now. It says: “target down” Try again in 7 s."),
-        ((500, {}, ""), "failed (status 500)"),
-    ],
-    ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
+REFUSALS = (
+    ((400, {}, "depth: at most 8"), "does not take this question. It says: “depth: at most 8”"),
+    ((401, {}, "no key"), "asks for an API key"),
+    ((404, {}, "no model x"), "no such model here"),
+    ((413, {}, "too big"), "longer than the endpoint takes"),
+    ((503, {"retry-after": "7"}, "target down"), "cannot answer now. It says: “target down” Try again in 7 s."),
+    ((500, {}, ""), "failed (status 500)"),
 )
-def test_a_refusal_is_told_in_words_and_can_be_asked_again(endpoint, visit, refusal, words):
-    endpoint.refusals, endpoint.pace = [refusal], math.inf
+
+
+def test_a_refusal_is_told_in_words_and_can_be_asked_again(endpoint, visit):
+    endpoint.refusals, endpoint.pace = [refusal for refusal, _ in REFUSALS], math.inf
     page = visit(endpoint)
     ask(page)
-    ended(page, "failed")
-    expect(page.get_by_role("alert")).to_contain_text(words)
-    page.get_by_role("button", name="Ask again").click()
+    for _, words in REFUSALS:
+        expect(page.get_by_role("alert")).to_contain_text(words)
+        ended(page, "failed")
+        page.get_by_role("button", name="Ask again").click()
     ended(page)
     expect(page.locator("#trouble")).to_be_hidden()
     assert shown(page) == whole(endpoint)
@@ -599,6 +598,24 @@ def test_the_tree_holds_whatever_jobs_tell(endpoint, visit):
                 for event, parent in zip(steps, before, strict=False)
             ]
             assert sorted(path) == expected and others == open_bars == 0, look
+
+
+def test_a_stream_is_read_however_it_is_cut(endpoint, visit):
+    """Byte by byte, in the middle of a letter, with CRLF, comments, other fields and data over two lines."""
+    page = visit(endpoint)
+    chunks = page.evaluate("""async () => {
+        const { ask } = await import("/page/stream.js");
+        const text = ': hello\\r\\n\\r\\ndata: {"a": "größer ≈ 🔭"}\\r\\n\\r\\nevent: x\\nid: 1\\ndata:{"b":\\n'
+          + 'data: 2}\\n\\n\\n\\ndata: [DONE]\\n\\ndata: {"c": 3}\\n\\n';
+        const bytes = new TextEncoder().encode(text);
+        let at = 0;
+        const pull = (to) => (at < bytes.length ? to.enqueue(bytes.slice(at, ++at)) : to.close());
+        window.fetch = async () => new Response(new ReadableStream({ pull }));
+        const found = [];
+        for await (const chunk of ask({}, "", undefined)) found.push(chunk);
+        return found;
+    }""")
+    assert chunks == [{"a": "größer ≈ 🔭"}, {"b": 2}]
 
 
 def figure(page: Page, name: str) -> str:

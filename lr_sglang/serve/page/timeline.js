@@ -6,6 +6,7 @@ const ROLES = ["draft", "target", "judge"];
 const SHARES = { draft: 0.3, target: 0.46, judge: 0.24 };
 const TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600];
 const AXIS = 16;
+const THICK = 14;
 const EVERY = 40; // milliseconds
 const BUTTONS = 96; // where the buttons are
 
@@ -98,7 +99,7 @@ export class Timeline {
     const tops = {};
     for (const role of ROLES) {
       const tall = (height - AXIS) * SHARES[role];
-      tops[role] = { top: top + 2, each: (tall - 4) / Math.max(this.busy[role].length, 1) };
+      tops[role] = { top: top + 2, each: Math.min((tall - 4) / Math.max(this.busy[role].length, 1), THICK) };
       top += tall;
     }
     for (const bar of this.bars) {
