@@ -51,6 +51,7 @@ class Gate:
         except (RuntimeDown, RuntimeTimeout) as error:
             self._note(False)
             self.alarm.set()
+            error.retryable = False  # a verifier would rest for up to a minute; the gate rests for it
             if call in self._kicked:
                 raise self._away() from error
             raise
@@ -58,8 +59,9 @@ class Gate:
             if call in self._kicked:
                 raise self._away() from None
             raise
-        except (RuntimeRefused, BadReply):
+        except (RuntimeRefused, BadReply) as error:
             self._note(False)
+            error.retryable = False
             raise
         finally:
             with self._lock:

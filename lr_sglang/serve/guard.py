@@ -89,7 +89,8 @@ class Guard:
             message = await receive()
             size += len(message.get("body", b""))
             if size > self.service.max_body_bytes:
-                await _drop(receive, size)
+                if message.get("more_body"):
+                    await _drop(receive, size)
                 raise HTTPException(413)
             return message
 
