@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from tests.serving import PATIENCE, until
 NURSERY = multiprocessing.get_context("forkserver")
 NURSERY.set_forkserver_preload(["tests.e2e.nursery"])
 MODEL = "m"
+# To ask how things are: a client for each question would cost more than the question. No connection is kept, for those
+# who are asked die.
+HTTP = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 
 
 class Mortal:
@@ -49,20 +52,20 @@ class Mortal:
     def answers(self) -> bool:
         """Whether it can be reached."""
         with suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/health", timeout=2).status_code == 200
+            return HTTP.get(f"{self.url}/health", timeout=2).status_code == 200
         return False
 
     def running(self) -> int:
         """Requests that it works on, as it says itself."""
-        return int(httpx.get(f"{self.url}/v1/loads", timeout=5).json()["loads"][0]["num_total_reqs"])
+        return int(HTTP.get(f"{self.url}/v1/loads", timeout=5).json()["loads"][0]["num_total_reqs"])
 
     def fault(self, **order: Any) -> None:
         """Orders one."""
-        httpx.post(f"{self.url}/faults", json=order, timeout=5).raise_for_status()
+        HTTP.post(f"{self.url}/faults", json=order, timeout=5).raise_for_status()
 
     def well(self) -> None:
         """Ends all that were ordered."""
-        httpx.delete(f"{self.url}/faults", timeout=5).raise_for_status()
+        HTTP.delete(f"{self.url}/faults", timeout=5).raise_for_status()
 
     def send(self, number: int) -> None:
         """A signal; what kills it is waited for."""
@@ -119,7 +122,7 @@ class Client:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.begun, self._leaving = threading.Event(), threading.Event()
+        self.begun, self._socket, self._left = threading.Event(), None, False
         self._asked = time.monotonic()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -130,33 +133,36 @@ class Client:
         assert not self._thread.is_alive(), f"no end after {seconds} s: {self}"
         return self
 
-    def leave(self) -> None:
-        """Hangs up at the next event."""
-        self._leaving.set()
-
-    @property
-    def ended(self) -> bool:
-        return not self._thread.is_alive()
+    def hang_up(self) -> None:
+        """Leaves, whatever there is still to come."""
+        self._left = True
+        assert self._socket is not None
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self.end(5)
 
     def _run(self) -> None:
         body = {"model": MODEL, "messages": [{"role": "user", "content": self.question}], "stream": self.stream}
         try:
-            with httpx.Client(timeout=httpx.Timeout(120.0)) as http:
-                with http.stream("POST", f"{self.url}/v1/chat/completions", json={**body, **self.more}) as reply:
-                    self.status, self.headers = reply.status_code, reply.headers
-                    if self.stream and self.status == 200:
-                        self._events(reply)
-                    else:
-                        self._whole(json.loads(reply.read()))
+            ask = HTTP.build_request("POST", f"{self.url}/v1/chat/completions", json={**body, **self.more}, timeout=120)
+            ask.extensions["trace"] = self._connected
+            with closing(HTTP.send(ask, stream=True)) as reply:
+                self.status, self.headers = reply.status_code, reply.headers
+                if self.stream and self.status == 200:
+                    self._events(reply)
+                else:
+                    self._whole(json.loads(reply.read()))
         except httpx.HTTPError as error:
-            self.broken = repr(error)
+            self.broken = "" if self._left else repr(error)
         self.seconds = time.monotonic() - self._asked
         self.begun.set()
 
+    def _connected(self, name: str, info: Mapping[str, Any]) -> None:
+        """Told by httpx of all that it does."""
+        if name == "connection.connect_tcp.complete":
+            self._socket = info["return_value"].get_extra_info("socket")
+
     def _events(self, reply: httpx.Response) -> None:
         for line in reply.iter_lines():
-            if self._leaving.is_set():
-                return
             if not line:
                 continue
             assert line.startswith("data: ") and not self.closed, line
@@ -188,13 +194,13 @@ class Client:
 
 def ready(url: str) -> tuple[int, dict[str, Any]]:
     """Status and body of ``/ready``."""
-    reply = httpx.get(f"{url}/ready", timeout=10)
+    reply = HTTP.get(f"{url}/ready", timeout=10)
     return reply.status_code, reply.json()
 
 
 def metric(url: str, name: str, **labels: str) -> float:
     """One of the endpoint's figures; 0 where there is none yet."""
-    text = httpx.get(f"{url}/metrics", timeout=10).text
+    text = HTTP.get(f"{url}/metrics", timeout=10).text
     wanted = "{" + ",".join(f'{key}="{value}"' for key, value in sorted(labels.items())) + "}" if labels else ""
     found = re.search(rf"^lr_sglang_{re.escape(name + wanted)} (\S+)$", text, re.MULTILINE)
     return float(found[1]) if found else 0.0

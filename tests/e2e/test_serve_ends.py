@@ -1,0 +1,163 @@
+"""How answers and the endpoint itself end: clients that hang up, signals, and what is left at the runtimes. Real
+processes; the runtimes are simulated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lr_sglang.simulated.model import Model
+from tests.e2e.mortal import MODEL, Client, Mortal, metric, mortals, ready
+from tests.serving import Process, Truth, serving, until
+
+STEPS, STEP_SECONDS, VERDICT_SECONDS = 8, 0.4, 0.2
+SIMULATION = (
+    *("--steps", str(STEPS), "--step-seconds", str(STEP_SECONDS), "--c1", "0.3"),
+    *("--judge-seconds", str(VERDICT_SECONDS)),
+)
+ANSWER = STEPS * (STEP_SECONDS + VERDICT_SECONDS)
+SLACK = 10.0  # for a machine that is busy with other tests
+TRUTH = Truth(Model(steps=STEPS))
+numbers = itertools.count()
+
+
+@dataclass
+class Stand:
+    """Runtimes, and how to put an endpoint over them."""
+
+    runtimes: dict[str, Mortal]
+    folder: Path
+
+    def serving(self, *options: object):
+        urls = {role: runtime.url for role, runtime in self.runtimes.items()}
+        return serving(self.folder, urls, "--model-name", MODEL, "--depth", 3, *options)
+
+    def running(self) -> int:
+        """Requests that all runtimes work on."""
+        return sum(runtime.running() for runtime in self.runtimes.values())
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    folder = tmp_path_factory.mktemp("ends")
+    with mortals(folder, *SIMULATION) as runtimes:
+        yield Stand(runtimes, folder)
+
+
+@pytest.fixture(scope="module")
+def one_at_a_time(stand: Stand) -> Iterator[Process]:
+    with stand.serving("--concurrency", 1, "--stall-timeout", 2, "--drain", 30) as process:
+        yield process
+
+
+def ask(process: Process, stream: bool = True) -> Client:
+    return Client(process.url, f"What is {next(numbers)} + 1?", stream)
+
+
+def under_way(stand: Stand, process: Process, stream: bool) -> Client:
+    """An answer that the judge works on, and with it target and draft."""
+    client = ask(process, stream)
+    until(lambda: stand.runtimes["judge"].running(), ANSWER + SLACK, 0.005)
+    return client
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_client_that_hangs_up_leaves_nothing_running(stand, one_at_a_time, stream, record_property) -> None:
+    left = metric(one_at_a_time.url, "disconnects_total")
+    client = under_way(stand, one_at_a_time, stream)
+    client.hang_up()
+    record_property("rid", round(until(lambda: not stand.running(), 1 + SLACK, 0.01), 3))
+    until(lambda: metric(one_at_a_time.url, "disconnects_total") == left + 1, SLACK)
+    assert metric(one_at_a_time.url, "answers_running") == 0
+    assert one_at_a_time.log[-1] is not None
+    gone = [line for line in one_at_a_time.log if line.get("error") == "disconnected"]
+    assert gone and gone[-1]["status"] == 499
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_whoever_waits_comes_next_within_a_second(stand, one_at_a_time, stream, record_property) -> None:
+    """Of several tries the quickest counts: the machine may be busy with other tests, and never makes it quicker."""
+    times = []
+    while not times or (min(times) > 1 and len(times) < 5):
+        client = under_way(stand, one_at_a_time, stream)
+        waiting = ask(one_at_a_time)
+        until(lambda: metric(one_at_a_time.url, "requests_waiting") == 1, SLACK, 0.01)
+        client.hang_up()
+        times.append(until(lambda: metric(one_at_a_time.url, "requests_waiting") == 0, SLACK, 0.005))
+        waiting.end(ANSWER + SLACK)
+        assert not TRUTH.wrong(waiting.question, waiting.text) and waiting.finish == "stop"
+    record_property("next", round(min(times), 3))
+    assert min(times) < 1
+
+
+def test_a_hung_runtime_holds_up_nobody_who_comes_after_a_client_that_left(
+    stand, one_at_a_time, record_property
+) -> None:
+    client = under_way(stand, one_at_a_time, True)
+    stand.runtimes["draft"].send(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        client.hang_up()
+        after = ask(one_at_a_time)
+        assert after.begun.wait(ANSWER + SLACK)
+        record_property("next", round(time.monotonic() - began, 2))
+        after.end(ANSWER + 2 * 3 + SLACK)
+        assert not TRUTH.wrong(after.question, after.text) and after.finish == "stop"
+    finally:
+        stand.runtimes["draft"].send(signal.SIGCONT)
+    until(lambda: ready(one_at_a_time.url)[1]["status"] == "ready", 15 + 6 + SLACK)
+    until(lambda: not stand.running(), SLACK)
+
+
+def test_sigterm_lets_answers_end_and_admits_nobody(stand, one_at_a_time, record_property) -> None:
+    """The last test with this endpoint."""
+    running = under_way(stand, one_at_a_time, True)
+    waiting = ask(one_at_a_time, stream=False)
+    until(lambda: metric(one_at_a_time.url, "requests_waiting") == 1, SLACK, 0.01)
+    children = psutil.Process(one_at_a_time.pid).children(recursive=True)
+    began = time.monotonic()
+    one_at_a_time.popen.send_signal(signal.SIGTERM)
+    waiting.end(SLACK)
+    assert (waiting.status, waiting.error["code"]) == (503, "shutting_down")
+    assert ready(one_at_a_time.url)[0] == 503 and ready(one_at_a_time.url)[1]["status"] == "draining"
+    late = ask(one_at_a_time).end(SLACK)
+    assert (late.status, late.error["code"]) == (503, "shutting_down")
+    running.end(ANSWER + SLACK)
+    assert running.finish == "stop" and running.closed and not TRUTH.wrong(running.question, running.text)
+    assert one_at_a_time.popen.wait(SLACK) == 0, one_at_a_time.said[-2000:]
+    record_property("ended", round(time.monotonic() - began, 2))
+    assert not stand.running()
+    assert not [child for child in children if child.is_running()]
+    assert "Traceback" not in one_at_a_time.said
+
+
+@pytest.mark.parametrize(
+    ("drain", "signals"), [(0.5, [signal.SIGTERM]), (60, [signal.SIGINT, signal.SIGINT])], ids=["late", "twice"]
+)
+def test_answers_that_take_too_long_are_ended(stand, drain, signals, record_property) -> None:
+    """When the time to drain is up, or at a second Ctrl-C, at once."""
+    with stand.serving("--concurrency", 4, "--drain", drain) as process:
+        running = [ask(process, stream) for stream in (True, True, False, False)]
+        assert running[0].begun.wait(ANSWER + SLACK) and running[1].begun.wait(ANSWER + SLACK)
+        began = time.monotonic()
+        for number in signals:
+            process.popen.send_signal(number)
+            time.sleep(0.15)
+        status = process.popen.wait(SLACK + 3)
+        record_property("ended", round(time.monotonic() - began, 2))
+        assert status == 0, process.said[-2000:]
+        for client in running:
+            client.end(SLACK)
+            assert client.error["code"] == "shutting_down" and not client.finish, client
+            assert client.closed if client.stream else client.status == 503
+            assert not TRUTH.wrong(client.question, client.text, whole=False)
+        until(lambda: not stand.running(), SLACK)
+        assert "Traceback" not in process.said
