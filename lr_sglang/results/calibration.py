@@ -1,16 +1,18 @@
-"""When a cheap verifier may decide alone: thresholds for a cascade, from records that have its scores and a reference.
+"""What verdicts in records teach: when a cheap verifier may decide alone, and what the draft's confidence is worth.
 
-A run with ``--verifier cascade:likelihood,judge`` asks both about every pair; the last one's verdict is the reference.
+Thresholds for a cascade come from records that have its scores and a reference: a run with ``--verifier cascade:likelihood,judge`` asks both about every
+pair; the last one's verdict is the reference. A run with ``--gate`` has the confidences.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr_sglang import verifier_names
+from lr_sglang import policy, verifier_names
 from lr_sglang.errors import RecordError
 from lr_sglang.results.record import Record
 from lr_sglang.results.summary import wilson
@@ -62,6 +64,41 @@ class Fitted:
             "rejected_interval": wilson(self.right_rejected, self.rejected),
             "unsure": self.pairs - self.accepted - self.rejected,
         }
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """What the draft's confidence in a step is worth.
+
+    Attributes:
+        accepted: how many of the curve's verdicts were acceptances.
+        auc: the chance that of an accepted and a refused step the accepted one had more confidence; 0.5 says nothing,
+            None where there is only one kind.
+    """
+
+    curve: policy.Calibration
+    accepted: int
+    auc: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the file, which ``--calibration`` reads."""
+        return {**dataclasses.asdict(self.curve), "accepted": self.accepted, "auc": self.auc}
+
+
+def confidence(records: Iterable[Record]) -> Confidence | None:
+    """The gate's calibration; None where records have too few verdicts on drafts with a confidence."""
+    pairs = list(policy.pairs_of(records))
+    if len(pairs) < LEAST:
+        return None
+    from scipy.stats import rankdata
+
+    accepted = sum(agreed for _, agreed in pairs)
+    refused, auc = len(pairs) - accepted, None
+    if accepted and refused:
+        ranks = rankdata([sure for sure, _ in pairs])
+        above = sum(rank for rank, (_, agreed) in zip(ranks, pairs, strict=True) if agreed)
+        auc = float((above - accepted * (accepted + 1) / 2) / (accepted * refused))
+    return Confidence(policy.Calibration.fit(pairs), accepted, auc)
 
 
 @dataclass(frozen=True)
@@ -130,6 +167,16 @@ def _furthest(scored: Sequence[tuple[float, bool]], precision: float) -> float |
     return found
 
 
+def has_cascade(records: Iterable[Record]) -> bool:
+    """Whether any of the records is of a cascade."""
+    return any(_cascade(record) for record in records)
+
+
+def _cascade(record: Record) -> str:
+    verifier = str((record["config"].get("lookahead") or {}).get("verifier", ""))
+    return verifier if verifier.startswith("cascade:") else ""
+
+
 def read(records: Iterable[Record], truth: Truth | None = None) -> tuple[list[str], list[Sample]]:
     """The names of the stages and every pair that all of them were asked about.
 
@@ -139,10 +186,9 @@ def read(records: Iterable[Record], truth: Truth | None = None) -> tuple[list[st
     cascades: set[str] = set()
     samples = []
     for record in records:
-        look = record["config"].get("lookahead") or {}
-        if not str(look.get("verifier", "")).startswith("cascade:"):
+        if not (cascade := _cascade(record)):
             continue
-        cascades.add(look["verifier"])
+        cascades.add(cascade)
         for step in record["steps"]:
             for text, verdict in zip(step["draft_texts"], step["verdicts"], strict=True):
                 if verdict is None or verdict["failed"] or verdict["by"] in _DECIDED_WITHOUT:
@@ -151,7 +197,7 @@ def read(records: Iterable[Record], truth: Truth | None = None) -> tuple[list[st
                 samples.append(Sample(tuple(one["score"] for one in verdict.get("earlier", ())), agree))
     if len(cascades) != 1:
         said = f"of {len(cascades)} different cascades" if cascades else "of no cascade"
-        hint = "make them with --verifier cascade:likelihood,judge, or another list of stages"
+        hint = "make them with --verifier cascade:likelihood,judge, or another list of stages; or with --gate"
         raise RecordError(f"the records are {said}", hint=hint)
     names = [stage.verifier for stage in verifier_names.stages(cascades.pop().partition(":")[2])]
     whole = [sample for sample in samples if len(sample.scores) == len(names) - 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ def speedup(report: Report) -> Figure | None:
     axes.tick_params(axis="x", length=0)
     axes.margins(y=0.12)
     axes.set(ylabel="speed-up, tokens/s\nover autoregressive", title="Speed-up by task and mode (95 % intervals)")
-    legend_beside(axes, len(names))
+    legend_below(figure, axes)
     return figure
 
 
@@ -172,12 +173,13 @@ def errors_of(estimates: Sequence[Estimate]) -> list[list[float]]:
     return [down, [0.0 if e.high is None else e.high - e.value for e in estimates]]
 
 
-def legend_beside(axes: Axes, entries: int) -> None:
-    if entries > 1:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, fontsize=11)
-
-
 def legend_below(figure: Figure, axes: Axes) -> None:
+    """Under the axes, in as many columns as there is room for, in a taller figure; none for one series."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = 1 if len(handles) < 2 else min(3, len(handles)) if max(map(len, labels)) < 34 else 2
+    if len(handles) < 2:
+        return
+    room = int(figure.get_figwidth() * 13)
+    labels = [label if len(label) < room - 8 else label[: room - 9] + "…" for label in labels]
+    columns = min(len(handles), 4, max(1, room // (max(map(len, labels)) + 7)))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=11)
+    figure.set_figheight(figure.get_figheight() + 0.25 * (math.ceil(len(handles) / columns) - 1))

@@ -26,7 +26,6 @@ _LOOSE = ("sampling.seed", "mode", "questions", "task", "concurrency")
 _SHORT = {
     "lookahead.max_step_tokens": "step tokens",
     "runtimes.target.token_layer.tokens": "sd tokens",
-    "runtimes.draft.token_layer.tokens": "sd tokens of the draft",
     "runtimes.target.token_layer.algorithm": "token layer",
 }
 ORDER = ("autoregressive", "sd", "lookahead", "lookahead+sd", "lossless")
@@ -216,8 +215,7 @@ def _labelled(groups: list[Group]) -> list[Group]:
         like[group.task, group.mode].append(group)
     made = []
     for alike in like.values():
-        names = sorted({name for group in alike for name in group.settings})
-        differing = [name for name in names if len({json.dumps(g.settings.get(name)) for g in alike}) > 1]
+        differing = _differing(alike)
         many = len({group.concurrency for group in alike}) > 1
         for group in alike:
             words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
@@ -226,6 +224,17 @@ def _labelled(groups: list[Group]) -> list[Group]:
     tasks = list(dict.fromkeys(group.task for group in groups))
     rank = {mode: number for number, mode in enumerate(ORDER)}
     return sorted(made, key=lambda g: (tasks.index(g.task), rank.get(g.mode, len(rank)), _numbers(g), g.concurrency))
+
+
+def _differing(alike: Sequence[Group]) -> list[str]:
+    """Settings that differ; of those that tell the same groups apart, one: the target's rather than the draft's."""
+    names = {name for group in alike for name in group.settings}
+    found: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: (not name.startswith("lookahead."), name not in _SHORT, name)):
+        values = [json.dumps(group.settings.get(name)) for group in alike]
+        if len(set(values)) > 1:
+            found.setdefault(str([values.index(value) for value in values]), name)
+    return list(found.values())
 
 
 def _numbers(group: Group) -> list[tuple[str, float]]:

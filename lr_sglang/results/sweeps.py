@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
-from lr_sglang.results.charts import MOST_PANELS, errors_of, legend_below, legend_beside, new_figure
+from lr_sglang.results.charts import MOST_BARS, MOST_PANELS, errors_of, legend_below, new_figure
 from lr_sglang.results.expected import Expected
 from lr_sglang.results.measures import Measures
 from lr_sglang.results.plots import look
@@ -19,6 +19,8 @@ from lr_sglang.theory import Case
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Series = dict[tuple[str, str], list[tuple[int, Estimate]]]  # by mode and name: concurrency and tokens/s of an answer
 
 
 def depth(report: Report) -> Figure | None:
@@ -83,9 +85,8 @@ def _curves(mine: Sequence[tuple[int, Measures, Expected]], depths: Sequence[int
 
 def sd_tokens(report: Report) -> Figure | None:
     """Speed-up against the token layer's drafted tokens, with and without lookahead (the paper's Figures 2 and 3)."""
-    points = [
-        m for m in report.measures if m.speed and m.group.mode in ("sd", "lookahead", "lookahead+sd", "autoregressive")
-    ]
+    alone = min(m.group.concurrency for m in report.measures)
+    points = [m for m in report.measures if m.speed and m.group.concurrency == alone]
     swept = {m.group.value("sd tokens") for m in points if m.group.mode.endswith("sd")} - {None}
     if len(swept) < 2:
         return None
@@ -94,10 +95,12 @@ def sd_tokens(report: Report) -> Figure | None:
         several = f"{task}: " if len(report.collection.tasks) > 1 else ""
         for mode, plain in (("sd", "autoregressive"), ("lookahead+sd", "lookahead")):
             of = [m for m in points if m.group.task == task and m.group.mode in (mode, plain)]
-            found = {(m.group.value("sd tokens") or 0) if m.group.mode == mode else 0: m.speed for m in of}
+            found = {int(m.group.value("sd tokens") or 0) if m.group.mode == mode else 0: m.speed for m in of}
             at = {tokens: speed.tokens for tokens, speed in sorted(found.items()) if speed}
             if not at:
                 continue
+            if mode == "sd":  # no drafted token is what it is compared with
+                at = {0: Estimate(1.0, None, None, 0, 0), **at}
             colour, marker, _ = look(mode)
             estimates, values = list(at.values()), [e.value for e in at.values()]
             axes.errorbar(
@@ -106,7 +109,7 @@ def sd_tokens(report: Report) -> Figure | None:
     axes.axhline(1, color="#333333", linewidth=1)
     axes.set(xlabel="drafted tokens per verification", ylabel="speed-up, tokens/s\nover autoregressive")
     axes.set_title("Speed-up against the token layer's draft, with and without lookahead")
-    legend_beside(axes, 2)
+    legend_below(figure, axes)
     return figure
 
 
@@ -115,12 +118,13 @@ def concurrency(report: Report) -> Figure | None:
     if len({m.group.concurrency for m in report.measures}) < 2:
         return None
     figure, axes = new_figure(8)
-    series: dict[tuple[str, str], list[tuple[int, Estimate]]] = defaultdict(list)
+    series: Series = defaultdict(list)
     for m in report.measures:
         if m.rate is not None:
             words = [w for w in m.group.label.split(", ") if w and not w.endswith(" at once")]
-            series[m.group.mode, " ".join([m.group.task, m.group.mode, *words])].append((m.group.concurrency, m.rate))
-    for (mode, name), points in series.items():
+            name = ", ".join([f"{m.group.task} {m.group.mode}", *words])
+            series[m.group.mode, name].append((m.group.concurrency, m.rate))
+    for (mode, name), points in _fewer(series).items():
         points.sort(key=lambda point: point[0])
         colour, marker, _ = look(mode)
         places, estimates = [n for n, _ in points], [e for _, e in points]
@@ -133,8 +137,20 @@ def concurrency(report: Report) -> Figure | None:
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.set(xlabel="answers at a time", ylabel="tokens/s of all answers\n(while all are at work)", title="Throughput")
-    legend_beside(axes, len(series))
+    legend_below(figure, axes)
     return figure
+
+
+def _fewer(series: Series) -> Series:
+    """All, if they can be told apart; else of every task and mode the one with the highest throughput."""
+    if len(series) <= MOST_BARS:
+        return series
+    best: dict[str, tuple[float, tuple[str, str]]] = {}
+    for name, points in series.items():
+        most = max(n * e.value for n, e in points)
+        who = name[1].split(", ")[0]
+        best[who] = max(best.get(who, (0.0, name)), (most, name))
+    return {name: series[name] for _, name in best.values()}
 
 
 def _panels(points: Sequence[tuple[Measures, Expected]]) -> dict[str, list[tuple[Measures, Expected]]]:

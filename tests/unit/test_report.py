@@ -1,0 +1,360 @@
+"""Reading runs, the tables and plots of a report, and the command."""
+
+import csv
+import io
+import json
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang.cli import cli
+from lr_sglang.errors import RecordError
+from lr_sglang.results import collection, formats, report, timeline
+from tests import synthetic
+from tests.synthetic import Truth
+
+MODES = ("autoregressive", "sd", "lookahead", "lookahead+sd")
+
+
+def write(folder, records, **about):
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    (folder / "records.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "run.json").write_text(json.dumps({"schema": 1, "config": {}, **about}))
+    return folder
+
+
+def reference(folder, count=3, speed=10.0, **changes):
+    """A folder as the paper's own code writes it."""
+    folder.mkdir(parents=True)
+    for n in range(count):
+        table = {
+            "question_id": n,
+            "question": f"What is {n} + {n}?",
+            "draft_prompt": "",
+            "target_prompt": "",
+            "generation_tokens": list(range(20)),
+            "generation_text": f"Hmm.</think>\n\n\\boxed{{{2 * n}}}",
+            "full_text": "",
+            "full_tokens": [],
+            "gold": 2 * n if n else 1,
+            "time_taken": 20 / speed,
+            "speed": speed,
+            "draft_config": {"name": "qwen3"},
+            "target_config": {"name": "qwen3", "temperature": 0.6, "judge_model": "Qwen2.5-7B"},
+            **changes,
+        }
+        (folder / f"{n}.json").write_text(json.dumps(table))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Two tasks in four modes."""
+    records = [
+        *synthetic.run(Truth(alpha=0.7, token_layer=1.5), 8, 2, modes=MODES, task="gsm8k"),
+        *synthetic.run(Truth(alpha=0.4, token_layer=1.5), 8, 2, modes=MODES, task="aime24"),
+    ]
+    return write(tmp_path_factory.mktemp("run") / "both", records)
+
+
+def made(*folders, margin=0.02):
+    return report.make(collection.read(folders), margin)
+
+
+def table(found, title):
+    return next(one for one in found.tables if one.title.startswith(title))
+
+
+def invoke(*words):
+    return CliRunner().invoke(cli, ["report", *map(str, words)])
+
+
+# -- reading
+
+
+def test_records_are_sorted_by_task_mode_and_setting(tmp_path):
+    records = [r for depth in (2, 4) for r in synthetic.run(Truth(depth=depth), 3, modes=("lookahead",))]
+    found = collection.read([write(tmp_path / "a", records)])
+    assert [(g.mode, g.label, len(g.records)) for g in found.groups] == [
+        ("lookahead", "depth 2", 6),
+        ("lookahead", "depth 4", 6),
+    ]
+    assert [g.value("depth") for g in found.groups] == [2, 4]
+
+
+def test_folders_are_merged_and_paired(tmp_path):
+    """A baseline in one folder and lookahead in another are compared; the same samples of two folders both count."""
+    base = write(tmp_path / "a", synthetic.run(Truth(), 5, 1, modes=("autoregressive",)))
+    first = write(tmp_path / "b", synthetic.run(Truth(), 5, 1, modes=("lookahead",)))
+    second = write(tmp_path / "c", synthetic.run(Truth(), 5, 1, seed=1, modes=("lookahead",)))
+    one, two = made(base, first), made(base, first, second)
+    assert one.measures[1].speed.seconds.samples == 5
+    assert len(two.measures[1].group.records) == 10
+    assert two.measures[1].speed.seconds.samples == 5  # the baseline has one of each
+    assert made(tmp_path).measures[1].speed == two.measures[1].speed
+
+
+def test_seeds_are_pooled_and_other_sampling_is_not_compared(tmp_path):
+    records = synthetic.run(Truth(), 4, 1)
+    for number, record in enumerate(records):
+        record["config"]["sampling"]["seed"] = number
+    pooled = collection.read([write(tmp_path / "a", records)])
+    assert len(pooled.groups) == 2
+    for record in records:
+        if record["mode"] == "lookahead":
+            record["config"]["sampling"]["temperature"] = 0.0
+    other = collection.read([write(tmp_path / "b", records)])
+    assert other.base(other.groups[1]) is None
+
+
+def test_concurrency_comes_from_the_record_or_the_run(tmp_path):
+    records = synthetic.run(Truth(), 2, 1, modes=("lookahead",))
+    assert collection.read([write(tmp_path / "a", records, concurrency=4)]).groups[0].concurrency == 4
+    both = [{**record, "concurrency": n} for record in records for n in (1, 8)]
+    found = collection.read([write(tmp_path / "b", both)])
+    assert [(g.concurrency, g.label) for g in found.groups] == [(1, "1 at once"), (8, "8 at once")]
+
+
+def test_a_record_that_was_made_again_counts_once(tmp_path):
+    records = synthetic.run(Truth(), 2, 1, modes=("lookahead",))
+    failed = {**records[0], "error": {"message": "late", "retryable": True}, "correct": False}
+    found = collection.read([write(tmp_path / "a", [failed, *records])])
+    assert len(found.records) == 2 and not any(r["error"] for r in found.records)
+
+
+def test_a_run_that_is_at_work_is_read_so_far(tmp_path):
+    folder = write(tmp_path / "a", synthetic.run(Truth(), 2, 1))
+    with (folder / "records.jsonl").open("a") as file:
+        file.write('{"schema": 1, "quest')
+    found = collection.read([folder])
+    assert len(found.records) == 4
+    assert "cut off" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no record yet"),
+        ("[]\n", "no record"),
+        ('{"schema":1,"question_id":"a","sample":0,"mode":"lookahead"}\n', "has no seconds"),
+    ],
+)
+def test_what_is_no_record_is_named(tmp_path, content, message):
+    (tmp_path / "records.jsonl").write_text(content)
+    with pytest.raises(RecordError, match=message):
+        collection.read([tmp_path])
+
+
+def test_a_folder_without_records_is_named(tmp_path):
+    with pytest.raises(RecordError, match="there are no records in it"):
+        collection.read([tmp_path])
+    with pytest.raises(RecordError, match="no such folder"):
+        collection.read([tmp_path / "absent"])
+
+
+# -- the reference's folders
+
+
+def test_the_references_folders_are_read(tmp_path):
+    slow = reference(tmp_path / "AIME_20251031_120000_123456")
+    fast = reference(tmp_path / "AIME_20251031_130000_654321", speed=15.0)
+    found = made(f"autoregressive={slow}", f"lookahead={fast}")
+    base, ahead = found.measures
+    assert (base.group.task, base.group.marks) == ("AIME", ("reference",))
+    assert base.accuracy.value == pytest.approx(2 / 3)
+    assert (base.rate_mean, base.tokens, base.thinks) == (pytest.approx(10), 20, 1)
+    assert ahead.speed.tokens.value == pytest.approx(1.5)
+    assert "records no steps" in found.warning
+    row = table(found, "Per answer").rows[1]
+    assert row[1:] == ["lookahead", "3", "15.00", "20.0", "1.00", "66.67"]
+
+
+def test_the_references_mode_and_task_can_be_said(tmp_path):
+    folder = reference(tmp_path / "some run", 1)
+    assert [(g.task, g.mode) for g in collection.read([folder]).groups] == [("some run", "unknown")]
+    assert [(g.task, g.mode) for g in collection.read([f"lookahead+sd@aime24={folder}"]).groups] == [
+        ("aime24", "lookahead+sd")
+    ]
+    with pytest.raises(RecordError, match="no mode 'fast'"):
+        collection.read([f"fast={folder}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "no JSON file"),
+        ("[1]", "it has no question"),
+        ('{"question": "a", "generation_text": "b"}', "it has no time_taken"),
+        ('{"question": "a", "generation_text": "b", "time_taken": "soon"}', "is no number"),
+    ],
+)
+def test_a_damaged_file_of_the_reference_is_named(tmp_path, text, message):
+    folder = reference(tmp_path / "a", 1)
+    (folder / "7.json").write_text(text)
+    with pytest.raises(RecordError, match=message):
+        collection.read([folder])
+
+
+def test_a_reference_file_may_lack_what_is_not_needed(tmp_path):
+    folder = reference(tmp_path / "a", 1, generation_tokens=None, gold=None, target_config=None, draft_config=7)
+    (measures,) = made(folder).measures
+    assert measures.tokens == 20  # by its speed
+    assert measures.accuracy is None
+
+
+# -- tables
+
+
+def test_table_1_has_the_papers_shape(run):
+    found = table(made(run), "Table 1")
+    assert found.columns == ["", "gsm8k", "aime24"]
+    assert [row[0] for row in found.rows] == [
+        *("target accuracy %", "sd accuracy %", "sd speed-up"),
+        *("lookahead accuracy %", "lookahead alpha", "lookahead speed-up"),
+        *("lookahead+sd accuracy %", "lookahead+sd alpha", "lookahead+sd speed-up"),
+    ]
+    assert found.rows[2][1:] == ["1.50x", "1.50x"]
+    assert "+-" in found.rows[0][1]
+
+
+def test_a_draft_that_answers_alone_is_called_so(tmp_path):
+    records = synthetic.run(Truth(), 3, 1)
+    alone = synthetic.run(Truth(), 3, 1, modes=("autoregressive",))
+    for record in alone:
+        record["config"]["runtimes"]["target"]["model"] = "made-up:draft"
+    found = table(made(write(tmp_path / "a", [*records, *alone])), "Table 1")
+    names = [row[0] for row in found.rows]
+    assert any(name.startswith("draft") for name in names) and any(name.startswith("target") for name in names)
+
+
+def test_verifiers_and_widths_have_tables_when_they_vary(tmp_path, run):
+    assert not [one for one in made(run).tables if one.title.startswith(("Table 2", "Table 3"))]
+    records = []
+    for verifier in ("judge", "embedding:0.95"):
+        for width in (1, 2):
+            for record in synthetic.run(Truth(), 3, 1, modes=("lookahead",)):
+                record["config"]["lookahead"] |= {"verifier": verifier, "width": width}
+                records.append(record)
+    found = made(write(tmp_path / "a", records))
+    assert table(found, "Table 2").columns == ["", "verifier judge", "verifier embedding:0.95"]
+    assert table(found, "Table 3").columns == ["", "width 1", "width 2"]
+
+
+def test_the_times_of_every_run_are_accounted_for(run):
+    for m in made(run).measures:
+        assert m.time["share"] == pytest.approx(1, abs=0.02)
+    assert {row[-1] for row in table(made(run), "Where the time went").rows} == {"100.0"}
+
+
+def test_simulated_and_dummy_runs_are_marked_everywhere(tmp_path, run):
+    assert formats.markdown(made(run)).count("**Simulated runtimes") == len(made(run).tables)
+    records = synthetic.run(Truth(), 3, 1)
+    for record in records:
+        record["versions"] = {}
+        record["config"]["runtimes"]["target"]["model"] = "dummy:qwen3-32b"
+    found = made(write(tmp_path / "a", records))
+    assert found.to_dict()["marks"] == ["dummy weights"]
+    assert "random weights" in invoke(tmp_path / "a").stdout
+    real = [{**r, "versions": {}} for r in synthetic.run(Truth(), 3, 1)]
+    assert made(write(tmp_path / "b", real)).warning == ""
+
+
+def test_failed_answers_count_as_wrong_and_not_in_speed(tmp_path):
+    records = synthetic.run(Truth(accuracy=1.0), 10, 1)
+    for record in records:
+        record["correct"] = True
+    records[1] |= {"error": {"message": "late", "hint": "", "retryable": False}, "correct": False, "seconds": 1e9}
+    _, ahead = made(write(tmp_path / "a", records)).measures
+    assert (ahead.errors, ahead.accuracy.value) == (1, 0.9)
+    assert ahead.speed.seconds.samples == 9 and ahead.seconds.value < 100
+
+
+# -- formats
+
+
+def test_json_has_every_figure_with_its_interval(run):
+    found = json.loads(invoke(run, "--format", "json").stdout)
+    assert (found["schema"], len(found["groups"])) == (1, 8)
+    ahead = next(g for g in found["groups"] if (g["task"], g["mode"]) == ("gsm8k", "lookahead"))
+    assert ahead["accuracy"].keys() == {"value", "low", "high", "samples", "questions"}
+    assert ahead["difference"]["verdict"] in ("kept", "worse", "open")
+    assert ahead["expected"]["paper"] > 1
+    assert ahead["time"]["parts"]["judge"] > 0
+    assert (ahead["samples"], ahead["questions"]) == (16, 8)
+
+
+def test_csv_has_a_row_for_each_group(run):
+    rows = list(csv.DictReader(io.StringIO(invoke(run, "--format", "csv").stdout)))
+    assert len(rows) == 8
+    assert float(rows[1]["speed.tokens.value"]) == pytest.approx(1.5, rel=0.01)
+    assert rows[2]["runs.0.value"] and rows[2]["marks"] == "simulated"
+
+
+def test_names_from_files_are_no_markup_and_no_formula(tmp_path):
+    records = synthetic.run(Truth(), 2, 1, task="=a|b`<script>\x1b[31m$x$")
+    folder = write(tmp_path / "a", records)
+    text = invoke(folder, "--format", "markdown").stdout
+    assert "<script>" not in text and "\\|" in text
+    assert "'=a|b" in invoke(folder, "--format", "csv").stdout
+    assert "\x1b" not in invoke(folder).stdout
+
+
+def test_text_has_all_tables_and_no_broken_figure(run):
+    text = invoke(run).stdout
+    for one in made(run).tables:
+        assert one.title[:40] in text
+    assert "…" not in text
+    assert made(run).measures[2].group.name in text
+
+
+def test_a_report_can_be_written_to_a_file(tmp_path, run):
+    assert invoke(run, "--output", tmp_path / "r.md", "--format", "markdown").stdout == ""
+    assert (tmp_path / "r.md").read_text().startswith("### Table 1")
+    assert "--output" in invoke(run, "--output", tmp_path / "absent" / "r.md").output
+
+
+# -- plots
+
+
+def test_plots_are_drawn_as_png_and_svg(tmp_path, run):
+    records = [
+        {**record, "concurrency": 4} for record in synthetic.run(Truth(depth=3), 4, 1, modes=MODES, task="gsm8k")
+    ]
+    for record in records:
+        if record["mode"].endswith("sd"):
+            for one in record["config"]["runtimes"].values():
+                one["token_layer"]["tokens"] = 4
+    more = write(tmp_path / "more", records)
+    result = invoke(run, more, "--format", "csv", "--plots", tmp_path / "plots")
+    assert result.exit_code == 0, result.output
+    names = {path.name for path in (tmp_path / "plots").iterdir()}
+    kinds = ("speedup", "depth", "sd_tokens", "concurrency", "acceptance", "time", "timeline")
+    assert names == {f"{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg")}
+    for kind in kinds:
+        assert (tmp_path / "plots" / f"{kind}.png").read_bytes().startswith(b"\x89PNG")
+        svg = (tmp_path / "plots" / f"{kind}.svg").read_text()
+        assert ET.fromstring(svg).tag.endswith("svg")
+        assert "Simulated runtimes" in svg
+
+
+def test_what_a_model_wrote_is_no_formula_in_a_plot(tmp_path):
+    folder = write(tmp_path / "a", synthetic.run(Truth(), 3, 1, task="$\\frac$_^{"))
+    assert invoke(folder, "--format", "csv", "--plots", tmp_path / "plots").exit_code == 0
+
+
+def test_branches_of_a_lane_do_not_overlap():
+    (record,) = synthetic.run(Truth(), 1, 1, modes=("lookahead",))
+    rows = timeline.lanes(record, "target")
+    assert sum(map(len, rows)) == sum(b["role"] == "target" for b in record["branches"])
+    for row in rows:
+        assert all(a["ended"] <= b["started"] + 1e-5 for a, b in pairwise(row))
+
+
+def test_a_run_of_the_baseline_alone_has_a_report(tmp_path):
+    folder = write(tmp_path / "a", synthetic.run(Truth(), 1, 1, modes=("autoregressive",)))
+    result = invoke(folder, "--plots", tmp_path / "plots")
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"time.png", "time.svg"}

@@ -1,0 +1,279 @@
+"""Estimates and their intervals; the accounting of time; a made-up run is recovered."""
+
+import math
+import os
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from lr_sglang.results import accounting, collection, expected, measures
+from lr_sglang.results import statistics as st
+from lr_sglang.results.summary import wilson
+from tests import synthetic
+
+FULL = os.environ.get("LR_SGLANG_FULL") == "1"
+REPETITIONS = 200 if FULL else 40
+
+
+def collected(records):
+    """As ``collection.read`` sorts them, without a folder."""
+    groups = {}
+    for record in records:
+        group = collection._group_of(record, 1)
+        groups.setdefault((group.task, group.mode), group).records.append(record)
+    return collection.Collection(collection._labelled(list(groups.values())), [], [])
+
+
+def measured(records, mode="lookahead", margin=0.02):
+    found = collected(records)
+    group = next(g for g in found.groups if g.mode == mode)
+    return found, group, measures.measure(found, group, margin)
+
+
+# -- estimates
+
+
+def test_one_sample_a_question_is_wilsons_interval():
+    estimate = st.share({n: (n < 7, 1) for n in range(10)})
+    assert (estimate.value, estimate.low, estimate.high) == (0.7, *wilson(7, 10))
+    assert (estimate.samples, estimate.questions) == (10, 10)
+
+
+def test_samples_of_one_question_are_worth_less_than_as_many_questions():
+    """Eight samples that all go the same way tell no more than one."""
+    alike = st.share({n: (8 * (n % 2), 8) for n in range(40)})
+    apart = st.share(dict.fromkeys(range(40), (4, 8)))
+    alone = st.share({n: (n % 2, 1) for n in range(40)})
+    assert alike.value == apart.value == 0.5
+    assert alike.high - alike.low == pytest.approx(alone.high - alone.low, rel=0.15)
+    assert apart.high - apart.low < 0.5 * (alike.high - alike.low)
+
+
+@pytest.mark.parametrize("right", [0, 1])
+def test_all_right_and_all_wrong_have_an_interval(right):
+    estimate = st.share(dict.fromkeys(range(20), (2 * right, 2)))
+    assert estimate.value == right
+    assert 0.1 < estimate.high - estimate.low < 0.3
+
+
+def test_one_question_says_nothing_of_others():
+    assert st.share({"q": (3, 4)}).low is None
+    assert st.product([[3.0], [2.0]], [1, -1], 1).to_dict()["high"] is None
+    assert st.difference({"q": [0, 1]}).verdict == "open"
+
+
+def test_nothing_is_no_estimate():
+    assert st.share({}) is None
+    assert st.share({"q": (0, 0)}) is None
+    assert st.product([[], []], [1, -1], 0) is None
+    assert st.product([[0.0, 0.0], [1.0, 2.0]], [1, -1], 2) is None
+    assert st.difference({}) is None
+    assert st.mean({}) is None
+
+
+@pytest.mark.parametrize("questions", [2, 3, 8, 200])
+def test_an_interval_holds_its_value_whatever_the_number_of_questions(questions):
+    chance = np.random.default_rng(questions)
+    columns = [chance.lognormal(0, 1, questions), chance.lognormal(0, 1, questions)]
+    estimate = st.product(columns, [1, -1], questions)
+    assert estimate.value == pytest.approx(columns[0].sum() / columns[1].sum())
+    assert 0 < estimate.low <= estimate.value <= estimate.high < math.inf
+
+
+def test_equal_questions_have_no_spread():
+    estimate = st.product([[2.0] * 10, [1.0] * 10], [1, -1], 10)
+    assert estimate.low == pytest.approx(2) and estimate.high == pytest.approx(2)
+
+
+def test_the_same_figures_come_out_every_time():
+    pairs = {n: [(n * 7) % 3 - 1] for n in range(30)}
+    assert st.difference(pairs) == st.difference(dict(pairs))
+
+
+# -- non-inferiority
+
+
+@pytest.mark.parametrize(
+    ("each", "questions", "verdict"),
+    [
+        ([0, 0], 10, "open"),  # few questions prove little, however equal
+        ([0, 0], 400, "kept"),
+        ([-1, 0], 100, "worse"),
+        ([1, 1], 20, "kept"),
+    ],
+)
+def test_quality_is_kept_only_if_the_whole_interval_says_so(each, questions, verdict):
+    found = st.difference(dict.fromkeys(range(questions), each), 0.02)
+    assert found.verdict == verdict
+    assert found.estimate.low < found.estimate.high
+
+
+def test_the_margin_decides():
+    pairs = {n: [-1 if n < 3 else 1 if n < 5 else 0] for n in range(150)}
+    assert st.difference(pairs, 0.05).verdict == "kept"
+    assert st.difference(pairs, 0.001).verdict == "open"
+
+
+# -- coverage of the intervals themselves
+
+
+@pytest.mark.parametrize(("questions", "samples"), [(25, 1), (25, 4), (100, 2)])
+def test_intervals_cover_what_they_say(questions, samples):
+    """95 % of the time, less what chance may take from so many repetitions (three standard deviations)."""
+    chance, hits, repetitions = np.random.default_rng(questions + samples), np.zeros(3), 600 if FULL else 150
+    for _ in range(repetitions):
+        easy = chance.beta(6, 1.5, questions)[:, None]
+        base = chance.random((questions, samples)) < easy
+        other = chance.random((questions, samples)) < easy - 0.04 * (easy > 0.04)
+        true = -0.04
+        seconds = chance.lognormal(0, 0.5, questions)
+        faster = seconds * chance.lognormal(0, 0.3, questions) / 1.6
+        hits += [
+            st.share({n: (base[n].sum(), samples) for n in range(questions)}).holds(6 / 7.5),
+            st.difference({n: (other[n] * 1.0 - base[n]).tolist() for n in range(questions)}).estimate.holds(true),
+            st.product([seconds, faster], [1, -1], questions).holds(1.6 / math.exp(0.045)),
+        ]
+    allowed = 0.94 - 3 * math.sqrt(0.95 * 0.05 / repetitions)
+    assert (hits / repetitions >= allowed).all(), hits / repetitions
+
+
+# -- a made-up run is recovered
+
+TRUTH = synthetic.Truth(alpha=0.6, c1=0.15, judge=0.03, accuracy=0.8, loss=0.04, steps=8)
+
+
+@pytest.fixture(scope="module")
+def expected_speed():
+    """What the made-up run gains in the long run, from many more answers."""
+    sums = {mode: [0.0, 0.0] for mode in ("autoregressive", "lookahead")}
+    for record in synthetic.run(TRUTH, questions=1500, samples=1, seed=10**6):
+        sums[record["mode"]][0] += record["tokens"]["used"]
+        sums[record["mode"]][1] += record["seconds"]
+    (few, slow), (many, fast) = sums.values()
+    return many / fast / (few / slow)
+
+
+def test_known_numbers_are_recovered_within_their_intervals(expected_speed):
+    """In 95 % of the repetitions, each of five figures. An interval of 95 % holds the truth 190 times of 200, give or
+    take 3.1: allowed are 2.6 standard deviations less, for the five together a chance of failure of about 2 %."""
+    hits = dict.fromkeys(("alpha", "c1", "judge", "accuracy", "speed"), 0)
+    for seed in range(REPETITIONS):
+        _, _, of = measured(synthetic.run(TRUTH, questions=30, samples=2, seed=seed))
+        hits["alpha"] += of.alpha.holds(TRUTH.alpha)
+        hits["c1"] += of.c1.holds(TRUTH.c1)
+        hits["judge"] += abs(of.judge_seconds.value - TRUTH.judge) < 1e-6
+        hits["accuracy"] += of.difference.estimate.holds(-TRUTH.loss)
+        hits["speed"] += of.speed.tokens.holds(expected_speed)
+    least = 0.95 * REPETITIONS - 2.6 * math.sqrt(0.95 * 0.05 * REPETITIONS)
+    assert all(count >= least for count in hits.values()), (hits, REPETITIONS)
+
+
+def test_what_the_formulas_expect_of_it_is_near():
+    found, group, _ = measured(synthetic.run(TRUTH, questions=200, samples=1, seed=3))
+    ladder = expected.expected(found, group)
+    assert ladder.paper > ladder.judge > ladder.ends > ladder.measured
+    assert ladder.ends == pytest.approx(ladder.measured, rel=0.06)  # the rest is uneven steps
+    assert (ladder.alpha, ladder.c1) == (pytest.approx(0.6, abs=0.03), pytest.approx(0.15, abs=0.01))
+
+
+# -- where the time went
+
+
+def test_the_parts_of_every_answer_sum_to_its_time():
+    for record in synthetic.run(TRUTH, questions=20, samples=2):
+        parts = accounting.parts(record)
+        assert sum(parts.values()) == pytest.approx(record["seconds"], rel=0.02)
+        pieces = accounting.critical_path(record)
+        assert pieces[0].start == 0 and pieces[-1].end == record["seconds"]
+        assert all(a.end == pytest.approx(b.start) for a, b in pairwise(pieces))
+
+
+def answer(steps, branches, seconds):
+    return {"steps": steps, "branches": branches, "seconds": seconds, "error": None}
+
+
+def made(position, source, outcome, seconds, by="judge", judge=0.0, accepted=None):
+    step = synthetic.kept(position, 1.0, source, outcome, seconds, 9, judge, accepted)
+    if step["verdicts"]:
+        step["verdicts"][0]["by"] = by
+    return step
+
+
+def test_a_draft_that_everything_waits_for_is_on_the_path():
+    """Two steps at depth 2: the second target step starts when the first draft is there, and is what comes last."""
+    branches = [
+        synthetic.branch("draft", 0, 0.0, 0.3, "accepted", 9),
+        synthetic.branch("target", 0, 0.0, 1.0, "accepted", 9),
+        synthetic.branch("judge", 0, 1.0, 1.1, "accepted", 1),
+        synthetic.branch("draft", 1, 0.3, 0.6, "accepted", 9),
+        synthetic.branch("target", 1, 0.3, 1.3, "accepted", 9),
+        synthetic.branch("judge", 1, 1.3, 1.4, "accepted", 1),
+    ]
+    steps = [
+        made(0, "draft", "accepted", 1.1, judge=0.1, accepted=True),
+        made(1, "draft", "accepted", 1.4, judge=0.1, accepted=True),
+    ]
+    parts = accounting.parts(answer(steps, branches, 1.4))
+    assert {p: round(s, 6) for p, s in parts.items() if s} == {"draft": 0.3, "target": 1.0, "judge": 0.1}
+
+
+def test_the_step_after_a_late_draft_counts_as_late():
+    branches = [
+        synthetic.branch("draft", 0, 0.0, 1.02, "rejected", 9),
+        synthetic.branch("target", 0, 0.0, 1.0, "corrected", 9),
+        synthetic.branch("target", 1, 1.0, 2.0, "bonus", 9),
+    ]
+    steps = [
+        made(0, "target", "corrected", 1.0, by="late", accepted=False),
+        made(1, "target", "bonus", 2.0),
+    ]
+    parts = accounting.parts(answer(steps, branches, 2.0))
+    assert {p: round(s, 6) for p, s in parts.items() if s} == {"target": 1.0, "late": 1.0}
+
+
+def test_queueing_and_prefill_are_told_apart_where_the_runtime_reports_them():
+    branch = {**synthetic.branch("target", 0, 0.1, 2.0, "bonus", 9), "queued": 0.4, "prefill": 0.5}
+    record = answer([made(0, "target", "written", 2.1)], [branch], 2.1)
+    parts = {p: round(s, 6) for p, s in accounting.parts(record).items() if s}
+    assert parts == {"target": 1.0, "queue": 0.4, "prefill": 0.5, "controller": 0.2}
+    assert accounting.total([record])["waits_known"]
+
+
+def test_a_verifier_without_a_request_is_waited_for_too():
+    branches = [
+        synthetic.branch("draft", 0, 0.0, 0.2, "accepted", 9),
+        synthetic.branch("target", 0, 0.0, 1.0, "accepted", 9),
+    ]
+    record = answer([made(0, "draft", "accepted", 1.31, "embedding", 0.3, accepted=True)], branches, 1.31)
+    parts = {p: round(s, 6) for p, s in accounting.parts(record).items() if s}
+    assert parts == {"target": 1.0, "judge": 0.3, "controller": 0.01}
+
+
+def test_what_was_stopped_is_waited_for_by_nobody():
+    branches = [
+        synthetic.branch("target", 0, 0.0, 1.0, "corrected", 9),
+        synthetic.branch("draft", 0, 0.0, 0.5, "rejected", 9),
+        synthetic.branch("target", 1, 0.5, 1.09, "cancelled", 9),
+        synthetic.branch("target", 1, 1.1, 2.0, "bonus", 9),
+    ]
+    steps = [made(0, "target", "corrected", 1.0, accepted=False), made(1, "target", "bonus", 2.0)]
+    parts = {p: round(s, 6) for p, s in accounting.parts(answer(steps, branches, 2.0)).items() if s}
+    assert parts == {"target": 1.9, "controller": 0.1}
+
+
+def test_damaged_times_do_not_stop_it():
+    """Whatever stands in a record, the walk ends, and its pieces lie end to end."""
+    chance = random.Random(0)
+    for _ in range(100):
+        record = synthetic.run(TRUTH, questions=1, samples=1, seed=chance.random(), modes=("lookahead",))[0]
+        for branch in record["branches"]:
+            branch["started"], branch["ended"] = chance.random(), chance.choice([None, 9 * chance.random()])
+        for step in record["steps"]:
+            step["seconds"] = chance.random()
+        assert sum(accounting.parts(record).values()) == pytest.approx(record["seconds"])
+
+
+def test_an_answer_without_a_step_has_no_path():
+    assert accounting.critical_path(answer([], [], 0.0)) == []
