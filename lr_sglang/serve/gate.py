@@ -23,13 +23,14 @@ class Gate:
     Attributes:
         shut: why it is; empty when it is open.
         failures: in a row; ``answered`` is when the last request went well.
+        unanswered: requests that were cancelled and never heard of, since one was.
         alarm: set when a request could not reach the runtime.
     """
 
     def __init__(self, inner: Transport, role: str) -> None:
         self.inner, self.role = inner, role
         self.shut = ""
-        self.failures, self.answered = 0, time.monotonic()
+        self.failures, self.unanswered, self.answered = 0, 0, time.monotonic()
         self.alarm = threading.Event()
         self._lock = threading.Lock()
         self._calls: dict[Call, float] = {}
@@ -58,6 +59,7 @@ class Gate:
         except Cancelled:
             if call in self._kicked:
                 raise self._away() from None
+            self.unanswered += 1
             raise
         except (RuntimeRefused, BadReply) as error:
             self._note(False)
@@ -102,6 +104,7 @@ class Gate:
             call.end(None)
         if not _sound(reply):
             raise BadReply("its answers are no generations", role=self.role)
+        self.unanswered, self.answered = 0, time.monotonic()
 
     def running(self) -> int:
         """Requests that have not been answered."""
@@ -134,7 +137,7 @@ class Gate:
 
     def _note(self, well: bool) -> None:
         if well:
-            self.failures, self.answered = 0, time.monotonic()
+            self.failures, self.unanswered, self.answered = 0, 0, time.monotonic()
         else:
             self.failures += 1
 

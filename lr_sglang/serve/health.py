@@ -62,12 +62,10 @@ class Watch:
         self._looked = now
 
     def _look_whether_well(self, now: float) -> None:
-        if self.role != "target" and now - (oldest := self.gate.oldest()) > self.stall:
-            if self.gate.answered < oldest:
-                self._set("its requests are not answered")
-                self.gate.kick()
-                return
-            self.gate.failures += self.gate.kick(self.stall)
+        if self.role != "target" and self._stalls(now):
+            self._set("its requests are not answered")
+            self.gate.kick()
+            return
         if self.gate.failures >= FAILURES:
             self._set("its requests fail")
             return
@@ -85,6 +83,22 @@ class Watch:
                 self._set("it does not answer")
         except LookaheadError as error:
             self._set(error.message)
+
+    def _stalls(self, now: float) -> bool:
+        """Whether requests get no answer. A draft that hangs is overtaken by the target, and cancelled each time."""
+        if now - self.gate.answered < self.stall:
+            if now - self.gate.oldest() > self.stall:
+                self.gate.failures += self.gate.kick(self.stall)
+            return False
+        if now - self.gate.oldest() > self.stall:
+            return True
+        if self.gate.unanswered < FAILURES:
+            return False
+        try:
+            self.gate.try_out(GENERATE_SECONDS)
+        except LookaheadError:
+            return True
+        return False
 
     def _look_whether_back(self, now: float) -> None:
         if self.role != "target" or now - self.since > self.stall:

@@ -3,7 +3,7 @@
 import { plural, time } from "./words.js";
 
 const ROLES = ["draft", "target", "judge"];
-const SHARES = { draft: 0.3, target: 0.46, judge: 0.24 };
+const SHARES = { draft: 0.24, target: 0.52, judge: 0.24 };
 const TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600];
 const AXIS = 16;
 const THICK = 14;
