@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lr_sglang.cli import graded
+from lr_sglang.errors import ConfigError
 
 if TYPE_CHECKING:
     from lr_sglang.cli.display import Display
@@ -81,7 +82,12 @@ def _grader(folder: Path, given: dict[str, Any]) -> Grader:
 
     name = given["task"] or again.asked(folder)
     found = tasks.get(name) if given["task"] else tasks.find(name)
-    kind = given["grader"] or (found.task.grader if found else "math")
+    before = again.graded_by(folder)
+    if found is None and given["grader"] is None and before not in ("", *KINDS):
+        raise ConfigError(
+            f"the task {name!r}, whose grader {before!r} graded them, is not here", hint="give --task, or --grader"
+        )
+    kind = given["grader"] or (found.task.grader if found else before or "math")
     hidden = {}
     if kind == "livecodebench" and given["allow_code_execution"]:  # its tests are too long for records
         asked = name if found else "livecodebench"

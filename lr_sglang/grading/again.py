@@ -71,6 +71,15 @@ def asked(folder: Path) -> str:
         raise RecordError(f"{folder}: there is no run in it ({RUN} is missing or damaged)") from error
 
 
+def graded_by(folder: Path) -> str:
+    """The grader of the run's first record, by name; empty where it was not graded."""
+    try:
+        with (folder / RECORDS).open(encoding="utf-8") as file:
+            return str(json.loads(file.readline())["grade"]["grader"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
 def regrade(
     folder: Path, grader: Grader, jobs: int = 1, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Changes:
@@ -82,7 +91,6 @@ def regrade(
 
     Raises:
         RecordError: there are no records, they are damaged, or a run is at work there.
-        SetupError, ConfigError: as ``Grader.grade``.
     """
     path = folder / RECORDS
     with _held(folder):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.grading import choices, mathematics, programs
 from lr_sglang.grading.grade import Grade
 from lr_sglang.grading.pool import Pool
@@ -98,10 +98,8 @@ class Grader:
     def apply(self, record: Record) -> Record:
         """The record with ``answer``, ``correct`` and ``grade`` as they are now; nothing else is changed.
 
-        A sample that failed is wrong, where an answer could have been graded.
-
-        Raises:
-            SetupError, ConfigError: as ``grade``.
+        A sample that failed is wrong, where an answer could have been graded. Where grading itself fails there is no
+        verdict, and the reason is kept: a run that took hours does not end for that.
         """
         question = Question(
             record["question_id"],
@@ -113,7 +111,10 @@ class Grader:
         if record["error"]:
             given = Grade(False if self._knows(question) else None, reason="the sample failed")
         else:
-            given = self.grade(record["text"], question)
+            try:
+                given = self.grade(record["text"], question)
+            except LookaheadError as error:
+                given = Grade(None, reason=error.message)
         table = {"grader": self.name, **given.to_dict()}
         return {**record, "answer": given.answer, "correct": given.correct, "grade": table}
 

@@ -56,12 +56,18 @@ def livecodebench(text: str, question: Question, sandbox: Sandbox, limits: Limit
     if tests[0].get("testtype") != "functional":
         return _run({"program": program, "kind": "stdio", "tests": tests}, sandbox, limits)
     about = question.hidden["metadata"]
-    name = (json.loads(about) if isinstance(about, str) else about)["func_name"]
-    calls = [
-        {"arguments": [json.loads(line) for line in test["input"].split("\n")], "expected": json.loads(test["output"])}
-        for test in tests
-    ]
+    try:
+        name = (json.loads(about) if isinstance(about, str) else about)["func_name"]
+        calls = [_call(test) for test in tests]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"livecodebench: {question.id}: tests that cannot be read ({error!r})") from error
     return _run({"program": program, "kind": "calls", "function": name, "tests": calls}, sandbox, limits)
+
+
+def _call(test: dict[str, Any]) -> dict[str, Any]:
+    """An argument a line."""
+    arguments = [json.loads(line) for line in test["input"].split("\n") if line.strip()]
+    return {"arguments": arguments, "expected": json.loads(test["output"])}
 
 
 def lcb_tests(packed: str | list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ class Rater:
 
     url: str
     model: str = ""
-    seconds: float = 300.0
+    seconds: float = 120.0
 
     def __post_init__(self) -> None:
         if not re.match(r"https?://[^/]", self.url):

@@ -253,8 +253,11 @@ def test_a_function_may_grade():
     with Grader(lambda text, question: Grade(None, score=0.5)) as grader:
         assert grader.grade("4", question).score == 0.5
     for wrong in (lambda text, question: 1 / 0, lambda text, question: "yes"):
-        with Grader(wrong) as grader, pytest.raises(ConfigError, match="grader"):
-            grader.grade("4", question)
+        with Grader(wrong) as grader:
+            with pytest.raises(ConfigError, match="grader"):
+                grader.grade("4", question)
+            given = grader.apply(record())  # a run goes on
+            assert given["correct"] is None and "grader" in given["grade"]["reason"]
     with pytest.raises(ConfigError, match="no grader 'maths'"):
         Grader("maths")
 

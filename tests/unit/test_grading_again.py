@@ -98,6 +98,16 @@ def test_the_task_is_the_runs_or_the_one_that_is_given(tmp_path):
     assert call("grade", path, "--task", "nothing").exit_code == 2
 
 
+def test_a_task_that_is_gone_is_not_graded_by_guess(tmp_path):
+    path = folder(tmp_path / "r", [record(grade={"grader": "even"})], task="mine.py:TASK")
+    result = call("grade", path)
+    assert result.exit_code == 2 and "'mine.py:TASK'" in result.output
+    assert call("grade", path, "--grader", "math").exit_code == 0
+    path = folder(tmp_path / "s", [record(grade={"grader": "number"})], task="mine.jsonl")
+    call("grade", path)
+    assert read(path)[0]["grade"]["grader"] == "number"
+
+
 def test_code_is_graded_when_it_is_allowed(tmp_path):
     first = tasks.load("humaneval", 1)[0]
     answer = f"```python\n{first.extra['prompt']}{first.extra['canonical_solution']}```"

@@ -275,6 +275,13 @@ class Evil:
         return os.system, ("touch lr-was-here",)
 
 
+def test_tests_that_are_no_calls_are_a_named_error(sandbox):
+    broken = [{"input": "[1", "output": "6", "testtype": "functional"}] * 2
+    for question in (problem(broken, "add"), problem(CALLS)):
+        with pytest.raises(ConfigError, match="tests that cannot be read"):
+            programs.livecodebench(fenced(METHOD), question, sandbox)
+
+
 def test_packed_tests_that_would_run_something_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     evil = base64.b64encode(zlib.compress(pickle.dumps(Evil()))).decode()
