@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 TOKENS_A_STEP = 20
-SURE = ("accepted", "corrected", "bonus", "rejected")
+ROLES = ("target", "draft", "judge")
 NONE = {"calls": 0, "generated": 0, "prompt": 0, "cached": 0, "shareable": 0, "reuse": None, "hit_rate": None}
 
 
@@ -138,7 +138,7 @@ def branch(role, position, started, ended, outcome, generated):
 def config(mode, truth, task):
     layer = {"algorithm": "ngram", "tokens": 8} if mode.endswith("sd") else {"algorithm": "none", "tokens": None}
     look = {"schedule": "async", "depth": truth.depth, "width": 1, "verifier": "judge"}
-    roles = ("target", "draft", "judge") if mode.startswith("lo") else ("target",)
+    roles = ROLES if mode.startswith("lo") else ROLES[:1]
     return {
         "questions": task,
         "mode": mode,
@@ -179,7 +179,7 @@ def record(name, sample, mode, right, task, truth, steps, branches):
             "used": used,
             "generated": generated,
             "wasted": generated - used,
-            **{role: {**NONE, "calls": sum(b["role"] == role for b in branches)} for role in ("target", "draft", "judge")},
+            **{role: {**NONE, "calls": sum(b["role"] == role for b in branches)} for role in ROLES},
         },
         "outcomes": {},
         "failures": {},

@@ -69,9 +69,11 @@ function filter() {
   $("count").textContent = `${shown.length} of ${index.records.length} answers`;
   more();
 }
-const watcher = new IntersectionObserver((seen) => { if (seen.some((one) => one.isIntersecting)) more(); });
+let watcher = null;
 function more() {
-  watcher.disconnect();
+  if (watcher) watcher.disconnect();
+  // The list scrolls by itself, on a phone with the page.
+  watcher = new IntersectionObserver((seen) => { if (seen.some((one) => one.isIntersecting)) more(); }, { root: narrow.matches ? null : $("list"), rootMargin: "300px" });
   const rows = shown.slice(drawn, drawn + CHUNK).map(row);
   drawn += rows.length;
   $("list").append(...rows);
@@ -248,6 +250,7 @@ addEventListener("keydown", (event) => {
   if (button) { button.scrollIntoView({ block: "nearest" }); if (inList) button.focus(); }
 });
 let resized;
+narrow.addEventListener("change", filter);
 addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => { if (current >= 0) open(current, false); }, 150); });
 
 summary();

@@ -1,0 +1,219 @@
+"""The HTML page of runs: what is in it, and what a browser makes of it."""
+
+import json
+import re
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang.cli import cli
+from lr_sglang.results import collection, report
+from lr_sglang.results.page import detail, inert, page
+from tests import synthetic
+from tests.synthetic import Truth
+from tests.unit.test_report import reference, write
+
+SCRIPT = "</script><script>window.hit=1</script>"
+NASTY = f"{SCRIPT}<img src=x onerror='window.hit=1'>\u2028%SCRIPT% <!-- &amp; \ud83d \x1b[1m"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def nasty(records):
+    """A model, and a file of questions, that mean harm."""
+    for record in records:
+        record |= {"question": NASTY, "gold": NASTY, "answer": NASTY, "text": NASTY, "question_id": "id " + NASTY}
+        record["config"]["runtimes"]["target"]["model"] = NASTY
+        for step in record["steps"]:
+            step |= {"text": NASTY, "target_text": NASTY, "draft_texts": [NASTY] * len(step["draft_texts"])}
+            for verdict in step["verdicts"]:
+                verdict["reason"] = NASTY
+    return records
+
+
+def written(folder, records):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+def view(*words):
+    return CliRunner().invoke(cli, ["view", *map(str, words)])
+
+
+def scripts(text):
+    return dict(re.findall(r'<script type="application/json" id="(\w+)">(.*?)</script>', text, re.S))
+
+
+# -- the file
+
+
+def test_the_page_holds_every_answer(tmp_path):
+    folder = write(tmp_path / "a", synthetic.run(Truth(), 4, 2))
+    result = view(folder)
+    assert result.exit_code == 0 and result.stdout.strip() == str(folder / "view.html")
+    found = scripts((folder / "view.html").read_text())
+    index = json.loads(found.pop("index"))
+    assert len(found) == len(index["records"]) == 16
+    assert [g["mode"] for g in index["groups"]] == ["autoregressive", "lookahead"]
+    first = json.loads(found[f"r{next(r['n'] for r in index['records'] if r['alpha'] is not None)}"])
+    assert len(first["steps"][0]["drafts"]) == 1 and first["steps"][0]["target"]
+    assert first["path"][-1]["end"] == first["seconds"]
+
+
+def test_the_page_names_no_other_host(tmp_path):
+    folder = write(tmp_path / "a", synthetic.run(Truth(), 2, 1))
+    view(folder)
+    text = (folder / "view.html").read_text()
+    assert set(re.findall(r"\w+://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}  # a name, never fetched
+    assert "default-src 'none'" in text
+
+
+@pytest.mark.parametrize("text", ["</script>", "<!--<script>", "]]>", "\u2028", "\ud800", "&lt;", "%INDEX%"])
+def test_no_text_gets_out_of_its_element(text):
+    made = inert({"a": text})
+    assert not set("<>&\u2028\u2029") & set(made)
+    assert json.loads(made)["a"] == text.encode("utf-8", "replace").decode()
+
+
+def test_a_placeholder_in_a_title_or_text_stays_what_it_is(tmp_path):
+    folder = written(tmp_path / "a", nasty(synthetic.run(Truth(), 1, 1)))
+    made = "".join(page(report.make(collection.read([folder])), "%INDEX% <b>"))
+    assert "<title>%INDEX% &lt;b&gt;</title>" in made
+    assert made.count("window.hit") == 0 or "<script>window.hit" not in made
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    folder = write(tmp_path / "a", synthetic.run(Truth(), 1, 1))
+    (tmp_path / "there").mkdir()
+    assert view(folder, "--output", tmp_path / "absent" / "x.html").exit_code == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["records.jsonl", "run.json"]
+
+
+def test_answers_without_steps_are_shown_whole(tmp_path):
+    folder = reference(tmp_path / "AIME_20251031_120000_1", 1)
+    assert view(folder).exit_code == 0
+    (record,) = collection.read([folder]).records
+    (step,) = detail(record)["steps"]
+    assert (step["target"], step["outcome"]) == (record["text"], "written")
+
+
+def test_a_failed_answer_says_why(tmp_path):
+    (record,) = synthetic.run(Truth(), 1, 1, modes=("lookahead",))
+    record |= {"error": {"message": "too long", "hint": "shorten it", "retryable": False}}
+    assert detail(record)["error"] == "too long shorten it"
+
+
+# -- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield chromium
+        chromium.close()
+
+
+class Seen:
+    """A page with what went wrong on it."""
+
+    def __init__(self, browser, path, width=1300, height=900):
+        self.page = browser.new_page(viewport={"width": width, "height": height})
+        self.asked, self.wrong = [], []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
+        self.page.goto(f"file://{path}")
+        self.page.wait_for_selector("#detail h2", state="attached")
+
+
+@pytest.fixture
+def seen(browser, tmp_path):
+    opened = []
+
+    def look(records, **size):
+        view(written(tmp_path / "a", records), "--output", tmp_path / "view.html")
+        opened.append(Seen(browser, tmp_path / "view.html", **size))
+        return opened[-1]
+
+    yield look
+    for one in opened:
+        assert not one.wrong
+        assert all(url.startswith("file:") for url in one.asked)
+        one.page.close()
+
+
+def test_what_a_model_wrote_stays_text(seen):
+    found = seen(nasty(synthetic.run(Truth(), 2, 1))).page
+    assert found.evaluate("window.hit") is None
+    assert found.locator("#detail img, #detail script, #list img").count() == 0
+    assert SCRIPT in found.locator(".question").inner_text()
+    assert "onerror" in found.locator(".step .text").first.inner_text()
+
+
+def test_the_list_is_filtered_and_read_with_keys(seen):
+    records = synthetic.run(Truth(), 6, 1)
+    for number, record in enumerate(records):
+        record["correct"] = number % 2 == 0
+    found = seen(records).page
+    count = found.locator("#count")
+    assert count.inner_text() == "12 of 12 answers"
+    found.select_option("#result", "wrong")
+    assert count.inner_text() == "6 of 12 answers"
+    found.select_option("#result", "")
+    found.keyboard.press("Escape")
+    found.keyboard.press("Tab")
+    found.locator("body").press("/")
+    found.keyboard.type("synthetic-003")
+    assert count.inner_text() == "2 of 12 answers"
+    found.locator("#list button").first.focus()
+    found.keyboard.press("Enter")
+    first = found.evaluate("location.hash")
+    found.keyboard.press("j")
+    assert found.evaluate("location.hash") != first
+    found.keyboard.press("k")
+    assert found.evaluate("location.hash") == first
+
+
+def test_both_versions_stand_beside_each_other_with_their_verdict(seen):
+    found = seen(synthetic.run(Truth(alpha=0.5), 1, 1, modes=("lookahead",))).page
+    step = found.locator(".step").first
+    boxes = [step.locator(".pair > div").nth(n).bounding_box() for n in (0, 1)]
+    assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
+    assert step.locator(".kept").count() == 1
+    assert re.search(r"(accepted|rejected) by judge, 40 ms", step.locator(".verdict").inner_text())
+    assert found.locator(".timeline rect").count() > 10
+    found.locator(".timeline rect.bar").last.click()
+    assert found.locator(".step.flash").count() == 1
+
+
+def test_a_thousand_answers_are_drawn_as_they_are_needed(seen):
+    records = synthetic.run(Truth(steps=4), 500, 1)
+    found = seen(records).page
+    assert found.locator("#count").inner_text() == "1000 of 1000 answers"
+    assert found.locator("#list button").count() < 300
+    found.locator("#list").evaluate("list => list.scrollTo(0, list.scrollHeight)")
+    found.locator("#list button").nth(199).wait_for()
+    found.keyboard.press("j")
+    assert found.locator("#list [aria-current]").count() <= 1
+
+
+def test_it_fits_a_phone(seen):
+    found = seen(synthetic.run(Truth(), 3, 2), width=360, height=740).page
+    assert found.evaluate("document.documentElement.scrollWidth") <= 360
+    assert not found.locator("#detail").is_visible()
+    found.locator("#list button").first.click()
+    assert found.locator("#detail").is_visible() and not found.locator("#list").is_visible()
+    assert found.evaluate("document.documentElement.scrollWidth") <= 360
+    found.locator("#back").click()
+    assert found.locator("#list").is_visible()
+
+
+def test_a_simulated_run_says_so(seen):
+    found = seen(synthetic.run(Truth(), 1, 1)).page
+    assert "Simulated runtimes" in found.locator("#warning").inner_text()
