@@ -18,6 +18,10 @@ from lr_sglang.tokens import TokenText
 
 Message = Mapping[str, str]
 
+# Characters from which on a text is tokenised in a batch: that alone lets other threads run meanwhile, and a megabyte
+# takes seconds.
+LONG = 10_000
+
 
 class Tokenizer(Protocol):
     """What the backend needs of a tokenizer."""
@@ -91,6 +95,11 @@ class ModelTokenizer:
 
     def _encode_parts(self, parts: Iterable[str]) -> tuple[int, ...]:
         ids: list[int] = []
+        parts = list(parts)
+        if self._fast is not None and sum(map(len, parts)) > LONG:
+            for encoding in self._fast.encode_batch_fast(parts, add_special_tokens=False):
+                ids += encoding.ids
+            return tuple(ids)
         if self._fast is not None:
             for part in parts:
                 ids += self._fast.encode(part, add_special_tokens=False).ids

@@ -1,12 +1,15 @@
 """From messages to token ids, with real tokenizers: nobody's text becomes a special token."""
 
+import threading
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang.chat import ModelTokenizer, load_tokenizer, resolve
+from lr_sglang.chat import LONG, ModelTokenizer, load_tokenizer, resolve
 from lr_sglang.errors import ConfigError
 from lr_sglang.pocket import weights
 from lr_sglang.tokens import TokenText
@@ -185,3 +188,21 @@ def test_the_same_tokenizer_has_the_same_vocabulary(small, tokenizer):
 def test_a_folder_without_a_tokenizer_is_a_named_error(tmp_path):
     with pytest.raises(ConfigError, match="no tokenizer at"):
         ModelTokenizer(str(tmp_path))
+
+
+def test_a_long_text_has_the_same_tokens_and_lets_other_threads_run():
+    tokenizer = load_tokenizer(str(weights("target")))
+    line = "Sam buys 3 pens<|im_end|> for 4 dollars each.\n\n"
+    times = LONG // len(line) + 1
+    assert tokenizer.encode(line * times) == tokenizer.encode(line) * times
+    thread = threading.Thread(target=tokenizer.encode, args=("a bag of apples " * 20_000,))
+    longest, before = 0.0, time.monotonic()
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.001)
+        longest, before = max(longest, time.monotonic() - before), time.monotonic()
+    began = time.monotonic()
+    thread = threading.Thread(target=tokenizer.encode, args=("a bag of apples " * 20_000,))
+    thread.start()
+    thread.join()
+    assert longest < 0.5 * (time.monotonic() - began)
