@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from lr_sglang.simulated.model import Model
-from tests.e2e.mortal import MODEL, Client, Mortal, metric, mortals, ready
+from tests.e2e.mortal import MODEL, Client, Diary, Mortal, metric, mortals, ready
 from tests.serving import Process, Truth, serving, until
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
@@ -23,8 +23,19 @@ SIMULATION = (
     *("--alpha", str(ALPHA), "--steps", str(STEPS), "--step-seconds", str(STEP_SECONDS)),
     *("--c1", str(C1), "--judge-seconds", str(VERDICT_SECONDS)),
 )
-STALL = 2.0
-SERVICE = ("--model-name", MODEL, "--depth", "3", "--stall-timeout", str(STALL), "--request-timeout", "60")
+STALL, AT_ONCE = 2.0, 6
+SERVICE = (
+    "--model-name",
+    MODEL,
+    "--depth",
+    "3",
+    "--stall-timeout",
+    str(STALL),
+    "--request-timeout",
+    "60",
+    "--concurrency",
+    str(AT_ONCE),
+)
 
 SLACK = 10.0  # for a machine that is busy with other tests; every bound has it
 # An answer by the target alone, with a verdict for every step.
@@ -36,6 +47,12 @@ DEGRADED = ALONE + 2 * (STALL + 1) + SLACK
 NOTICED = 2 * (2.0 + 1.0) + STALL + 1 + SLACK
 # A runtime that keeps failing is tried out 15 s after it failed last, and has 5 s for it.
 BACK = 15.0 + 1.0 + 5.0 + SLACK
+SLOWED = ALONE + STEPS * 1.0 + SLACK  # by a second each step
+BOUNDS = {
+    **dict.fromkeys(itertools.product(("draft", "judge"), (True, False)), DEGRADED),
+    ("target", False): NOTICED,
+    ("target", True): SLOWED,
+}
 SLOW = {"target": 1.0, "draft": STALL + 1, "judge": STALL + 1}  # seconds that each request takes more
 
 VICTIMS, TIMES = ("draft", "judge", "target"), ("start", "step", "verdict")
@@ -70,8 +87,9 @@ class Stand:
     def state(self) -> str:
         return str(ready(self.url)[1]["status"])
 
-    def up(self, role: str) -> bool:
-        return metric(self.url, "runtime_up", role=role) == 1
+    def some(self) -> list[Client]:
+        """As many as are answered at a time, streamed and not."""
+        return [self.ask(number % 2 == 0) for number in range(AT_ONCE)]
 
     def busy(self, role: str) -> bool:
         return self.runtimes[role].running() > 0
@@ -99,17 +117,13 @@ def strike(runtime: Mortal, fault: str) -> Callable[[], None]:
     return runtime.well
 
 
-def the_moment(stand: Stand, victim: str, when: str, streamed: Client) -> None:
-    """Waits for it: an answer is under way, and a step or a verdict in the making."""
+def the_moment(stand: Stand, victim: str, when: str, clients: list[Client]) -> None:
+    """Waits for it: answers are under way, and a step or a verdict in the making."""
     if when == "start":
         return
-    assert streamed.begun.wait(ALONE + SLACK), streamed
-    if when == "verdict":
-        until(lambda: stand.busy("judge"), ALONE + SLACK, 0.01)
-    elif victim == "judge":
-        until(lambda: stand.busy("target") and not stand.busy("judge"), ALONE + SLACK, 0.01)
-    else:
-        until(lambda: stand.busy(victim), ALONE + SLACK, 0.01)
+    assert clients[0].begun.wait(ALONE + SLACK), clients[0]
+    busy = "judge" if when == "verdict" else "target" if victim == "judge" else victim
+    until(lambda: stand.busy(busy), ALONE + SLACK, 0.01)
 
 
 def assert_right(heard: Client) -> None:
@@ -134,103 +148,105 @@ def assert_refused(heard: Client) -> None:
 @pytest.mark.parametrize(("victim", "fault", "when"), MATRIX, ids=["-".join(case) for case in MATRIX])
 def test_a_fault_is_survived(stand: Stand, victim: str, fault: str, when: str, record_property) -> None:
     until(lambda: stand.state() == "ready", BACK)
-    degraded = metric(stand.url, "degraded_requests_total")
-    under_way = [] if when == "start" else [stand.ask(), stand.ask(stream=False)]
-    the_moment(stand, victim, when, under_way[0] if under_way else None)
+    under_way = [] if when == "start" else stand.some()
+    the_moment(stand, victim, when, under_way)
     heal = strike(stand.runtimes[victim], fault)
-    struck = time.monotonic()
     try:
-        asked = under_way or [stand.ask(), stand.ask(stream=False)]
-        if victim == "target" and fault != "slowed":
+        with Diary(stand.url) as diary:
+            began = time.monotonic()
+            asked = under_way or stand.some()
             for heard in asked:
-                heard.end(NOTICED)
-            record_property("answered", round(time.monotonic() - struck, 2))
-            # what had all its text before may have ended well
-            for heard in asked:
-                assert_right(heard) if heard.finish else assert_refused(heard)
-            assert any(heard.error for heard in asked)
-            record_property("noticed", round(target_down(stand, struck), 2))
-        else:
-            bound = DEGRADED if victim != "target" else STEPS * (STEP_SECONDS + SLOW["target"]) + ALONE + SLACK
-            for heard in asked:
-                assert_right(heard.end(bound))
-            record_property("answered", round(max(heard.seconds for heard in asked), 2))
-            if victim != "target":
-                record_property("noticed", round(degraded_now(stand, victim, fault, struck), 2))
-                assert metric(stand.url, "degraded_requests_total") > degraded
+                heard.end(BOUNDS[victim, fault == "slowed"])
+            record_property("answered", round(time.monotonic() - began, 2))
+            if victim == "target" and fault != "slowed":
+                assert_target_down(stand, asked)
+            elif victim != "target" and (victim, fault) != ("draft", "slowed"):
+                assert_degraded(stand, victim, fault, asked)
+            else:
+                assert_only_slower(stand, victim, asked)
+        if state := next((state for state in ("degraded", "down") if state in diary.states), ""):
+            record_property("noticed", diary.states[state])
+            record_property("state", state)
     finally:
         heal()
-    healed = time.monotonic()
-    until(lambda: stand.state() == "ready", BACK)
-    record_property("back", round(time.monotonic() - healed, 2))
-    record_property("whole", round(whole_again(stand, healed), 2))
-    assert stand.process.popen.poll() is None
+    with Diary(stand.url) as diary:
+        record_property("whole", round(whole_again(stand), 2))
+    record_property("back", diary.states["ready"])
 
 
-def target_down(stand: Stand, struck: float) -> float:
-    """Without a target everybody is sent away at once, and told so by ``/ready``; seconds until that was so."""
-    sent = 0
+def assert_target_down(stand: Stand, asked: list[Client]) -> None:
+    """Without a target everybody is sent away at once, and told so by ``/ready``."""
+    for heard in asked:
+        assert_right(heard) if heard.finish else assert_refused(heard)  # the last step may have been there
+    assert any(heard.error for heard in asked)
 
     def away() -> bool:
-        nonlocal sent
         if stand.state() == "down":
             return True
-        sent += 1
         assert_refused(stand.ask(stream=False).end(NOTICED))
         return False
 
     until(away, NOTICED)
-    noticed = time.monotonic() - struck
     status, told = ready(stand.url)
     assert status == 503 and told["roles"]["target"]["status"] == "down" and told["roles"]["target"]["reason"]
-    assert not stand.up("target")
-    for stream in (True, False):
-        heard = stand.ask(stream).end(SLACK)
+    assert metric(stand.url, "runtime_up", role="target") == 0
+    for heard in stand.some():
+        heard.end(SLACK)
         assert (heard.status, heard.error["code"], heard.text) == (503, "target_down", ""), heard
         assert int(heard.headers["retry-after"]) > 0
-        assert heard.seconds < SLACK / 2
-    return noticed
 
 
-def degraded_now(stand: Stand, victim: str, fault: str, struck: float) -> float:
-    """While a draft or a judge is away the target goes on alone, and ``/ready`` says so; seconds until it did.
-
-    One that is slow may come back to be tried now and then.
-    """
+def assert_degraded(stand: Stand, victim: str, fault: str, asked: list[Client]) -> None:
+    """Without draft or judge the target goes on alone, and ``/ready`` says so; what is slow is tried now and then."""
+    for heard in asked:
+        assert_right(heard)
+    before = metric(stand.url, "degraded_requests_total")
 
     def told() -> bool:
         if stand.state() == "degraded":
             return True
         assert_right(stand.ask(stream=False).end(DEGRADED))
-        return metric(stand.url, "degraded_seconds", role=victim) > 0 and fault == "slowed"
+        return False
 
     until(told, NOTICED + DEGRADED)
-    noticed = time.monotonic() - struck
     status, report = ready(stand.url)
     assert status == 200
+    for heard in stand.some():
+        assert_right(heard.end(DEGRADED))
+        if fault != "slowed":
+            assert heard.about["degraded"] and heard.text == TRUTH.plain(heard.question), "the target alone"
     if fault != "slowed":
         assert report["roles"][victim]["status"] == "down" and report["roles"][victim]["reason"], report
-        assert not stand.up(victim)
-        heard = [stand.ask(), stand.ask(stream=False)]
-        for one in heard:
-            assert_right(one.end(DEGRADED))
-            assert one.text == TRUTH.plain(one.question) or stand.state() == "ready", "the target alone"
-            assert one.about["degraded"] or stand.state() == "ready"
-    return noticed
+        assert metric(stand.url, "runtime_up", role=victim) == 0
+    assert metric(stand.url, "degraded_requests_total") > before
+    assert metric(stand.url, "degraded_seconds", role=victim) > 0
 
 
-def whole_again(stand: Stand, healed: float) -> float:
+def assert_only_slower(stand: Stand, victim: str, asked: list[Client]) -> None:
+    """A target that is slow is waited for. Drafts that come late are not, and no good: the target writes all itself."""
+    for heard in asked:
+        assert_right(heard)
+    if victim == "draft":
+        for heard in stand.some():
+            assert_right(heard.end(DEGRADED))
+            assert heard.text == TRUTH.plain(heard.question)
+
+
+def whole_again(stand: Stand) -> float:
     """Answers look ahead again, nothing runs on, and nothing was lost of the endpoint; seconds until that was so."""
 
     def looks_ahead() -> bool:
-        heard = [stand.ask(), stand.ask(stream=False)]
+        heard = [one.end(ALONE + SLACK) for one in stand.some()]
         for one in heard:
-            assert_right(one.end(ALONE + SLACK))
+            assert_right(one)
         return all(not one.about["degraded"] and one.about["alpha"] for one in heard)
 
+    began = time.monotonic()
+    until(lambda: stand.state() == "ready", BACK)
     until(looks_ahead, BACK, 0.2)
-    seconds = time.monotonic() - healed
-    until(lambda: not any(stand.busy(role) for role in stand.runtimes), 3 + SLACK)
+    seconds = time.monotonic() - began
+    until(lambda: not any(stand.busy(role) for role in stand.runtimes), SLACK)
     until(lambda: not any(metric(stand.url, "branches_running", role=role) for role in stand.runtimes), SLACK)
     assert metric(stand.url, "answers_running") == 0
+    assert stand.process.popen.poll() is None
     return seconds
