@@ -1,0 +1,43 @@
+"""Where the time of real programs on the real clock goes, over simulated runtimes whose times are known."""
+
+import pytest
+
+from lr_sglang.config import Lookahead, Sampling
+from lr_sglang.results import accounting
+from lr_sglang.runner import Runner, Settings
+from lr_sglang.simulated.measure import questions
+from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.tasks.plan import plan
+
+STEP, C1, JUDGE = 0.15, 0.2, 0.05
+MADE = Simulation(Model(steps=10), step_seconds=STEP, c1=C1, judge_seconds=JUDGE)
+
+
+def records(schedule, depth, simulation=MADE):
+    settings = Settings(lookahead=Lookahead(schedule, depth), sampling=Sampling(seed=0))
+    with Runner(simulated_roles(simulation), settings) as runner:
+        made = list(runner.run(plan(questions(1), ["autoregressive", "lookahead"])))
+    assert not any(record["error"] for record in made)
+    return made
+
+
+@pytest.mark.parametrize(("schedule", "depth", "slots"), [("async", 6, None), ("async", 6, 3), ("sync", 3, None)])
+def test_every_answer_is_accounted_for(schedule, depth, slots):
+    for record in records(schedule, depth, MADE.replace(slots=slots)):
+        parts = accounting.parts(record)
+        assert sum(parts.values()) == pytest.approx(record["seconds"], rel=0.02)
+        assert parts["controller"] < 0.5 * record["seconds"]
+        if record["mode"] == "autoregressive":
+            assert parts["target"] == pytest.approx(len(record["steps"]) * STEP, rel=0.3)
+
+
+def test_the_sync_schedule_waits_in_turn():
+    """A cycle waits for the drafts, then for one target step, then for one verdict: all of them begin together."""
+    _, record = records("sync", 2)
+    cycles = record["cycles"] + (record["steps"][-1]["source"] == "draft")
+    parts = accounting.parts(record)
+    assert parts["target"] == pytest.approx(cycles * STEP, rel=0.3)
+    assert (cycles - 1) * 2 * C1 * STEP * 0.7 < parts["draft"] < cycles * 2 * C1 * STEP * 1.4
+    assert parts["judge"] == pytest.approx(cycles * JUDGE, rel=0.4)
