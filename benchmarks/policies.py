@@ -97,7 +97,7 @@ def gate(full: bool) -> tuple[Row, Iterator[Row]]:
 # The depths and widths that the adaptive policy is held against; what is far too much takes long and is never best.
 FIXED = ((2, 1), (3, 1), (4, 1), (6, 1), (8, 1), (12, 1), (2, 2), (3, 2), (5, 2), (2, 3), (3, 3))
 MOST_AT_ONCE = 64
-LENGTHS = {1: 400, 2: 200, 4: 200, 8: 150, 16: 120, 32: 100, 64: 80, 128: 80}
+LENGTHS = {1: 400, 2: 200, 4: 200, 8: 100, 16: 80, 32: 60, 64: 50, 128: 40}
 ALPHAS, C1S = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), (0.05, 0.1, 0.2, 0.4)
 SLOWDOWN = 0.02  # of the others, by each further request: throughput saturates at 50
 
@@ -153,7 +153,8 @@ def priorities(full: bool) -> tuple[Row, Iterator[Row]]:
     def rows() -> Iterator[Row]:
         for questions, slots in ((4, 8), (8, 8), (8, 16), (16, 16), (16, 32)):
             scene = Scene(0.63, 0.1, questions, steps=300 if full else 80, slots=slots, spread=0.3)
-            tried = ({"told": False}, {"told": False, "priorities": True}, {}, {"priorities": True})
+            first: dict[str, Any] = {"priorities": True}
+            tried = {"told": False}, {"told": False, **first}, {}, first
             yield questions, slots, *(f"{scene.run(**look)[0]:.2f}x" for look in tried)
 
     return ("answers", "slots", "not told", "with priorities", "shares", "shares, priorities"), rows()

@@ -47,6 +47,7 @@ class Lookahead(Table):
             at least this log-probability (docs/verifiers.md); None is never.
         hedge: a refusal is prepared for while the verdict is awaited; this and what follows is in docs/policies.md.
         gate: how likely to be needed a branch must be, by the draft's confidence; 0 is off.
+        calibration: a file of ``lr-sglang calibrate``, from which the gate knows at once what a confidence is worth.
         policy: ``adaptive`` chooses depth and width within those given.
         priorities: the runtimes are told which branch is needed first.
     """
@@ -60,6 +61,7 @@ class Lookahead(Table):
     fast_accept: float | None = None
     hedge: bool = False
     gate: float = 0.0
+    calibration: str = ""
     policy: Literal["fixed", "adaptive"] = "fixed"
     priorities: bool = False
 
@@ -69,6 +71,7 @@ class Lookahead(Table):
         need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
         need(self.fast_accept is None or self.fast_accept <= 0, "fast_accept: a log-probability is 0 or less")
         need(0 <= self.gate < 1, "gate: must be in [0, 1) (0: off)")
+        need(not self.calibration or self.gate > 0, "calibration: it is for a gate, and none is given")
         if self.policy == "adaptive":
             return  # it keeps to what is sensible, see policy.room
         branches = sum(self.width**i for i in range(self.depth + 1))

@@ -60,14 +60,16 @@ class Runner:
         concurrency: how many samples at a time.
 
     Raises:
-        ConfigError: the verifier lacks its runtime, or there is no such verifier.
+        ConfigError: the verifier lacks its runtime, or there is no such verifier or calibration.
     """
 
     def __init__(self, roles: Mapping[str, RuntimeBackend], settings: Settings, concurrency: int = 1) -> None:
         self.roles, self.settings, self.concurrency = roles, settings, concurrency
         self._lock = threading.Lock()
         self._running: dict[int, Job] = {}
-        self._experience = policy.Experience()
+        known = settings.lookahead.calibration
+        calibration = policy.Calibration.read(known) if known else policy.Calibration()
+        self._experience = policy.Experience(calibration=calibration)
         self._threads: list[threading.Thread] = []
         self._stopping = False
 

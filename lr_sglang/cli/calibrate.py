@@ -1,4 +1,5 @@
-"""``lr-sglang calibrate``: thresholds for a cascade of verifiers, from the records of runs."""
+"""``lr-sglang calibrate``: thresholds for a cascade of verifiers, and what the draft's confidence is worth, from the
+records of runs."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import click
 from lr_sglang.errors import RecordError
 
 if TYPE_CHECKING:
-    from lr_sglang.results.calibration import Calibration
+    from lr_sglang.results.calibration import Calibration, Confidence
     from lr_sglang.results.record import Record
 
 
@@ -34,16 +35,20 @@ if TYPE_CHECKING:
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.json", help="Also kept here.")
 @click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
 def calibrate(folders: tuple[Path, ...], precision: float, reference: str, output: Path | None, json: bool) -> None:
-    """Chooses when each cheap verifier of a cascade may decide alone.
+    """Chooses when each cheap verifier of a cascade may decide alone, and finds what the draft's confidence is worth.
 
-    DIR... are folders of runs that were made with a list of stages, which asks all of them about every pair. The file
-    that is written goes with --verifier cascade:FILE.json.
+    DIR... are folders of runs that were made with a list of stages, which asks all of them about every pair, or with
+    --gate, which asks the draft how sure it is; or with both. The file that is written goes with --verifier
+    cascade:FILE.json, and with --gate P --calibration FILE.json.
 
     \b
     Examples:
       lr-sglang run --task pocket --verifier cascade:likelihood:min,judge --output runs/measured
       lr-sglang calibrate runs/measured --precision 0.98 --output cascade.json
       lr-sglang run --task pocket --verifier cascade:cascade.json
+      lr-sglang run --task pocket --gate 0.01 --output runs/sure
+      lr-sglang calibrate runs/sure --output sure.json
+      lr-sglang run --task pocket --gate 0.075 --calibration sure.json
     """
     from lr_sglang.pocket.problems import meaning
     from lr_sglang.results import calibration
@@ -61,16 +66,33 @@ def calibrate(folders: tuple[Path, ...], precision: float, reference: str, outpu
         return meaning(target) is not None and meaning(target) == meaning(draft)
 
     records = [record for folder in folders for record in read(folder)]
-    found = calibration.calibrate(records, precision, same if reference == "pocket" else None)
-    text = json_format.dumps(found.to_dict(), indent=1)
+    gate = calibration.confidence(records)
+    found = None
+    if gate is None or calibration.has_cascade(records):
+        found = calibration.calibrate(records, precision, same if reference == "pocket" else None)
+    table = found.to_dict() if found else {}
+    text = json_format.dumps(table | ({"gate": gate.to_dict()} if gate else {}), indent=1)
     if output is not None:
         try:
             output.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise RecordError(f"{output} cannot be written: {error.strerror}", hint="give another --output") from error
-    click.echo(text if json else _table(found))
-    if output is not None and not json:
-        click.echo(f"use it with --verifier cascade:{output}")
+    if json:
+        click.echo(text)
+        return
+    if found:
+        click.echo(_table(found))
+    if gate:
+        click.echo(_gate(gate))
+    if output is not None:
+        ways = [f"--verifier cascade:{output}"] if found else []
+        click.echo("use it with " + " and ".join([*ways, *([f"--gate 0.075 --calibration {output}"] if gate else [])]))
+
+
+def _gate(found: Confidence) -> str:
+    auc = "only one kind" if found.auc is None else f"AUC {found.auc:.2f} (0.5 says nothing)"
+    share = found.accepted / found.curve.samples
+    return f"the draft's confidence: {found.curve.samples} verdicts, {100 * share:.0f} % accepted, {auc}"
 
 
 def _table(found: Calibration) -> str:

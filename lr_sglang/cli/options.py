@@ -111,6 +111,11 @@ method = together(
         "--gate", type=float, metavar="P", help="Branches less likely to be needed wait, by the draft's confidence."
     ),
     click.option(
+        "--calibration",
+        metavar="FILE.json",
+        help="What that confidence is worth, from lr-sglang calibrate.  [default: --gate learns it first]",
+    ),
+    click.option(
         "--policy",
         type=click.Choice(["fixed", "adaptive"]),
         help="adaptive: depth and width follow what is measured, up to those given.  [default: fixed]",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from lr_sglang.errors import ConfigError
 
 # Verdicts that say nothing about the step: it came too late, failed, or was never compared.
 NO_COMPARISON = ("late", "draft", "guard")
@@ -39,6 +43,26 @@ class Calibration:
     def chance(self, confidence: float) -> float:
         """That a step of this confidence is accepted."""
         return _logistic(self.level + self.slope * (confidence - self.centre))
+
+    @classmethod
+    def read(cls, path: str) -> Calibration:
+        """From the file that ``lr-sglang calibrate`` wrote.
+
+        Raises:
+            ConfigError: there is no such file, or it has nothing for a gate.
+        """
+        hint = "lr-sglang calibrate makes it, from records of a run with --gate"
+        try:
+            table = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))["gate"]
+            level, slope, centre = (float(table[name]) for name in ("level", "slope", "centre"))
+            found = cls(level, slope, centre, int(table["samples"]))
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{path}: no calibration of the draft's confidence ({error!r})", hint=hint) from error
+        if not all(map(math.isfinite, (level, slope, centre))):
+            raise ConfigError(f"{path}: a calibration that is not finite", hint=hint)
+        return found
 
     @classmethod
     def fit(cls, samples: Sequence[Sample]) -> Calibration:

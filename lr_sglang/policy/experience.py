@@ -20,6 +20,8 @@ SECOND = 16.0
 # What all answers have seen counts in one answer as so many verdicts of its own.
 COMMON = 16.0
 _REFIT = 16  # new verdicts until the calibration is made again
+# Verdicts of its own until a run goes by them instead of by the calibration that it began with.
+_OWN = 100
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Experience:
         answers: that are being written now.
         first: acceptance of the first draft of a step; ``others`` of further ones where the first was refused.
         verdict: seconds of a verdict; ``tokens`` of a step.
-        calibration: of the draft's confidence.
+        calibration: of the draft's confidence; an earlier run's may be given.
     """
 
     answers: int = 0
@@ -73,6 +75,10 @@ class Experience:
     _loads: dict[str, Load] = field(default_factory=dict)
     _samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MEMORY))
     _new: int = 0
+    _least: int = 0
+
+    def __post_init__(self) -> None:
+        self._least = _OWN if self.calibration.samples else 0
 
     def load(self, role: str) -> Load:
         """Of the runtime that plays a role; under the lock."""
@@ -105,5 +111,5 @@ class Experience:
     def _learn(self, confidence: float, accepted: bool) -> None:
         self._samples.append((confidence, accepted))
         self._new += 1
-        if self._new >= min(_REFIT, len(self._samples)):
+        if self._new >= min(_REFIT, len(self._samples)) and len(self._samples) >= self._least:
             self.calibration, self._new = Calibration.fit(self._samples), 0

@@ -1,7 +1,8 @@
 """What verdicts in records teach: when a cheap verifier may decide alone, and what the draft's confidence is worth.
 
-Thresholds for a cascade come from records that have its scores and a reference: a run with ``--verifier cascade:likelihood,judge`` asks both about every
-pair; the last one's verdict is the reference. A run with ``--gate`` has the confidences.
+Thresholds for a cascade come from records that have its scores and a reference: a run with
+``--verifier cascade:likelihood,judge`` asks both about every pair, and the last one's verdict is the reference. A run
+with ``--gate`` has the confidences.
 """
 
 from __future__ import annotations

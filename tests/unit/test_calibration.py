@@ -1,14 +1,18 @@
 """When a cheap verifier may decide alone, from made-up records; and the command."""
 
 import json
+import random
 
 import pytest
 from click.testing import CliRunner
 
 from lr_sglang import verifier_names
 from lr_sglang.cli import cli
-from lr_sglang.errors import RecordError
-from lr_sglang.results.calibration import calibrate, thresholds
+from lr_sglang.config import Lookahead
+from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.policy import Calibration, Experience
+from lr_sglang.results.calibration import calibrate, confidence, thresholds
+from lr_sglang.runner import Runner, Settings
 
 CASCADE = "cascade:likelihood:min,judge"
 
@@ -101,6 +105,90 @@ def test_the_command_writes_what_a_cascade_reads(tmp_path):
     assert last.verifier == "judge"
     shown = CliRunner().invoke(cli, ["calibrate", str(run), "--reference", "pocket", "--json"])
     assert json.loads(shown.output)["stages"][0]["accepted"] == 60
+
+
+def sure_records(pairs, verifier="judge"):
+    made = record([verdict(accepted) for _, accepted in pairs], verifier)
+    for step, (sure, _) in zip(made["steps"], pairs, strict=True):
+        step["confidences"] = [sure]
+    return [made]
+
+
+def test_the_drafts_confidence_is_calibrated_from_records():
+    rng = random.Random(0)
+    drawn = [rng.random() < 0.6 for _ in range(3000)]
+    pairs = [(rng.gauss(-0.4 if yes else -0.8, 0.336), yes) for yes in drawn]  # 0.4 / 0.336 apart: an AUC of 0.8
+    found = confidence(sure_records(pairs))
+    assert found.auc == pytest.approx(0.8, abs=0.02)
+    assert found.accepted == sum(drawn) and found.curve.samples == 3000
+    assert found.curve.chance(-0.2) > 0.8 > 0.4 > found.curve.chance(-1.0)
+
+
+@pytest.mark.parametrize(("pairs", "auc"), [([(-0.5, True)] * 30, None), ([(-0.5, True), (-0.5, False)] * 15, 0.5)])
+def test_a_confidence_that_tells_nothing(pairs, auc):
+    found = confidence(sure_records(pairs))
+    assert found.auc == auc and 0 < found.curve.chance(-0.5) < 1
+    assert confidence(sure_records(pairs[:19])) is None
+
+
+def test_a_file_for_the_gate(tmp_path):
+    run, path = tmp_path / "run", tmp_path / "g.json"
+    run.mkdir()
+    records = sure_records([(-0.2, True)] * 40 + [(-0.9, False)] * 40)
+    (run / "records.jsonl").write_text(json.dumps(records[0]) + "\n")
+    result = CliRunner().invoke(cli, ["calibrate", str(run), "--output", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "80 verdicts, 50 % accepted, AUC 1.00" in result.output
+    assert f"--calibration {path}" in result.output and "cascade" not in result.output
+    known = Calibration.read(str(path))
+    assert known.chance(-0.2) > 0.8 > 0.2 > known.chance(-0.9) and known.samples == 80
+    runner = Runner({}, Settings(lookahead=Lookahead(gate=0.1, calibration=str(path))))
+    assert runner._experience.calibration == known
+    with pytest.raises(ConfigError, match="no parameters of a cascade"):
+        verifier_names.stages(str(path))
+    shown = CliRunner().invoke(cli, ["calibrate", str(run), "--json"])
+    assert json.loads(shown.output)["gate"]["auc"] == 1.0
+
+
+def test_one_file_for_a_cascade_and_the_gate(tmp_path):
+    pairs = [(-0.2, True)] * 30 + [(-0.9, False)] * 30
+    (made,) = sure_records(pairs, CASCADE)
+    for step, (sure, accepted) in zip(made["steps"], pairs, strict=True):
+        step["verdicts"] = [verdict(accepted, 10 * sure)]
+    run, path = tmp_path / "run", tmp_path / "both.json"
+    run.mkdir()
+    (run / "records.jsonl").write_text(json.dumps(made) + "\n")
+    assert CliRunner().invoke(cli, ["calibrate", str(run), "--output", str(path)]).exit_code == 0
+    assert Calibration.read(str(path)).samples == 60
+    assert verifier_names.stages(str(path))[0].accept_above == -2.0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"gate": 3}', '{"gate": {"level": "x"}}', '{"stages": [], "last": "judge"}']
+)
+def test_a_file_without_a_calibration_is_refused(tmp_path, text):
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"c\.json"):
+        Calibration.read(str(path))
+    with pytest.raises(ConfigError, match="nowhere"):
+        Calibration.read(str(tmp_path / "nowhere.json"))
+
+
+def test_a_calibration_is_for_a_gate():
+    assert Lookahead(gate=0.1, calibration="c.json").calibration == "c.json"
+    with pytest.raises(ConfigError, match="none is given"):
+        Lookahead(calibration="c.json")
+
+
+def test_a_run_goes_by_what_is_known_until_it_knows_enough_itself():
+    known = Calibration(0.0, 5.0, -0.5, 300)
+    experience = Experience(calibration=known)
+    for n in range(99):
+        experience._learn(-0.5, n % 2 == 0)
+    assert experience.calibration is known
+    experience._learn(-0.5, True)
+    assert experience.calibration.samples == 100
 
 
 def test_a_folder_without_records_is_named(tmp_path):
