@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from lr_sglang import verifier_names
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.errors import LookaheadError, RuntimeTimeout
 from lr_sglang.serve.gate import Gate
+from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.settings import Service
 
 LOOK_SECONDS = 1.0
@@ -53,26 +55,26 @@ class Watch:
 
     def look(self) -> None:
         """One look."""
-        now = time.monotonic()
+        now, alarmed = time.monotonic(), self.gate.alarm.is_set()
+        self.gate.alarm.clear()
         if self.down:
             self.seconds_down += now - max(self._looked, self.since)
             self._look_whether_back(now)
         else:
-            self._look_whether_well(now)
+            self._look_whether_well(now, alarmed)
         self._looked = now
 
-    def _look_whether_well(self, now: float) -> None:
+    def _look_whether_well(self, now: float, alarmed: bool) -> None:
         if self.role != "target" and self._stalls(now):
-            self._set("its requests are not answered")
+            self._set("its requests are not answered", rest=True)
             self.gate.kick()
             return
         if self.gate.failures >= FAILURES:
-            self._set("its requests fail")
+            self._set("its requests fail", rest=True)
             return
-        if now - self.gate.answered < LOOK_SECONDS and not self.gate.alarm.is_set():
+        if now - self.gate.answered < LOOK_SECONDS and not alarmed:
             self._late = 0
             return
-        self.gate.alarm.clear()
         try:
             self.gate.probe("/health", PROBE_SECONDS)
             self._late = 0
@@ -113,12 +115,13 @@ class Watch:
         self.gate.failures, self._late = FAILURES - 1, 0  # one more, and it is down again, for longer
         self._set("")
 
-    def _set(self, reason: str) -> None:
+    def _set(self, reason: str, rest: bool = False) -> None:
+        """``rest``: it answers probes, so it is not tried again at once; later each time that it soon fails again."""
         now = time.monotonic()
         if reason:
             soon = now - self.since < 2 * LONGEST_REST
             self._rest = min(LONGEST_REST, 2 * self._rest) if soon else LOOK_SECONDS
-            self._again = now + (self._rest if "requests" in reason else 0.0)
+            self._again = now + (self._rest if rest else 0.0)
         self.down, self.since = reason, now
         self._changed(self.role, reason)
 
@@ -183,8 +186,12 @@ class Health:
     def _run(self, watch: Watch) -> None:
         while not self._ending.is_set():
             watch.gate.alarm.wait(LOOK_SECONDS)
-            if not self._ending.is_set():
+            if self._ending.is_set():
+                return
+            try:
                 watch.look()
+            except Exception as error:  # noqa: BLE001 - a watch must not end, whatever it meets
+                log("internal error", logging.ERROR, error=type(error).__name__, where=where(error))
             self._ending.wait(0.05)  # however often the alarm rings
 
     def _tell(self, role: str, reason: str) -> None:

@@ -15,6 +15,8 @@ from lr_sglang.serve.order import Order
 from lr_sglang.serve.settings import Service
 from lr_sglang.tokens import TokenText
 
+LONG = 2**13  # characters
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -37,8 +39,12 @@ def prepare(order: Order, target: RuntimeBackend, service: Service) -> Prompt:
     Raises:
         Refusal: it is too long, or the model's template has no place for such a conversation.
     """
-    known = target.tokenizer
+    known, param = target.tokenizer, "messages" if order.chat else "prompt"
+    most = _most(target, service)
+    said = [order.asked] if isinstance(order.asked, str) else [message["content"] for message in order.asked]
     try:
+        if sum(map(len, said)) > LONG:  # a rendered prompt is kept for a while; one that is too long shall not be
+            _check(sum([len(known.encode(text)) for text in said]), most, param)
         text = (
             TokenText.of(order.asked, known.encode(order.asked), known.vocabulary)
             if isinstance(order.asked, str)
@@ -46,13 +52,21 @@ def prepare(order: Order, target: RuntimeBackend, service: Service) -> Prompt:
         )
     except (TemplateError, StopIteration, ValueError, TypeError) as error:
         # StopIteration: a text with every private-use character in it leaves no mark to break special tokens with
-        raise Refusal(400, "The model's chat template refuses this conversation", param="messages") from error
+        raise Refusal(400, "The model's chat template refuses this conversation", param=param) from error
     tokens = sum(len(piece.ids or ()) for piece in text.pieces)
-    context = target.context if service.limits.max_total_tokens is None else service.limits.max_total_tokens
-    most = min(n for n in (service.max_prompt_tokens, min(target.context, context) - 1) if n is not None)
-    if tokens > most:
-        param = "messages" if order.chat else "prompt"
-        message = f"The prompt has {tokens} tokens; at most {most} are allowed"
-        raise Refusal(400, message, param=param, code="context_length_exceeded")
+    _check(tokens, most, param)
     asked = text if isinstance(order.asked, str) else order.asked
     return Prompt(asked, tokens, order.chat and text.rstrip().endswith(THINK), known.decode)
+
+
+def _most(target: RuntimeBackend, service: Service) -> int:
+    """Tokens that a prompt may have; the context also holds at least one of the answer."""
+    limits = (target.context, service.limits.max_total_tokens)
+    room = min(limit for limit in limits if limit is not None) - 1
+    return room if service.max_prompt_tokens is None else min(room, service.max_prompt_tokens)
+
+
+def _check(tokens: int, most: int, param: str) -> None:
+    if tokens > most:
+        message = f"The prompt has {tokens} tokens; at most {most} are allowed"
+        raise Refusal(400, message, param=param, code="context_length_exceeded")
