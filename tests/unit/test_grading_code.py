@@ -33,10 +33,10 @@ def fenced(code):
     return f"<think>Hm.</think>Here it is:\n\n```python\n{code}\n```\nDone."
 
 
-def grades(sandbox, answer):
+def grades(sandbox, answer, problems=PROBLEMS):
     """The verdicts on an answer to each problem."""
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(lambda q: programs.humaneval(fenced(answer(q)), q, sandbox), PROBLEMS))
+        return list(pool.map(lambda q: programs.humaneval(fenced(answer(q)), q, sandbox), problems))
 
 
 def solution(question):
@@ -86,8 +86,9 @@ def test_canonical_solutions_pass(sandbox):
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_planted_wrong_ones_fail(sandbox, kind):
-    given = grades(sandbox, WRONG[kind])
-    assert not [q.id for q, grade in zip(PROBLEMS, given, strict=True) if grade.correct is not False]
+    problems = PROBLEMS if full or kind == "nearly right" else PROBLEMS[::4]
+    given = grades(sandbox, WRONG[kind], problems)
+    assert not [q.id for q, grade in zip(problems, given, strict=True) if grade.correct is not False]
 
 
 def test_a_body_alone_is_an_answer_too(sandbox):
@@ -251,6 +252,7 @@ def problem(tests, function=""):
         ("pass", OUT, "", False),
         (METHOD, CALLS, "add", True),
         ("def add(a, b):\n    return sum(a) + b", CALLS, "add", True),
+        (METHOD.replace("sum(a) + b", "__import__('numpy').int64(sum(a) + b)"), CALLS, "add", True),
         (METHOD.replace("+ b", "- b"), CALLS, "add", False),
         (METHOD.replace("sum(a) + b", "{1: object()}"), CALLS, "add", False),
         (METHOD.replace("def add", "def sum_of"), CALLS, "add", False),

@@ -82,10 +82,15 @@ def serve(job: dict[str, Any], test: dict[str, Any], token: str, report: int) ->
     exec(code, names)
     owner = names["Solution"]() if "Solution" in names else None
     function = getattr(owner, job["function"], None) or names[job["function"]]
-    answer = json.dumps(function(*test["arguments"]), default=list)
+    answer = json.dumps(function(*test["arguments"]), default=plain)
     done = 0
     while done < len(answer):
         done += os.write(report, answer[done:].encode())
+
+
+def plain(value: Any) -> Any:
+    """What JSON does not know: numpy's numbers and arrays, sets, and whatever can be gone through."""
+    return value.tolist() if hasattr(value, "tolist") else list(value)
 
 
 def prisoner(job: dict[str, Any], test: dict[str, Any], token: str, report: int, standing: list[str]) -> None:
