@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 from lr_sglang.tasks.question import Question
@@ -93,11 +94,18 @@ def livecodebench(row: Row, number: int) -> Question:
         asked = f"Write it as a method of this class, with this signature:\n\n```python\n{starter}\n```"
     else:
         asked = "Write a program that reads the input from standard input and writes the answer to standard output."
-    about = {key: str(row[key])[:10] for key in ("contest_date",)}
+    about = {"contest_date": _day(row["contest_date"])}
     about |= {key: row[key] for key in ("question_title", "platform", "difficulty") if key in row}
     tests = {key: row[key] for key in ("public_test_cases", "private_test_cases", "metadata", "starter_code")}
     text = f"{row['question_content'].strip()}\n\n{asked}\n"
     return Question(str(row["question_id"]), text, None, about, tests)
+
+
+def _day(date: Any) -> str:
+    """``2024-09-01`` of a date as text, as ``datasets`` reads it, or as it writes it (milliseconds since 1970)."""
+    if isinstance(date, (int, float)):
+        date = datetime.fromtimestamp(date / 1000, UTC)
+    return str(date)[:10]
 
 
 def mt_bench(row: Row, number: int) -> Question:

@@ -185,6 +185,20 @@ def test_livecodebench_is_the_papers_months_and_its_tests_stay_out_of_records(hu
     assert [url.rpartition("/")[2] for url in hub.asked[0][1]["data_files"]["test"]] == ["test4.jsonl", "test5.jsonl"]
 
 
+def test_what_datasets_writes_is_read_as_what_it_loads(tmp_path):
+    """The way around a missing network: loaded there, written with to_json, read here."""
+    datasets = pytest.importorskip("datasets")
+    source, written = tmp_path / "test5.jsonl", tmp_path / "livecodebench.jsonl"
+    source.write_text("\n".join(json.dumps(lcb(day)) for day in ("2024-07-31", "2024-08-01", "2025-01-31")))
+    loaded = datasets.load_dataset(
+        "json", data_files={"test": [str(source)]}, split="test", cache_dir=str(tmp_path / "cache")
+    )
+    loaded.to_json(str(written))
+    days = [rows.livecodebench(row, n).extra["contest_date"] for n, row in enumerate(loaded)]
+    assert days == ["2024-07-31", "2024-08-01", "2025-01-31"]
+    assert [q.extra["contest_date"] for q in tasks.load("livecodebench", file=written)] == days[1:]
+
+
 def test_mt_bench_asks_the_first_turn(hub):
     hub.rows = [{"category": "math", "prompt": ["one", "two"], "reference": ["r"], "prompt_id": 101}]
     (question,) = tasks.load("mt-bench")
