@@ -154,7 +154,7 @@ def priorities(full: bool) -> tuple[Row, Iterator[Row]]:
         for questions, slots in ((4, 8), (8, 8), (8, 16), (16, 16), (16, 32)):
             scene = Scene(0.63, 0.1, questions, steps=300 if full else 80, slots=slots, spread=0.3)
             first: dict[str, Any] = {"priorities": True}
-            tried = {"told": False}, {"told": False, **first}, {}, first
+            tried: list[dict[str, Any]] = [{"told": False}, {"told": False, **first}, {}, first]
             yield questions, slots, *(f"{scene.run(**look)[0]:.2f}x" for look in tried)
 
     return ("answers", "slots", "not told", "with priorities", "shares", "shares, priorities"), rows()

@@ -78,6 +78,7 @@ def _show(figures: dict[str, Any]) -> None:
         ("speed-up", f"{figures['speedup']:.3f}x"),
         ("event-driven bound", f"{bound['event_driven']:.3f}x"),
         ("formula, long answers", f"{bound['formula']:.3f}x"),
+        ("the paper's, no verdicts", f"{bound['paper']:.3f}x"),
         ("efficiency", f"{figures['efficiency']:.3f}"),
         ("  of the answers", f"{figures['efficiency_worst']:.3f} to {figures['efficiency_best']:.3f}"),
         ("seconds", f"{figures['seconds']:.2f}"),

@@ -154,7 +154,7 @@ class _Watch:
 
 def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> dict[str, Any]:
     """The figures of a measurement, ready for JSON."""
-    from lr_sglang.theory import speedup
+    from lr_sglang.theory import any_of, speedup
 
     every = [one for part in shards for one in zip(part.seconds, part.bound, part.alone, strict=True)]
     seconds, bound, without = (sum(column) / len(every) for column in zip(*every, strict=True))
@@ -162,6 +162,8 @@ def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> 
     steps, calls = sum(part.steps for part in shards), {r: sum(p.calls[r] for p in shards) for r in shards[0].calls}
     wall, cpu, total = max(p.wall for p in shards), sum(p.cpu for p in shards), sum(calls.values())
     waits = simulation.judge_seconds / simulation.step_seconds if look.verifier == "judge" else 0.0
+    shares = [part for row in simulation.model.trace for part in row] or simulation.model.alpha
+    accepted = any_of(sum(shares) / len(shares) if simulation.model.trace else shares[-1], look.width)
     return {
         "simulated": True,
         "questions": len(every),
@@ -172,7 +174,8 @@ def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> 
         "speedup": without / seconds,
         "bound": {
             "event_driven": without / bound,
-            "formula": speedup(look.schedule, simulation.model.alpha[-1], simulation.c1, look.depth, waits),
+            "formula": speedup(look.schedule, accepted, simulation.c1, look.depth, waits),
+            "paper": speedup(look.schedule, accepted, simulation.c1, look.depth),
         },
         "efficiency": bound / seconds,
         "efficiency_worst": each[0],

@@ -130,6 +130,8 @@ def test_the_bench_says_that_it_is_simulated():
     words = ["bench", "simulated", "--steps", "4", "--step-seconds", "0.05", "--judge-seconds", "0"]
     figures = json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)
     assert figures["simulated"] and figures["lookahead"]["verifier"] == "exact"
+    assert figures["bound"].keys() == {"event_driven", "formula", "paper"}
+    assert figures["per_step"].keys() == {"target_branches", "draft_branches", "judge_calls"}
     for name in ("speedup", "bound", "efficiency", "cpu_seconds", "per_step", "calls_per_second", "cpu_ms_per_call"):
         assert figures[name]
     assert "simulated" in CliRunner().invoke(cli, words).stdout
