@@ -65,7 +65,7 @@ def create_app(roles: Mapping[str, RuntimeBackend], service: Service, keys: Keys
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(Refusal, _refused)
     app.add_middleware(Guard, service=service, keys=keys or Keys(), metrics=metrics)
-    app.openapi = described(app, service)  # type: ignore[method-assign]
+    app.openapi = described(app, keyed=bool(keys))  # type: ignore[method-assign]
     return app
 
 
@@ -92,12 +92,12 @@ def _answers(engine: Engine, service: Service) -> APIRouter:
         "max_width": service.widest,
     }
 
-    @router.get("/models", responses={401: ERRORS[401]})
+    @router.get("/models", responses={status: ERRORS[status] for status in (401, 403)})
     async def models() -> dict[str, Any]:
         """The one model that is served, and what its requests may ask for."""
         return {"object": "list", "data": [{**about, "lookahead": allowed}]}
 
-    @router.get("/models/{model:path}", responses={401: ERRORS[401], 404: ERRORS[404]})
+    @router.get("/models/{model:path}", responses={status: ERRORS[status] for status in (401, 403, 404)})
     async def model(model: str) -> dict[str, Any]:
         """One model."""
         if model != service.model:

@@ -8,11 +8,10 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from lr_sglang.serve.settings import Service
-
 _REASONS = {
     400: "The request is not valid, asks for what is not supported or not allowed, or is too long.",
     401: "There is no key, or a wrong one.",
+    403: "There are no keys, and the host name is not this machine's.",
     404: "There is no such model.",
     413: "The body is too large.",
     429: "Too many requests are waiting; Retry-After says when to come again.",
@@ -51,8 +50,12 @@ _SUCCESS = {
 ANSWERS: dict[int | str, dict[str, Any]] = {200: _SUCCESS, **ERRORS}
 
 
-def described(app: FastAPI, service: Service) -> Callable[[], dict[str, Any]]:
-    """The schema, made once; without the error 422, which does not happen here."""
+def described(app: FastAPI, keyed: bool) -> Callable[[], dict[str, Any]]:
+    """The schema, made once; without the error 422, which does not happen here.
+
+    Args:
+        keyed: whether requests need a key.
+    """
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -60,7 +63,11 @@ def described(app: FastAPI, service: Service) -> Callable[[], dict[str, Any]]:
             for path in schema["paths"].values():
                 for operation in path.values():
                     operation["responses"].pop("422", None)
-            schema["components"].setdefault("securitySchemes", {})["key"] = {"type": "http", "scheme": "bearer"}
+            if keyed:
+                schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+                for path in (name for name in schema["paths"] if name.startswith("/v1/")):
+                    for operation in schema["paths"][path].values():
+                        operation["security"] = [{"key": []}]
             app.openapi_schema = schema
         return app.openapi_schema
 

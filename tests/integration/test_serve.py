@@ -640,7 +640,7 @@ def test_the_schema_is_whole(quick):
     schema = quick.http.get("/openapi.json").json()
     for path in (CHAT, COMPLETIONS):
         responses = schema["paths"][path]["post"]["responses"]
-        assert set(responses) == {"200", *map(str, (400, 401, 404, 413, 429, 500, 502, 503, 504))}
+        assert set(responses) == {"200", *map(str, (400, 401, 403, 404, 413, 429, 500, 502, 503, 504))}
 
 
 # -- the command
