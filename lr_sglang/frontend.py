@@ -123,7 +123,7 @@ class LookaheadBackend(BaseBackend):
         self.counts: Counter[str] = Counter()
         self.traces: deque[Trace] = deque(maxlen=LAST)
         self._asked: Counter[str] = Counter()
-        self._experience = policy.Experience()
+        self._experience = policy.experience_for(self.options)
         self._lock = threading.Lock()
         self._verifier = cache(lambda name: verifiers.make(name, roles, judge_prompt))
         self._verifier(self.options.verifier)

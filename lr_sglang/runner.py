@@ -67,9 +67,7 @@ class Runner:
         self.roles, self.settings, self.concurrency = roles, settings, concurrency
         self._lock = threading.Lock()
         self._running: dict[int, Job] = {}
-        known = settings.lookahead.calibration
-        calibration = policy.Calibration.read(known) if known else policy.Calibration()
-        self._experience = policy.Experience(calibration=calibration)
+        self._experience = policy.experience_for(settings.lookahead)
         self._threads: list[threading.Thread] = []
         self._stopping = False
 

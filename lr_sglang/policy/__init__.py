@@ -23,6 +23,7 @@ __all__ = [
     "Experience",
     "Policy",
     "confidence",
+    "experience_for",
     "fits",
     "in_flight",
     "make",
@@ -30,6 +31,15 @@ __all__ = [
     "share",
     "slots",
 ]
+
+
+def experience_for(look: Lookahead) -> Experience:
+    """What the answers of a run begin with: nothing, or what an earlier run has calibrated.
+
+    Raises:
+        ConfigError: there is no such calibration.
+    """
+    return Experience(calibration=Calibration.read(look.calibration)) if look.calibration else Experience()
 
 
 def make(

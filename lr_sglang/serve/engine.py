@@ -70,7 +70,7 @@ class Engine:
         ahead = any(MODES[mode].ahead for mode in service.modes)
         names = dict.fromkeys((*service.verifiers, "exact")) if ahead else {}
         self._verifiers: dict[str, Verifier] = {n: verifiers.make(n, roles, service.judge_prompt) for n in names}
-        self._experience = policy.Experience()
+        self._experience = policy.experience_for(service.lookahead)
         self._threads = ThreadPoolExecutor(service.concurrency, thread_name_prefix="lr-answer")
         self._running: set[_Answer] = set()
         metrics.watch(metrics.running, lambda: len(self._running))
@@ -136,10 +136,11 @@ class Engine:
                 async with asyncio.timeout_at(min(deadline, now() + PATIENCE)):
                     return await answer.ready.get()
             except TimeoutError:
-                if answer.job.record.finish:
-                    self._finish(answer)
-                elif now() >= deadline:
+                if now() >= deadline:
                     raise
+                if answer.job.record.finish:
+                    # not at once: the loop may not have put the last step there yet
+                    asyncio.get_running_loop().call_soon(self._finish, answer)
 
     def close(self) -> None:
         """Admits nobody any more; what is running goes on."""
