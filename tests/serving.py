@@ -146,10 +146,12 @@ def simulating(folder: Path, *options: object, roles: Sequence[str] = ROLES) -> 
 
 def in_flight(urls: Mapping[str, str]) -> dict[str, int]:
     """Requests that runtimes run or have waiting, by role; simulated ones and SGLang's own."""
-    return {
-        role: sum(load["num_total_reqs"] for load in httpx.get(f"{url}/v1/loads", timeout=10).json()["loads"])
-        for role, url in urls.items()
-    }
+
+    def at(url: str) -> int:
+        loads = httpx.get(f"{url}/v1/loads", timeout=10).json()["loads"]
+        return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
+
+    return {role: at(url) for role, url in urls.items()}
 
 
 def until(true: Callable[[], Any], seconds: float, every: float = 0.05) -> float:
