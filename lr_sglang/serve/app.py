@@ -56,7 +56,14 @@ def create_app(roles: Mapping[str, RuntimeBackend], service: Service, keys: Keys
             engine.shutdown()
             health.stop()
 
-    app = FastAPI(title="lr-sglang", version=__version__, docs_url=None, redoc_url=None, lifespan=living)
+    app = FastAPI(
+        title="lr-sglang",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect would go to whatever host the request names
+        lifespan=living,
+    )
     app.state.engine, app.state.health, app.state.metrics = engine, health, metrics
     app.include_router(_answers(engine, service))
     app.include_router(_state(engine, health, metrics))

@@ -136,11 +136,11 @@ class Engine:
                 async with asyncio.timeout_at(min(deadline, now() + PATIENCE)):
                     return await answer.ready.get()
             except TimeoutError:
-                if now() >= deadline:
-                    raise
                 if answer.job.record.finish:
                     # not at once: the loop may not have put the last step there yet
                     asyncio.get_running_loop().call_soon(self._finish, answer)
+                elif now() >= deadline:
+                    raise
 
     def close(self) -> None:
         """Admits nobody any more; what is running goes on."""

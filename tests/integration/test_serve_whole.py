@@ -1,0 +1,39 @@
+"""An answer's last step and its end may come at the same moment: the client gets both, in this order."""
+
+import asyncio
+
+from lr_sglang.serve import engine as engine_module
+from lr_sglang.serve.app import create_app
+from lr_sglang.serve.order import order_of
+from lr_sglang.serve.protocol import ChatRequest
+from lr_sglang.serve.settings import Service
+from lr_sglang.serve.summary import Summary
+from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
+from tests.serving import Truth
+
+AT_ONCE, TIMES = 24, 8
+
+
+def test_nothing_is_lost_when_the_end_is_looked_for_all_the_time(monkeypatch):
+    monkeypatch.setattr(engine_module, "PATIENCE", 1e-5)
+    model = Model(steps=3, tokens=10)
+    service = Service(model="simulated", modes=("autoregressive", "lookahead"), concurrency=AT_ONCE)
+    made = create_app(simulated_roles(Simulation(model, step_seconds=0.003, judge_seconds=0.001)), service)
+    truth = Truth(model)
+
+    async def ask(question: str) -> str:
+        request = ChatRequest(model="simulated", messages=[{"role": "user", "content": question}])
+        pieces: list[str] = []
+        async for item in made.state.engine.answer(order_of(request, service)):
+            pieces += [] if isinstance(item, Summary) else [piece.text for piece in item]
+        return truth.wrong(question, "".join(pieces))
+
+    async def crowd() -> list[str]:
+        async with made.router.lifespan_context(made):
+            rounds = [[ask(f"{n} of {i}?") for i in range(AT_ONCE)] for n in range(TIMES)]
+            return [wrong for questions in rounds for wrong in await asyncio.gather(*questions)]
+
+    wrong = list(filter(None, asyncio.run(crowd())))
+    assert not wrong, f"{len(wrong)} of {TIMES * AT_ONCE}: {wrong[0]}"
