@@ -8,7 +8,7 @@ from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sglang.lang.interpreter import StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import BadReply, ConfigError
 from lr_sglang.transport import Call
 
 if TYPE_CHECKING:
@@ -47,5 +47,7 @@ def _score(backend: RuntimeBackend, before: tuple[int, ...], option: tuple[int, 
     if not option:
         return []
     wanted = SglSamplingParams(max_new_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-len(option))
-    found = backend.ask((*before, *option), wanted, Call())
-    return [(logprob, token, None) for logprob, token in zip(found.logprobs[-len(option) :], option, strict=True)]
+    found = backend.ask((*before, *option), wanted, Call()).logprobs[-len(option) :]
+    if len(found) != len(option):
+        raise BadReply(f"log-probabilities of {len(found)} tokens of {len(option)}", role=backend.role)
+    return [(logprob, token, None) for logprob, token in zip(found, option, strict=True)]
