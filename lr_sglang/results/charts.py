@@ -53,7 +53,9 @@ def speedup(report: Report) -> Figure | None:
     axes.set_xticks(range(len(shown)), shown)
     axes.tick_params(axis="x", length=0)
     axes.margins(y=0.12)
-    axes.set(ylabel="speed-up, tokens/s\nover autoregressive", title="Speed-up by task and mode (95 % intervals)")
+    what = "by task and mode" if len(names) > 1 else f"of {names[0]} by task"
+    axes.set(ylabel="speed-up, tokens/s\nover autoregressive", title=f"Speed-up {what} (95 % intervals)")
+    axes.set_xlim(-0.6, len(shown) - 0.4)
     legend_below(figure, axes)
     return figure
 

@@ -320,13 +320,12 @@ def test_a_report_can_be_written_to_a_file(tmp_path, run):
 
 
 def test_plots_are_drawn_as_png_and_svg(tmp_path, run):
-    records = [
-        {**record, "concurrency": 4} for record in synthetic.run(Truth(depth=3), 4, 1, modes=MODES, task="gsm8k")
-    ]
+    records = synthetic.run(Truth(depth=3), 4, 1, modes=MODES, task="gsm8k")
     for record in records:
         if record["mode"].endswith("sd"):
             for one in record["config"]["runtimes"].values():
                 one["token_layer"]["tokens"] = 4
+    records += [{**record, "concurrency": 4} for record in records]
     more = write(tmp_path / "more", records)
     result = invoke(run, more, "--format", "csv", "--plots", tmp_path / "plots")
     assert result.exit_code == 0, result.output

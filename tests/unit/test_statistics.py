@@ -10,7 +10,10 @@ import pytest
 
 from lr_sglang.results import accounting, collection, expected, measures
 from lr_sglang.results import statistics as st
+from lr_sglang.results.record import _branch
 from lr_sglang.results.summary import wilson
+from lr_sglang.stages import waits
+from lr_sglang.tree import Branch
 from tests import synthetic
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
@@ -148,9 +151,9 @@ TRUTH = synthetic.Truth(alpha=0.6, c1=0.15, judge=0.03, accuracy=0.8, loss=0.04,
 def expected_speed():
     """What the made-up run gains in the long run, from many more answers."""
     sums = {mode: [0.0, 0.0] for mode in ("autoregressive", "lookahead")}
-    for record in synthetic.run(TRUTH, questions=1500, samples=1, seed=10**6):
-        sums[record["mode"]][0] += record["tokens"]["used"]
-        sums[record["mode"]][1] += record["seconds"]
+    for one in synthetic.run(TRUTH, questions=1500, samples=1, seed=10**6):
+        sums[one["mode"]][0] += one["tokens"]["used"]
+        sums[one["mode"]][1] += one["seconds"]
     (few, slow), (many, fast) = sums.values()
     return many / fast / (few / slow)
 
@@ -239,6 +242,16 @@ def test_queueing_and_prefill_are_told_apart_where_the_runtime_reports_them():
     parts = {p: round(s, 6) for p, s in accounting.parts(record).items() if s}
     assert parts == {"target": 1.0, "queue": 0.4, "prefill": 0.5, "controller": 0.2}
     assert accounting.total([record])["waits_known"]
+
+
+def test_what_a_runtime_says_of_its_waits_is_read_and_recorded():
+    meta = {"queue_time": 0.25, "forward_entry_time": 1000.5, "prefill_finished_time": 1000.75}
+    assert waits(meta) == (0.25, 0.25)
+    assert waits({}) == waits({"queue_time": None, "forward_entry_time": 5.0}) == (None, None)
+    assert waits({"queue_time": True, "forward_entry_time": 9.0, "prefill_finished_time": 8.0}) == (None, None)
+    known, unknown = Branch("target", 0, queued=0.25, prefill=0.0), Branch("target", 0)
+    assert {"queued": 0.25, "prefill": 0.0}.items() <= _branch(known).items()
+    assert not {"queued", "prefill"} & _branch(unknown).keys()
 
 
 def test_a_verifier_without_a_request_is_waited_for_too():

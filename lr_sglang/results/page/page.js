@@ -41,7 +41,7 @@ function summary() {
     el("table", { className: table.columns[1] === "mode" ? "two" : "" }, el("caption", {}, table.title),
       el("thead", {}, el("tr", {}, ...table.columns.map((name) => el("th", { scope: "col" }, name)))),
       el("tbody", {}, ...table.rows.map((row) => el("tr", {}, ...row.map((cell) => el("td", {}, cell)))))),
-    el("p", { className: "soft" }, table.note)));
+    el("p", { className: "soft" }, [index.warning, table.note].filter(Boolean).join(". "))));
   const many = cards.length > 6;
   $("summary").append(el("div", { className: many ? "cards many" : "cards", ...(many ? { tabIndex: 0, role: "region", ariaLabel: "figures by mode" } : {}) }, ...cards), el("details", {}, el("summary", {}, "All tables"), ...tables));
 }
