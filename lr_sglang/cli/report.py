@@ -56,7 +56,7 @@ def report(folders: tuple[str, ...], form: str, plots: Path | None, output: Path
     elif form == "text":
         from rich.console import Console
 
-        _show(made, Console(highlight=False))
+        show(made, Console(highlight=False))
     else:
         click.echo(_text(made, form), nl=False)
     if plots is not None:
@@ -76,11 +76,12 @@ def _text(made: Report, form: str) -> str:
     from rich.console import Console
 
     file = io.StringIO()
-    _show(made, Console(file=file, width=200, highlight=False))
+    show(made, Console(file=file, width=200, highlight=False))
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
-def _show(made: Report, console: Console) -> None:
+def show(made: Report, console: Console) -> None:
+    """Prints all tables."""
     from rich.text import Text
 
     from lr_sglang.cli.display import clean

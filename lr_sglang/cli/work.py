@@ -126,7 +126,7 @@ def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, di
             config={mode: order.plan.config(mode, **order.asked) for mode in modes},
             versions=order.versions | ({"runtimes": "simulated"} if simulated else {}),
         )
-        watch = _Watch(live, display)
+        watch = Watch(live, display)
         warm_up = [item for item in order.warm_up if item.mode in modes]
         if warm_up:
             with Runner(live.roles, settings) as runner:
@@ -153,7 +153,7 @@ def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, di
             watch.servers()
 
 
-class _Watch:
+class Watch:
     """Says once what has gone wrong with draft or judge, while the answers go on without them."""
 
     def __init__(self, live: sessions.Session, display: Display) -> None:

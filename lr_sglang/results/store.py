@@ -168,7 +168,7 @@ class Store:
         if self.records:
             self._compare(config)
         else:
-            _write_whole(self.folder / RUN, {"schema": SCHEMA, "config": config, **about})
+            write_whole(self.folder / RUN, {"schema": SCHEMA, "config": config, **about})
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.cut = os.fstat(self._file).st_size - whole
         if self.cut:
@@ -199,7 +199,7 @@ def flat(table: dict[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
             yield before + name, value
 
 
-def _write_whole(path: Path, table: dict[str, Any]) -> None:
+def write_whole(path: Path, table: dict[str, Any]) -> None:
     """All of the file or nothing, whatever happens meanwhile."""
     draft = path.with_suffix(".part")
     with draft.open("w", encoding="utf-8") as file:
