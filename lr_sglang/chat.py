@@ -8,6 +8,7 @@ a special token.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -63,7 +64,7 @@ class ModelTokenizer:
         added = self._inner.added_tokens_decoder.values()
         self._added = sorted((str(t) for t in added), key=len, reverse=True)
         self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
-        self._rendered = lru_cache(maxsize=512)(self._render)
+        self._rendered = lru_cache(maxsize=128)(self._render)
         self._decoded = lru_cache(maxsize=64)(self._decode)  # a step is decoded when it arrives, and again to be cut
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -136,8 +137,16 @@ def resolve(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _unused(*texts: str) -> str:
-    """A private-use character that stands in none of the texts."""
-    return next(c for c in map(chr, range(0xE000, 0xF8FF)) if not any(c in t for t in texts))
+    """A private-use character that stands in none of the texts.
+
+    Raises:
+        ConfigError: they use them all.
+    """
+    used = set().union(*texts)
+    for c in map(chr, itertools.chain(range(0xE000, 0xF8FF), range(0xF0000, 0xFFFFE))):
+        if c not in used:
+            return c
+    raise ConfigError("the text has every private-use character in it")
 
 
 def _broken(text: str, tokens: Iterable[str], mark: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sglang.lang.interpreter import ProgramState
 
+from lr_sglang import stages
 from lr_sglang.backend import Generation
 from lr_sglang.dsl import Inbox, Inquiry
 from lr_sglang.errors import Cancelled, LookaheadError
@@ -121,6 +122,7 @@ class Flight:
             branch.prompt_tokens, branch.cached_tokens = result.prompt_tokens, result.cached_tokens
             branch.generated_tokens, branch.entry = len(result.ids), result.entry
             branch.speculation = result.speculation
+            branch.queued, branch.prefill = stages.waits(result.meta)
 
     def give_up(self, branch: Branch | None, outcome: Outcome) -> None:
         """A branch that nobody needs any more is stopped, on the server too."""
