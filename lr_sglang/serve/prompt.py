@@ -9,6 +9,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 
 from lr_sglang.backend import RuntimeBackend
+from lr_sglang.chat import Tokenizer
 from lr_sglang.delivery import THINK
 from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.order import Order
@@ -16,6 +17,8 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.tokens import TokenText
 
 LONG = 2**13  # characters
+SLICE = 2**14  # characters that are tokenised at once
+SEAM = 16  # tokens that cutting a text may make, at most
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def prepare(order: Order, target: RuntimeBackend, service: Service) -> Prompt:
     said = [order.asked] if isinstance(order.asked, str) else [message["content"] for message in order.asked]
     try:
         if sum(map(len, said)) > LONG:  # a rendered prompt is kept for a while; one that is too long shall not be
-            _check(sum([len(known.encode(text)) for text in said]), most, param)
+            _check(_least(said, known, most), most, param, "at least ")
         text = (
             TokenText.of(order.asked, known.encode(order.asked), known.vocabulary)
             if isinstance(order.asked, str)
@@ -66,7 +69,19 @@ def _most(target: RuntimeBackend, service: Service) -> int:
     return room if service.max_prompt_tokens is None else min(room, service.max_prompt_tokens)
 
 
-def _check(tokens: int, most: int, param: str) -> None:
+def _least(texts: Sequence[str], known: Tokenizer, most: int) -> int:
+    """Tokens that texts have at least; once these are too many, the rest of megabytes is not looked at."""
+    tokens = 0
+    for text in texts:
+        for at in range(0, len(text), SLICE):
+            part = text[at : at + SLICE]
+            tokens += len(known.encode(part)) - (SEAM if len(part) == SLICE else 0)
+            if tokens > most:
+                return tokens
+    return tokens
+
+
+def _check(tokens: int, most: int, param: str, least: str = "") -> None:
     if tokens > most:
-        message = f"The prompt has {tokens} tokens; at most {most} are allowed"
+        message = f"The prompt has {least}{tokens} tokens; at most {most} are allowed"
         raise Refusal(400, message, param=param, code="context_length_exceeded")
