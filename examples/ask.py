@@ -1,6 +1,6 @@
 """Lookahead reasoning from Python: bring a deployment up, ask, and see how the answer came about.
 
-    python examples/ask.py "Ava has 4 boxes of 6 eggs and eats 5 eggs. How many are left?"
+    python examples/ask.py "Ava has 16 marbles. Sam has 3 times as many marbles as Ava. How many marbles does Sam have?"
     python examples/ask.py --deployment my.toml "..."
 """
 
