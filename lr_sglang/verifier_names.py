@@ -25,6 +25,7 @@ ASKS: dict[str, tuple[Role, ...]] = {
     "judge": ("judge",),
     "exact": (),
     "random": (),
+    "oracle": ("judge",),
     "embedding": (),
     "score": ("target",),
     "likelihood": ("target",),
@@ -102,8 +103,8 @@ def needs_judge(text: str) -> bool:
 def _check(kind: str, argument: str) -> None:
     if kind in ("judge", "exact") and argument:
         raise ConfigError(f"no verifier is called '{kind}:{argument}'", hint=f"--verifier {kind}")
-    if kind == "random":
-        number(kind, argument or "0.5", 0.0, 1.0, "random:0.6")
+    if kind in ("random", "oracle"):
+        number(kind, argument or "0.5", 0.0, 1.0, f"{kind}:0.6")
     elif kind == "score":
         number(kind, argument or "7", 0.0, 9.0, "score:7")
     elif kind == "embedding":
@@ -130,7 +131,7 @@ def number(kind: str, text: str, low: float, high: float, example: str) -> float
     except ValueError:
         value = math.nan
     if not low <= value <= high:
-        what = "acceptance rate" if kind == "random" else "threshold"
+        what = "acceptance rate" if kind in ("random", "oracle") else "threshold"
         span = f"{low:g} to {high:g}" if low > -math.inf else f"at most {high:g}"
         raise ConfigError(f"{kind}: {text!r} is no {what} ({span})", hint=f"for example {example}")
     return value

@@ -23,7 +23,7 @@ COMMANDS = {
     "grade": ("lr_sglang.cli.grade", "Grade the records of a run again."),
     "view": ("lr_sglang.cli.view", "Write an HTML page of runs."),
     "calibrate": ("lr_sglang.cli.calibrate", "Choose when a cheap verifier may decide alone, from records."),
-    "bench": ("lr_sglang.cli.bench", "Measure the controller over simulated runtimes."),
+    "bench": ("lr_sglang.cli.bench", "Measure modes and settings side by side."),
     "simulate": ("lr_sglang.cli.simulate", "Serve simulated runtimes, with no model."),
 }
 
@@ -64,7 +64,7 @@ def cli() -> None:
     \b
     Examples:
       lr-sglang demo
-      lr-sglang run "Ava has 4 boxes of 6 eggs and eats 5 eggs. How many are left?"
+      lr-sglang run "Ava has 16 marbles. Sam has 3 times as many marbles as Ava. How many marbles does Sam have?"
     """
 
 

@@ -1,101 +1,110 @@
-"""``lr-sglang bench``: measurements of this project itself."""
+"""``lr-sglang bench``: modes and settings side by side, and measurements of this project itself."""
 
 from __future__ import annotations
 
-import json as json_format
+from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
-from lr_sglang.cli.simulation import simulation, simulation_of
+from lr_sglang.bench import fair, paper
+from lr_sglang.cli import graded, options
+from lr_sglang.cli.bench_simulated import simulated
+from lr_sglang.modes import MODES
 
 
-@click.group()
-def bench() -> None:
-    """Measures how fast lookahead reasoning is, and what of the time is its own.
+class Numbers(click.ParamType):
+    """``1`` or ``1,8``."""
+
+    name = "N,N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isdecimal() and int(part) for part in parts):
+            self.fail(f"{value!r}: give numbers from 1, such as 1 or 1,8", param, ctx)
+        return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+class Modes(click.ParamType):
+    """``all``, or modes with commas between them."""
+
+    name = "MODE,MODE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if parts == ["all"]:
+            return tuple(MODES)
+        if wrong := [part for part in parts if part not in MODES]:
+            self.fail(f"{', '.join(map(repr, wrong))}: modes are {', '.join(MODES)}, or all", param, ctx)
+        return tuple(dict.fromkeys(parts))
+
+
+@click.group(invoke_without_command=True, subcommand_metavar="[simulated ...]")
+@click.option("--task", multiple=True, metavar="NAME", help="Again for more.  [default: pocket]")
+@click.option("--input", type=click.Path(path_type=Path), metavar="FILE", help="JSONL with 'question' and 'answer'.")
+@click.option(
+    "--modes",
+    type=Modes(),
+    help="all, or some of them; lossless is made beside autoregressive at temperature 0.  [default: all]",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many questions of each task.")
+@click.option("--range", metavar="A:B", help="Questions A to B-1, counted from 0.")
+@click.option("--samples", type=click.IntRange(min=1), help="Answers per question and mode.  [default: 1]")
+@click.option("--concurrency", type=Numbers(), help="Answers at a time, one number or several.  [default: 1]")
+@click.option(
+    "--sweep",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="depth=1..8, width=1,2, verifier=exact,judge, concurrency=1,2,4, sd-tokens=0..16, budget=4,8,16; again to "
+    "multiply.",
+)
+@click.option("--paper", type=click.Choice(list(paper.PRESETS)), help="The paper's setting: tasks, samples, lengths.")
+@click.option("--fair", type=click.Choice(fair.WAYS), help="Modes without lookahead get all its GPUs.")
+@click.option(
+    "--servers",
+    type=click.Choice(["auto", "together", "blocks"]),
+    default="auto",
+    show_default=True,
+    help="Where modes need different ones: up together, or in turns.",
+)
+@click.option("--dummy-weights", is_flag=True, help="Real servers and shapes, random weights, verdicts by --alpha.")
+@click.option("--alpha", metavar="SHARE,SHARE", help="With --dummy-weights: steps to accept.  [default: 0.63]")
+@click.option("--shapes", metavar="T,D,J", help="Of target, draft and judge.  [default: the 32B pair, on a CPU pocket]")
+@click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]")
+@click.option("--print", "only_print", is_flag=True, help="Print the plan, and start nothing.")
+@graded.options
+@options.method
+@options.token_layer
+@options.sampling
+@options.runtimes
+@click.option("--name", help="Of the benchmark, for its folder.  [default: bench]")
+@click.option("--resume", is_flag=True, help="Go on with what is in --output, or with the newest of that name.")
+@options.output
+@click.pass_context
+def bench(ctx: click.Context, **given: Any) -> None:
+    """Measures modes side by side on the same questions, and leaves a record of each answer.
+
+    With no other options the pocket models answer the pocket task in every mode. Modes that share servers take turns
+    question by question; caches are emptied between them. Tables and plots are made by report, a page by view.
 
     \b
     Examples:
+      lr-sglang bench --task pocket --modes all --samples 2 --limit 25
+      lr-sglang bench --sweep depth=1..8 --modes autoregressive,lookahead
+      lr-sglang bench --sweep sd-tokens=0..16 --modes sd,lookahead+sd --limit 10
+      lr-sglang bench --paper table1 --deployment qwen3-4gpu --print
+      lr-sglang bench --dummy-weights --alpha 0.4,0.63,0.8 --sweep depth=1..8
       lr-sglang bench simulated --alpha 0.63 --c1 0.1
     """
+    if ctx.invoked_subcommand is not None:
+        return
+    from lr_sglang.cli.bench_run import run
+
+    run(given)
 
 
-@bench.command()
-@simulation
-@click.option("--depth", type=int, default=6, show_default=True, help="Steps to look ahead.")
-@click.option(
-    "--schedule", type=click.Choice(["async", "sync"]), default="async", show_default=True, help="Overlap, or not."
-)
-@click.option(
-    "--verifier",
-    type=click.Choice(["judge", "exact"]),
-    help="exact goes with --same-words.  [default: judge, or exact with --same-words or --judge-seconds 0]",
-)
-@click.option("--questions", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at once.")
-@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="That share them.")
-@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
-def simulated(json: bool, **given: Any) -> None:
-    """Measures the controller over simulated runtimes, with no model.
-
-    The programs, SGLang's interpreter, the runner and the verifier are those of a real run; only what is behind the
-    backend waits instead of computing. The bound is the least time that the same schedule can need for the same draws:
-    efficiency is how much of it is left.
-
-    \b
-    Examples:
-      lr-sglang bench simulated --alpha .63 --c1 .1 --step-seconds .2 --judge-seconds .04 --depth 6 --steps 300
-      lr-sglang bench simulated --questions 64 --step-seconds 2 --steps 40
-      lr-sglang bench simulated --questions 256 --step-seconds 8 --steps 20 --processes 2 --json
-    """
-    from lr_sglang.config import Lookahead
-
-    if given["verifier"] is None:
-        given["verifier"] = "exact" if given["same_words"] or not given["judge_seconds"] else "judge"
-    given["same_words"] = given["same_words"] or given["verifier"] == "exact"
-    setting = simulation_of(given)
-    look = Lookahead(
-        given["schedule"],
-        given["depth"],
-        given["width"],
-        max_step_tokens=setting.model.longest,
-        verifier=given["verifier"],
-    )
-    from lr_sglang.simulated.measure import measure, report
-
-    figures = report(setting, look, measure(setting, look, given["questions"], given["processes"]))
-    if json:
-        click.echo(json_format.dumps(figures))
-    else:
-        _show(figures)
-
-
-def _show(figures: dict[str, Any]) -> None:
-    from lr_sglang.cli.display import Display
-
-    each, bound = figures["per_step"], figures["bound"]
-    rows = [
-        ("speed-up", f"{figures['speedup']:.3f}x"),
-        ("event-driven bound", f"{bound['event_driven']:.3f}x"),
-        ("formula, long answers", f"{bound['formula']:.3f}x"),
-        ("the paper's, no verdicts", f"{bound['paper']:.3f}x"),
-        ("efficiency", f"{figures['efficiency']:.3f}"),
-        ("  of the answers", f"{figures['efficiency_worst']:.3f} to {figures['efficiency_best']:.3f}"),
-        ("seconds", f"{figures['seconds']:.2f}"),
-        ("acceptance", f"{figures['alpha']:.2f}"),
-        ("target branches a step", f"{each['target_branches']:.2f}"),
-        ("draft branches a step", f"{each['draft_branches']:.2f}"),
-        ("judge calls a step", f"{each['judge_calls']:.2f}"),
-        ("CPU", f"{figures['cpu_seconds']:.2f} s, {100 * figures['cpu_share']:.1f} % of a core"),
-        ("calls", f"{figures['calls']}, {figures['calls_per_second']:.1f} a second"),
-        ("CPU per call", f"{figures['cpu_ms_per_call']:.2f} ms"),
-        ("simulated runtimes late", f"{figures['runtimes_late_ms']:.2f} ms a call (the machine's)"),
-        ("threads, most", f"{figures['threads']}"),
-        ("memory, most", f"{figures['megabytes']:.0f} MB, {figures['megabytes_grown']:.0f} in the second half"),
-    ]
-    table = Table("", str(figures["questions"]), box=None, title="simulated runtimes", title_justify="left")
-    table.columns[1].header = f"{figures['questions']} at once"
-    table.columns[1].justify = "right"
-    for row in rows:
-        table.add_row(*row)
-    Display().show(table)
+bench.add_command(simulated)

@@ -87,7 +87,7 @@ def show(made: Report, console: Console) -> None:
     from lr_sglang.cli.display import clean
 
     for table in made.tables:
-        console.print(_shown(table, made.warning), width=max(console.width, _narrowest(table)), crop=False)
+        console.print(grid(table, made.warning), width=max(console.width, _narrowest(table)), crop=False)
         console.print()
     for note in made.collection.notes:
         console.print(Text(clean(note), style="yellow"), soft_wrap=True)
@@ -100,7 +100,7 @@ def _narrowest(table: Table) -> int:
     return sum(words[1:]) + max(map(len, columns[0])) + 2 * len(columns)
 
 
-def _shown(table: Table, warning: str) -> RenderableType:
+def grid(table: Table, warning: str) -> RenderableType:
     """A table for a terminal: tasks are headings in it, so that it is narrow, and the warning is part of it."""
     from rich import box
     from rich.console import Group

@@ -58,7 +58,7 @@ def run(question: str | None, **given: Any) -> None:
 
     \b
     Examples:
-      lr-sglang run "Ava has 4 boxes of 6 eggs and eats 5 eggs. How many are left?"
+      lr-sglang run "Ava has 16 marbles. Sam has 3 times as many marbles as Ava. How many marbles does Sam have?"
       lr-sglang run --task pocket --limit 20 --samples 2
       lr-sglang run --task pocket --mode autoregressive --mode lookahead+sd --token-layer ngram
       lr-sglang run --input questions.jsonl --deployment qwen3.toml --concurrency 8
@@ -81,7 +81,7 @@ def run(question: str | None, **given: Any) -> None:
         display.warn(f"{', '.join(shapes)}: weights are random; the text means nothing, only speeds can be measured")
     suffix = _suffix(given)
     name = re.sub(r"[^\w.-]+", "-", given["name"] or (Path(source).stem if source else "question"))
-    folder = _folder(name, given["output"], given["resume"])
+    folder = chosen_folder(name, given["output"], given["resume"])
     asked = {"questions": source or questions[0].question, "prompt_suffix": suffix}
     with ExitStack() as stack:
         grader = stack.enter_context(_grader(given, questions)) if source else None
@@ -135,7 +135,8 @@ def _suffix(given: dict[str, Any]) -> str:
     return suffix_for(given["task"] or (str(given["input"]) if given["input"] else None))
 
 
-def _folder(name: str, output: Path | None, resume: bool) -> Path:
+def chosen_folder(name: str, output: Path | None, resume: bool) -> Path:
+    """Where records go."""
     from lr_sglang.results.store import new_folder, newest_folder
 
     if output is not None:

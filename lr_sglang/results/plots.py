@@ -80,9 +80,18 @@ def draw(report: Report, folder: Path) -> list[Path]:
         for name, maker in makers.items():
             figure = maker(report)
             if figure is not None:
-                _mark(figure, report.warning)
-                made += [_save(figure, folder / f"{name}.{suffix}") for suffix in SUFFIXES]
+                made += save(figure, folder, name, report.warning)
     return made
+
+
+def save(figure: Figure, folder: Path, name: str, warning: str) -> list[Path]:
+    """Writes a figure with what must be said of it; returns the files.
+
+    Raises:
+        RecordError: the folder cannot be written.
+    """
+    _mark(figure, warning)
+    return [_save(figure, folder / f"{name}.{suffix}") for suffix in SUFFIXES]
 
 
 def _mark(figure: Figure, warning: str) -> None:

@@ -18,13 +18,27 @@ from lr_sglang.verifiers.embedding import Embedding
 from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.likelihood import Likelihood
+from lr_sglang.verifiers.oracle import Oracle
 from lr_sglang.verifiers.random import Random
 from lr_sglang.verifiers.score import Score
 from lr_sglang.verifiers.setup import Setup
 
-__all__ = ["NAMES", "Cascade", "Embedding", "Exact", "Judge", "Likelihood", "Random", "Score", "Setup", "fast", "make"]
+__all__ = [
+    "NAMES",
+    "Cascade",
+    "Embedding",
+    "Exact",
+    "Judge",
+    "Likelihood",
+    "Oracle",
+    "Random",
+    "Score",
+    "Setup",
+    "fast",
+    "make",
+]
 
-_MADE: Mapping[str, Any] = {one.name: one.make for one in (Judge, Exact, Random, Embedding, Score, Likelihood)}
+_MADE: Mapping[str, Any] = {one.name: one.make for one in (Judge, Exact, Random, Oracle, Embedding, Score, Likelihood)}
 
 
 def make(name: str, roles: Mapping[str, RuntimeBackend], judge_prompt: str = "paper") -> Verifier:

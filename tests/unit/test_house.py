@@ -29,6 +29,7 @@ LAYERS = (
     {"runner"},
     {"simulated"},
     {"serve"},
+    {"bench"},
     {"cli"},
 )
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}

@@ -1,0 +1,102 @@
+"""What parallel work buys: speed-up against tokens of the target that were spent for each one delivered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lr_sglang.results.cells import NONE, times
+from lr_sglang.results.expected import Expected
+from lr_sglang.results.measures import Measures
+from lr_sglang.results.report import Report
+from lr_sglang.results.statistics import Estimate
+from lr_sglang.results.tables import Table
+
+
+@dataclass(frozen=True)
+class Spent:
+    """One way to look ahead, and its price.
+
+    Attributes:
+        share: of the steps that the oracle accepts; None for another verifier.
+        budget: M, tokens of the target in work at once: steps x tokens of a verification.
+        spent: tokens that the target wrote or verified, for each in an answer.
+    """
+
+    name: str
+    share: float | None
+    depth: int
+    concurrency: int
+    budget: int
+    spent: float
+    speedup: Estimate
+    expected: Expected | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        expected = self.expected.to_dict() if self.expected else None
+        return {**vars(self), "speedup": self.speedup.to_dict(), "expected": expected}
+
+
+def spent(report: Report) -> list[Spent]:
+    """Of every group that looks ahead and has something to be compared with."""
+    found = []
+    for m, expected in zip(report.measures, report.expected, strict=True):
+        look = m.group.records[0]["config"].get("lookahead")
+        if look and m.speed is not None:
+            found.append(_of(m, look, expected, m.speed.tokens))
+    return found
+
+
+def _of(m: Measures, look: dict[str, Any], expected: Expected | None, speedup: Estimate) -> Spent:
+    ended = m.group.ended
+    counts = [record["tokens"]["target"] for record in ended]
+    written = sum(count["generated"] + count["sd"]["drafted"] - count["sd"]["accepted"] for count in counts)
+    used = sum(record["tokens"]["used"] for record in ended)
+    tokens = (m.group.value("sd tokens") or 0) if m.group.mode.endswith("+sd") else 0
+    branches = look["depth"] + (look["schedule"] == "sync")
+    kind, _, share = str(look["verifier"]).partition(":")
+    return Spent(
+        m.group.name,
+        float(share or 0.5) if kind in ("oracle", "random") else None,
+        look["depth"],
+        m.group.concurrency,
+        branches * (int(tokens) + 1),
+        written / used if used else 0.0,
+        speedup,
+        expected,
+    )
+
+
+def table(report: Report) -> Table | None:
+    """Speed-up and price, by budget."""
+    rows = [
+        [
+            one.name,
+            NONE if one.share is None else f"{one.share:g}",
+            str(one.depth),
+            str(one.concurrency),
+            str(one.budget),
+            f"{one.spent:.2f}",
+            times(one.speedup),
+            f"{one.expected.paper:.2f}x" if one.expected else NONE,
+            f"{one.expected.slowdown:.2f}x" if one.expected and one.expected.slowdown else NONE,
+        ]
+        for one in sorted(spent(report), key=lambda one: (one.share or 0, one.concurrency, one.budget))
+    ]
+    names = [
+        "mode",
+        "alpha",
+        "depth",
+        "at once",
+        "M",
+        "spent",
+        "speed-up, tokens/s",
+        "paper",
+        "+ verdicts, ends, slow-down",
+    ]
+    note = (
+        "M: tokens of the target in work at once (steps x tokens of a verification); spent: tokens that the target"
+        " wrote or verified for each token of an answer; the last two are what the formulas expect"
+    )
+    return Table("Parallel budget", names, rows, note) if rows else None

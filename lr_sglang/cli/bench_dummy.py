@@ -1,0 +1,80 @@
+"""``lr-sglang bench --dummy-weights``: real servers and shapes, and words that mean nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lr_sglang.config import ROLES
+from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.runtimes import gpus, placement, platforms, shapes
+
+if TYPE_CHECKING:
+    from lr_sglang.cli.configuration import Plan
+    from lr_sglang.cli.display import Display
+    from lr_sglang.results.report import Report
+    from lr_sglang.tasks import Question
+
+LARGE = ("qwen3-32b", "qwen3-1.7b", "qwen2.5-7b")  # the paper's pair and judge; together on one GPU of 141 GB
+SMALL = ("pocket-target", "pocket-draft", "pocket-judge")
+ALPHA = "0.63"
+# Steps have one length: a model of random weights hardly ever ends one by itself.
+DEFAULTS = {"max_step_tokens": 32, "max_tokens": 512, "temperature": 0.6, "limit": 4, "half_sentence_guard": False}
+
+
+def filled(given: dict[str, Any]) -> dict[str, Any]:
+    """The options with those of such a benchmark in them.
+
+    Raises:
+        ConfigError: options that say otherwise.
+    """
+    if wrong := [name for name in ("deployment", "attach", "target", "draft", "judge", "verifier") if given[name]]:
+        raise ConfigError(f"--{wrong[0]} and --dummy-weights say different things", hint="--shapes TARGET,DRAFT,JUDGE")
+    default = LARGE if gpus.visible() else SMALL
+    names = [name.strip().removeprefix(shapes.PREFIX) for name in (given["shapes"] or ",".join(default)).split(",")]
+    if len(names) != len(ROLES) or set(names) - set(shapes.shapes()):
+        raise ConfigError(f"--shapes {given['shapes']}: give three of {', '.join(shapes.shapes())}")
+    made = {**given, **{name: value for name, value in DEFAULTS.items() if given[name] is None}}
+    made |= {role: shapes.PREFIX + name for role, name in zip(ROLES, names, strict=True)}
+    made["verifier"] = "oracle"
+    made["modes"] = given["modes"] or ("autoregressive", "lookahead")
+    if "lossless" in made["modes"]:
+        raise ConfigError("--dummy-weights: two models of random weights never write the same, which lossless asks for")
+    if given["alpha"] or not any(text.startswith(("alpha=", "verifier=")) for text in given["sweep"]):
+        made["sweep"] = (*given["sweep"], f"alpha={given['alpha'] or ALPHA}")
+    return made
+
+
+def prepared(plan: Plan) -> Plan:
+    """With a place on this machine's GPUs for every role.
+
+    Raises:
+        ConfigError: they do not fit.
+    """
+    deployment = plan.deployment
+    on_gpu = {role: platforms.device(one, role) == "cuda" for role, one in deployment.runtimes.items()}
+    machine = gpus.visible() if any(on_gpu.values()) else []
+    if machine:
+        deployment = placement.placed(deployment, [gpu.free for gpu in machine], on_gpu)
+    return dataclasses.replace(plan, deployment=deployment)
+
+
+def ungraded(questions: dict[str, list[Question]]) -> dict[str, list[Question]]:
+    """Questions without an answer: whether words that mean nothing are right is no figure."""
+    return {task: [dataclasses.replace(q, gold=None) for q in of] for task, of in questions.items()}
+
+
+def show(made: Report, folder: Path, display: Display) -> None:
+    """What the parallel budget buys, and at which price; pictures of it where matplotlib is installed."""
+    from lr_sglang.bench import budget, charts
+    from lr_sglang.cli.report import grid
+
+    table = budget.table(made)
+    if table is not None and not display.as_json:
+        display.out.print(grid(table, made.warning))
+    try:
+        for path in charts.draw(made, folder / "plots"):
+            display.note(str(path))
+    except SetupError as error:
+        display.warn(f"{error.message}; {error.hint}")

@@ -1,0 +1,242 @@
+"""What ``lr-sglang bench`` does: settles what is compared, has it made, and shows the tables."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lr_sglang.bench import paper, room, sweeps
+from lr_sglang.bench.schedule import Part, Stretch, in_blocks, together
+from lr_sglang.cli import bench_variants, graded
+from lr_sglang.cli.bench_variants import Setting, Variant
+from lr_sglang.cli.display import Display
+from lr_sglang.cli.run import chosen_folder
+from lr_sglang.cli.settings import settle
+from lr_sglang.config import ROLES, Deployment
+from lr_sglang.errors import ConfigError, LookaheadError, RecordError
+from lr_sglang.runtimes import platforms
+
+if TYPE_CHECKING:
+    from lr_sglang.cli.bench_work import Bench
+    from lr_sglang.tasks import Question
+
+
+def run(given: dict[str, Any]) -> None:
+    """Carries out the command.
+
+    Raises:
+        LookaheadError: something that cannot be, or nothing could be answered.
+    """
+    display = Display(as_json=given["json"], quiet=given["quiet"])
+    given = _filled(given)
+    plan, oracle = settle(given), "random"
+    if given["dummy_weights"]:
+        from lr_sglang.cli import bench_dummy
+
+        plan, oracle = bench_dummy.prepared(plan), "oracle"
+    questions = _questions(given)
+    setting = Setting(
+        plan,
+        given["mode"],
+        tuple(sweeps.points(given["sweep"])),
+        given["concurrency"],
+        {task: _suffix(task, given) for task in questions},
+        oracle,
+        given["fair"] or "",
+    )
+    found = bench_variants.variants(setting)
+    folder = chosen_folder(re.sub(r"[^\w.-]+", "-", given["name"] or "bench"), given["output"], given["resume"])
+    made = _bench(given, found, questions, folder)
+    if shapes := plan.shapes(given["mode"]):
+        display.warn(f"{', '.join(shapes)}: weights are random; the text means nothing, only speeds can be measured")
+    if given["only_print"]:
+        from lr_sglang.cli import bench_show
+
+        bench_show.plan(made, questions, display)
+        return
+    _make(made, given, questions, display)
+
+
+def _filled(given: dict[str, Any]) -> dict[str, Any]:
+    """The options with presets in them; what the user gave goes before those."""
+    preset = paper.PRESETS[given["paper"]] if given["paper"] else None
+    filled = dict(given)
+    if preset is not None:
+        if not any(given[name] for name in ("deployment", "attach", "target", "dummy_weights")):
+            raise ConfigError(
+                "--paper needs models of the paper's size",
+                hint=f"--deployment {' or '.join(preset.deployments)} are its pairs; --print shows the plan",
+            )
+        filled |= {name: value for name, value in preset.options.items() if given[name] is None}
+        filled["task"] = given["task"] or (() if given["input"] else preset.tasks)
+        filled["modes"] = given["modes"] or preset.modes
+    if given["dummy_weights"]:
+        from lr_sglang.cli import bench_dummy
+
+        filled = bench_dummy.filled(filled)
+    elif given["alpha"] or given["shapes"]:
+        raise ConfigError("--alpha and --shapes go with --dummy-weights", hint="--verifier random:0.6 accepts a share")
+    from lr_sglang.modes import MODES
+
+    filled["task"] = tuple(dict.fromkeys(filled["task"])) or (() if filled["input"] else ("pocket",))
+    filled["mode"] = filled["modes"] or tuple(MODES)
+    filled["concurrency"] = filled["concurrency"] or (1,)
+    if given["concurrency"] and any(text.startswith("concurrency=") for text in filled["sweep"]):
+        raise ConfigError("--concurrency and --sweep concurrency say the same", hint="leave one of them out")
+    if preset is not None and given["max_tokens"] is None:
+        target = settle(filled).models["target"]
+        filled["max_tokens"] = preset.max_tokens(target)
+    return filled
+
+
+def _questions(given: dict[str, Any]) -> dict[str, list[Question]]:
+    """By task. A task that cannot be had ends the command before anything is started."""
+    from lr_sglang import tasks
+
+    span = tasks.parse_range(given["range"]) if given["range"] else None
+    found: dict[str, list[Question]] = {}
+    for task in given["task"]:
+        tasks.get(task)
+        found[task] = tasks.load(task, given["limit"], span)
+    if given["input"] is not None:
+        found[given["input"].name] = tasks.load(given["input"], given["limit"], span)
+    if given["dummy_weights"]:
+        from lr_sglang.cli import bench_dummy
+
+        return bench_dummy.ungraded(found)
+    return found
+
+
+def _suffix(task: str, given: dict[str, Any]) -> str:
+    from lr_sglang.tasks.prompts import SUFFIX, suffix_for
+
+    if given["prompt_suffix"] is not None:
+        return str(given["prompt_suffix"])
+    return suffix_for(task) if task in given["task"] else SUFFIX
+
+
+def samples_of(task: str, given: dict[str, Any]) -> int:
+    """Answers per question."""
+    if given["samples"]:
+        return int(given["samples"])
+    preset = paper.PRESETS[given["paper"]] if given["paper"] else None
+    return preset.fewer.get(task, preset.samples) if preset else 1
+
+
+def _bench(given: dict[str, Any], found: list[Variant], questions: dict[str, list[Question]], folder: Path) -> Bench:
+    """The variants with their servers, in their order."""
+    from lr_sglang.cli.bench_work import Bench
+
+    sets = bench_variants.server_sets(found)
+    needed = [bench_variants.needed(of) for of in sets]
+    if (folder / "records.jsonl").exists():
+        raise RecordError(f"{folder} has the records of a run", hint="give another --output")
+    parts = []
+    for task, asked in questions.items():
+        items = tuple((question, sample) for question in asked for sample in range(samples_of(task, given)))
+        parts.append(Part(tuple(tuple((v, v.concurrency) for v in of if v.task == task) for of in sets), items))
+    how, why = _servers(given["servers"], needed)
+    if how == "together":
+        needed = bench_variants.levelled(needed)
+    stretches = (together if how == "together" else in_blocks)(parts, given["seed"] or 0)
+    order = {
+        "servers": how,
+        "why": why,
+        "seed": given["seed"] or 0,
+        "sets": [[variant.name for variant in of] for of in sets],
+        "stretches": [_summary(stretch) for stretch in stretches],
+        "caches": "emptied whenever another variant's turn comes",
+    }
+    about = {
+        "schema": 1,
+        "command": {
+            name: _plain(value)
+            for name, value in given.items()
+            if value not in (None, (), False) and name not in ROLES  # whose URLs may hold a password
+        },
+        "variants": {f"{v.folder}/{v.mode}": {"concurrency": v.concurrency, "config": v.config} for v in found},
+        "order": order,
+    }
+    number = max(samples_of(task, given) for task in questions)
+    return Bench(
+        folder,
+        found,
+        list(zip(sets, needed, strict=True)),
+        stretches,
+        about,
+        launch_timeout=given["launch_timeout"],
+        samples=number,
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _summary(stretch: Stretch[Variant, Any]) -> dict[str, Any]:
+    """One stretch, for people who want to know what was made when; the order itself comes of the seed."""
+    first = [f"{turn.items[0][0].id}/{turn.items[0][1]} {turn.variant.name}" for turn in stretch.turns[:24]]
+    return {
+        "servers": [number + 1 for number in stretch.servers],
+        "turns": len(stretch.turns),
+        "samples": sum(len(turn.items) for turn in stretch.turns),
+        "first": first,
+    }
+
+
+def _servers(asked: str, needed: list[Deployment]) -> tuple[str, str]:
+    """Whether the sets of servers are up together or in turns, and why."""
+    if len(needed) == 1:
+        return "together", "all variants share their servers"
+    if asked != "auto":
+        return asked, "as --servers says"
+    ours = {}
+    for deployment in needed:
+        for role, runtime in deployment.runtimes.items():
+            if not runtime.url:
+                ours[bench_variants.alike(role, runtime)] = runtime
+    if any(platforms.device(runtime) == "cuda" for runtime in ours.values()):
+        return (
+            "blocks",
+            "a server on a GPU takes its share of what is free, and two would have less cache each",
+        )
+    wanted, there = room.on_cpu(ours.values()), room.free()
+    fits = wanted <= room.MOST * there
+    how = "together" if fits else "blocks"
+    return how, f"{len(ours)} servers take about {wanted:.1f} GiB; {there:.1f} GiB are free"
+
+
+def _make(made: Bench, given: dict[str, Any], questions: dict[str, list[Question]], display: Display) -> None:
+    from lr_sglang import tasks
+    from lr_sglang.cli import bench_show
+    from lr_sglang.cli.bench_work import Making
+
+    with ExitStack() as stack:
+        graders = {}
+        for task, asked in questions.items():
+            of = tasks.get(task) if task in given["task"] else None
+            graders[task] = stack.enter_context(graded.grader(of, asked, given))
+            if lacking := graded.lacks(graders[task]):
+                display.warn(f"{task}: {lacking}; lr-sglang grade does it later")
+        made.graders = {} if given["dummy_weights"] else graders
+        stores = made.open(stack, resume=given["resume"])
+        asked_of = {v.folder: {q.id: q.question for q in questions[v.task]} for v in made.variants}
+        for folder, store in stores.items():
+            for record in store.records.values():
+                if asked_of[folder].get(record["question_id"], record["question"]) != record["question"]:
+                    raise RecordError(f"{store.folder}: question {record['question_id']} was another one then")
+        making = Making(made, stores, display)
+        making.run()
+        records = [record for store in stores.values() for record in store.records.values()]
+        if records and all(record["error"] for record in records):
+            error = records[-1]["error"]
+            raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
+    report = bench_show.result(made, display)
+    if given["dummy_weights"]:
+        from lr_sglang.cli import bench_dummy
+
+        bench_dummy.show(report, made.folder, display)

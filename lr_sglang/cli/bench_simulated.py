@@ -1,0 +1,91 @@
+"""``lr-sglang bench simulated``: the controller over simulated runtimes."""
+
+from __future__ import annotations
+
+import json as json_format
+from typing import Any
+
+import click
+from rich.table import Table
+
+from lr_sglang.cli.simulation import simulation, simulation_of
+
+
+@click.command()
+@simulation
+@click.option("--depth", type=int, default=6, show_default=True, help="Steps to look ahead.")
+@click.option(
+    "--schedule", type=click.Choice(["async", "sync"]), default="async", show_default=True, help="Overlap, or not."
+)
+@click.option(
+    "--verifier",
+    type=click.Choice(["judge", "exact"]),
+    help="exact goes with --same-words.  [default: judge, or exact with --same-words or --judge-seconds 0]",
+)
+@click.option("--questions", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at once.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="That share them.")
+@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
+def simulated(json: bool, **given: Any) -> None:
+    """Measures the controller over simulated runtimes, with no model.
+
+    The programs, SGLang's interpreter, the runner and the verifier are those of a real run; only what is behind the
+    backend waits instead of computing. The bound is the least time that the same schedule can need for the same draws:
+    efficiency is how much of it is left.
+
+    \b
+    Examples:
+      lr-sglang bench simulated --alpha .63 --c1 .1 --step-seconds .2 --judge-seconds .04 --depth 6 --steps 300
+      lr-sglang bench simulated --questions 64 --step-seconds 2 --steps 40
+      lr-sglang bench simulated --questions 256 --step-seconds 8 --steps 20 --processes 2 --json
+    """
+    from lr_sglang.config import Lookahead
+
+    if given["verifier"] is None:
+        given["verifier"] = "exact" if given["same_words"] or not given["judge_seconds"] else "judge"
+    given["same_words"] = given["same_words"] or given["verifier"] == "exact"
+    setting = simulation_of(given)
+    look = Lookahead(
+        given["schedule"],
+        given["depth"],
+        given["width"],
+        max_step_tokens=setting.model.longest,
+        verifier=given["verifier"],
+    )
+    from lr_sglang.simulated.measure import measure, report
+
+    figures = report(setting, look, measure(setting, look, given["questions"], given["processes"]))
+    if json:
+        click.echo(json_format.dumps(figures))
+    else:
+        _show(figures)
+
+
+def _show(figures: dict[str, Any]) -> None:
+    from lr_sglang.cli.display import Display
+
+    each, bound = figures["per_step"], figures["bound"]
+    rows = [
+        ("speed-up", f"{figures['speedup']:.3f}x"),
+        ("event-driven bound", f"{bound['event_driven']:.3f}x"),
+        ("formula, long answers", f"{bound['formula']:.3f}x"),
+        ("the paper's, no verdicts", f"{bound['paper']:.3f}x"),
+        ("efficiency", f"{figures['efficiency']:.3f}"),
+        ("  of the answers", f"{figures['efficiency_worst']:.3f} to {figures['efficiency_best']:.3f}"),
+        ("seconds", f"{figures['seconds']:.2f}"),
+        ("acceptance", f"{figures['alpha']:.2f}"),
+        ("target branches a step", f"{each['target_branches']:.2f}"),
+        ("draft branches a step", f"{each['draft_branches']:.2f}"),
+        ("judge calls a step", f"{each['judge_calls']:.2f}"),
+        ("CPU", f"{figures['cpu_seconds']:.2f} s, {100 * figures['cpu_share']:.1f} % of a core"),
+        ("calls", f"{figures['calls']}, {figures['calls_per_second']:.1f} a second"),
+        ("CPU per call", f"{figures['cpu_ms_per_call']:.2f} ms"),
+        ("simulated runtimes late", f"{figures['runtimes_late_ms']:.2f} ms a call (the machine's)"),
+        ("threads, most", f"{figures['threads']}"),
+        ("memory, most", f"{figures['megabytes']:.0f} MB, {figures['megabytes_grown']:.0f} in the second half"),
+    ]
+    table = Table("", str(figures["questions"]), box=None, title="simulated runtimes", title_justify="left")
+    table.columns[1].header = f"{figures['questions']} at once"
+    table.columns[1].justify = "right"
+    for row in rows:
+        table.add_row(*row)
+    Display().show(table)

@@ -1,0 +1,47 @@
+"""Decides as ``random`` does, after asking the judge all the same: the acceptance is given, the time is the judge's."""
+
+from __future__ import annotations
+
+from lr_sglang import verifier_names
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.dsl import Inquiry
+from lr_sglang.errors import ConfigError
+from lr_sglang.programs.judge import PROMPTS, JudgePrompt, judge
+from lr_sglang.tree import Verdict
+from lr_sglang.verifiers.asking import Asking
+from lr_sglang.verifiers.random import Random
+from lr_sglang.verifiers.setup import Setup
+
+
+class Oracle:
+    """For models of random weights: what the judge says of their words means nothing, how long it takes does.
+
+    Token ids of such models are mostly no text. The judge is shown as many words as there are tokens instead.
+    """
+
+    name = "oracle"
+
+    def __init__(self, backend: RuntimeBackend, prompt: JudgePrompt, alpha: float) -> None:
+        self.backend, self.prompt, self.random = backend, prompt, Random(alpha)
+        self._asking = Asking(self.name)
+
+    @classmethod
+    def make(cls, setup: Setup) -> Oracle:
+        """With the ``0.6`` of ``oracle:0.6``."""
+        if setup.judge_prompt not in PROMPTS:
+            raise ConfigError(f"no judge prompt is called {setup.judge_prompt!r}", hint=f"one of {', '.join(PROMPTS)}")
+        alpha = verifier_names.number(cls.name, setup.argument or "0.5", 0.0, 1.0, "oracle:0.6")
+        return cls(setup.backend("judge"), PROMPTS[setup.judge_prompt], alpha)
+
+    def verify(self, inquiry: Inquiry) -> Verdict | None:
+        target, draft = (_words(ids) for ids in (inquiry.pair.target.ids, inquiry.pair.draft.ids))
+        drawn = self.random.verify(inquiry)
+        return self._asking.ask(
+            inquiry,
+            lambda call: judge.run(target, draft, self.prompt, call, backend=self.backend),
+            lambda generation: Verdict(drawn.accepted, self.name),
+        )
+
+
+def _words(ids: tuple[int, ...]) -> str:
+    return " ".join(chr(ord("a") + token % 26) for token in ids)
