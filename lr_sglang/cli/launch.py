@@ -34,16 +34,7 @@ from lr_sglang.modes import MODES
     help="Answers at a time to have room for.",
 )
 @click.option("--name", help="To attach by.  [default: the deployment's]")
-@click.option(
-    "--restarts",
-    type=click.IntRange(min=0),
-    default=8,
-    show_default=True,
-    help="Times in a row that a server is started again before it is given up.",
-)
-@click.option(
-    "--logs", type=options.FOLDER, metavar="DIR", help="Of the servers.  [default: in the user's state folder]"
-)
+@options.keeping
 @options.roles
 @options.token_layer
 @options.method

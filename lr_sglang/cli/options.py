@@ -124,6 +124,13 @@ method = together(
     click.option("--reference-defaults", is_flag=True, help="The reference code's depth (4) and SD tokens (6)."),
 )
 
+program = click.option(
+    "--program",
+    metavar="NAME",
+    help="Answer by a SGLang program: NAME[:KEY=VALUE,...] or FILE.py:FUNCTION (docs/programs.md).  "
+    "[default: the mode's own]",
+)
+
 token_layer = together(
     per_role(
         "--token-layer",
@@ -153,4 +160,15 @@ output = together(
     click.option("--output", type=FOLDER, metavar="DIR", help="Where records go.  [default: runs/NAME_DATE_TIME]"),
     click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there."),
     click.option("--quiet", is_flag=True, help="Only results: no progress, no notes."),
+)
+
+keeping = together(
+    click.option(
+        "--restarts",
+        type=click.IntRange(min=0),
+        default=8,
+        show_default=True,
+        help="Times in a row that a server is started again before it is given up.",
+    ),
+    click.option("--logs", type=FOLDER, metavar="DIR", help="Of the servers.  [default: in the user's state folder]"),
 )

@@ -86,16 +86,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     default=None,
     help="Whether /metrics needs no key.  [default: open on a loopback address only]",
 )
-@click.option(
-    "--restarts",
-    type=click.IntRange(min=0),
-    default=8,
-    show_default=True,
-    help="Times in a row that a server is started again before it is given up.",
-)
-@click.option(
-    "--logs", type=options.FOLDER, metavar="DIR", help="Of the servers.  [default: in the user's state folder]"
-)
+@options.keeping
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -103,6 +94,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="Of the endpoint's log: JSON lines on standard error.",
 )
+@options.program
 @options.method
 @options.token_layer
 @options.sampling
