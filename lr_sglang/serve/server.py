@@ -15,6 +15,9 @@ from lr_sglang.serve.settings import Service
 
 # For what is still to be sent when every answer has ended.
 LAST_SECONDS = 3
+# A connection nobody uses is closed by the client first (OpenAI's does so after 5 s, and comes again after Retry-After):
+# closing it just when the next request is on its way would lose that request.
+IDLE_SECONDS = 75
 
 
 class Server(uvicorn.Server):
@@ -35,6 +38,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 ws="none",
+                timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=LAST_SECONDS,
                 h11_max_incomplete_event_size=2**16,
             )
