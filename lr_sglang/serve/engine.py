@@ -49,6 +49,7 @@ class _Answer:
     order: Order
     began: float
     costs: Costs | None = None
+    program: asyncio.Future[None] | None = None
     stopping: bool = False
     done: bool = False
 
@@ -153,6 +154,11 @@ class Engine:
             answer.ready.put_nowait(stopping())
             self._stop(answer)
 
+    async def ended(self, seconds: float) -> bool:
+        """Waits, for so long at most, until no answer is being made; says whether that is so."""
+        programs = [answer.program for answer in self._running if answer.program is not None]
+        return not programs or not (await asyncio.wait(programs, timeout=seconds))[1]
+
     def shutdown(self) -> None:
         """Lets the threads go; after ``stop``."""
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -172,6 +178,7 @@ class Engine:
             answer.job.on_event = put
         future = loop.run_in_executor(self._threads, self._make, prompt, answer)
         self._running.add(answer)
+        answer.program = future
         future.add_done_callback(lambda done: self._ended(answer, done))
         return answer
 

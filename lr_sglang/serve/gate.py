@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError, RuntimeDown, RuntimeRefused, RuntimeTimeout
@@ -48,7 +47,7 @@ class Gate:
             self._calls[call] = time.monotonic()
         try:
             reply = self.inner.generate(payload, call, timeout)
-            self._note(_sound(reply))
+            self._note(_sound(reply, call.cancelled))
         except (RuntimeDown, RuntimeTimeout) as error:
             self._note(False)
             self.alarm.set()
@@ -145,6 +144,12 @@ class Gate:
         return RuntimeAway(self.shut or "it did not answer in time", role=self.role)
 
 
-def _sound(reply: Any) -> bool:
-    """Whether it is a generation at all."""
-    return isinstance(reply, Mapping) and "meta_info" in reply
+def _sound(reply: Any, aborted: bool = False) -> bool:
+    """Whether it is a generation at all, to its end or until we ended it."""
+    try:
+        finish, ids = reply["meta_info"]["finish_reason"], list(reply["output_ids"])
+        kind, matched = finish["type"], finish.get("matched")
+    except (KeyError, TypeError, AttributeError):
+        return False
+    cut = kind == "stop" and isinstance(matched, int) and ids[-1:] != [matched]  # the end of sequence is not there
+    return all(isinstance(one, int) and one >= 0 for one in ids) and not cut and (kind != "abort" or aborted)

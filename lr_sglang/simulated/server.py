@@ -18,6 +18,7 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.hosted import NEVER, Hosted
 from lr_sglang.simulated.replies import MARK, body, reply
+from lr_sglang.simulated.rubbish import rubbish
 from lr_sglang.simulated.words import tokenizer_path
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -34,6 +35,7 @@ class Server:
     def __init__(self, runtime: Hosted, die: Callable[[], None]) -> None:
         self.runtime, self._die = runtime, die
         self.name = f"simulated-{runtime.role}"
+        self._rubbish = rubbish()
 
     def app(self) -> Starlette:
         """The application."""
@@ -88,11 +90,12 @@ class Server:
         share = await _unless_gone(request, runtime.serve(work + late, rid, int(asked.get("priority") or 0)))
         if kind in ("fail", "busy"):
             return _refusal(500 if kind == "fail" else 503, "a fault was ordered")
-        if kind == "garbage":
-            return JSONResponse({"text": "garbage"})
-        runtime.cache.add(prompt + made.ids[:-1])
         share, sure = 1.0 if share is None else share, bool(asked.get("return_logprob"))
-        return JSONResponse(body(runtime.writer, made, share, cached, rid, sure))
+        answer = body(runtime.writer, made, share, cached, rid, sure)
+        if kind == "garbage":
+            return next(self._rubbish)(answer)
+        runtime.cache.add(prompt + made.ids[:-1])
+        return JSONResponse(answer)
 
     async def _abort(self, request: Request) -> Response:
         asked = await _json(request) or {}

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from pydantic import ValidationError
+from starlette.responses import JSONResponse
 
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.delivery import Delivery, Reasoning, Stops, beginning
@@ -32,6 +33,7 @@ from lr_sglang.serve.order import order_of
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.reading import message_of
 from lr_sglang.serve.settings import Service, check_public, is_loopback
+from lr_sglang.simulated.rubbish import KINDS
 from lr_sglang.transport import Call
 
 # -- stop strings
@@ -518,6 +520,10 @@ def test_who_waits_when_it_closes_is_told():
 # -- the watch
 
 
+GOOD = {"text": "a", "output_ids": [1, 2], "meta_info": {"finish_reason": {"type": "stop", "matched": 2}}}
+RUBBISH = [json.loads(answer.body) for kind in KINDS if isinstance(answer := kind(GOOD), JSONResponse)]
+
+
 class Runtime:
     """A transport that does what it is told: go well, fail, or hang until it is cancelled."""
 
@@ -535,7 +541,7 @@ class Runtime:
             raise Cancelled("cancelled")
         if isinstance(self.fails, Exception):
             raise self.fails
-        return self.fails or {"meta_info": {}}
+        return self.fails or GOOD
 
     def get(self, path):
         self.probes.append(path)
@@ -590,7 +596,7 @@ def test_one_late_answer_to_a_probe_is_not_the_end():
     assert watch.down
 
 
-@pytest.mark.parametrize("fault", [RuntimeRefused("500"), {"text": "garbage"}, BadReply("no JSON")])
+@pytest.mark.parametrize("fault", [RuntimeRefused("500"), BadReply("no JSON"), *RUBBISH])
 def test_a_runtime_whose_requests_fail_is_down_until_one_goes_well(fault):
     runtime, gate, watch, _ = watched()
     runtime.fails = fault
