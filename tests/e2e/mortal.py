@@ -133,11 +133,16 @@ class Client:
         assert not self._thread.is_alive(), f"no end after {seconds} s: {self}"
         return self
 
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
     def hang_up(self) -> None:
         """Leaves, whatever there is still to come."""
         self._left = True
         assert self._socket is not None
-        self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # it may have been the end just now
+            self._socket.shutdown(socket.SHUT_RDWR)
         self.end(5)
 
     def _run(self) -> None:

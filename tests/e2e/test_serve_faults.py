@@ -12,8 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+import sglang as sgl
 
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.dsl import step
+from lr_sglang.errors import BadReply
 from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.rubbish import KINDS
+from lr_sglang.simulated.words import pocket_words
+from lr_sglang.transport import HttpTransport
 from tests.e2e.mortal import MODEL, Client, Diary, Mortal, metric, mortals, ready
 from tests.serving import Process, Truth, serving, until
 
@@ -123,7 +130,7 @@ def the_moment(stand: Stand, victim: str, when: str, clients: list[Client]) -> N
         return
     assert clients[0].begun.wait(ALONE + SLACK), clients[0]
     busy = "judge" if when == "verdict" else "target" if victim == "judge" else victim
-    until(lambda: stand.busy(busy), ALONE + SLACK, 0.01)
+    until(lambda: stand.busy(busy) or all(client.ended for client in clients), ALONE + SLACK, 0.01)
 
 
 def assert_right(heard: Client) -> None:
@@ -142,6 +149,26 @@ def assert_refused(heard: Client) -> None:
         assert heard.closed
     else:
         assert heard.status in (502, 503, 504) and not heard.text, heard
+
+
+def test_rubbish_of_every_kind_is_told_from_an_answer(stand: Stand) -> None:
+    runtime = stand.runtimes["target"]
+    transport = HttpTransport(runtime.url, "target")
+    backend = RuntimeBackend("target", transport, pocket_words().tokenizer)
+
+    @sgl.function
+    def program(s):
+        s += "Why?" + step()
+
+    runtime.fault(kind="garbage", times=len(KINDS))
+    try:
+        for _ in KINDS:
+            with pytest.raises(BadReply):
+                program.run(backend=backend)["step"]
+        assert program.run(backend=backend)["step"]
+    finally:
+        runtime.well()
+        transport.close()
 
 
 @pytest.mark.timeout(400)
@@ -172,6 +199,19 @@ def test_a_fault_is_survived(stand: Stand, victim: str, fault: str, when: str, r
     with Diary(stand.url) as diary:
         record_property("whole", round(whole_again(stand), 2))
     record_property("back", diary.states["ready"])
+
+
+def test_a_pause_costs_nobody_an_answer(stand: Stand) -> None:
+    """One that hangs for less than it takes to be given up goes on where it was."""
+    until(lambda: stand.state() == "ready", BACK)
+    asked = stand.some()
+    for victim in VICTIMS:
+        the_moment(stand, victim, "step", asked)
+        heal = strike(stand.runtimes[victim], "stopped")
+        time.sleep(STALL / 4)
+        heal()
+    for heard in asked:
+        assert_right(heard.end(DEGRADED))
 
 
 def assert_target_down(stand: Stand, asked: list[Client]) -> None:

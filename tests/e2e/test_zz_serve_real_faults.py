@@ -1,0 +1,176 @@
+"""Real SGLang servers that die behind the endpoint which keeps them up: in the middle of an answer, one role after
+another, and at last the endpoint itself. The tests use one another's servers: their order counts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lr_sglang import tasks
+from lr_sglang.config import ROLES
+from tests.e2e.mortal import MODEL, Client, metric, ready
+from tests.serving import Process, in_flight, serving, until
+
+FULL = os.environ.get("LR_SGLANG_FULL") == "1"
+SLACK = 30.0  # two cores, and perhaps other servers that are on their way up
+RISE = 200.0  # seconds that a server has to be up again, on a machine that is busy
+QUESTIONS = sorted((q.question for q in tasks.load("pocket", limit=50)), key=len)[-3:]
+# The pocket deployment, with servers that say at every token what they run.
+OWN = 'name = "own"\njudge_prompt = "pocket"\n' + "".join(
+    f'[runtimes.{role}]\nmodel = "pocket:{role}"\nextra = {{load-snapshot-publish-interval = 1}}\n' for role in ROLES
+)
+SERVICE = ("--model-name", MODEL, "--mode", "lookahead", "--mode", "lossless", "--mode", "autoregressive")
+
+
+@dataclass
+class Stand:
+    """The endpoint, and what the target writes alone."""
+
+    process: Process
+    logs: Path
+    plain: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return self.process.url
+
+    def guardian(self, role: str) -> int:
+        """Leader of the process group of a role's server: it writes that role's log."""
+        log = str((self.logs / f"{role}.log").resolve())
+        for child in psutil.Process(self.process.pid).children():
+            if os.readlink(f"/proc/{child.pid}/fd/1") == log:
+                return child.pid
+        raise AssertionError(f"no {role} server")
+
+    def kill(self, role: str) -> None:
+        """As the kernel would: no time to say good-bye."""
+        os.killpg(self.guardian(role), signal.SIGKILL)
+
+    def ask(self, question: str, mode: str, stream: bool = True) -> Client:
+        more = {"temperature": 0, "max_tokens": 300, "lookahead": {"mode": mode}}
+        return Client(self.url, question, stream, more)
+
+    def whole(self) -> bool:
+        return ready(self.url)[1]["status"] == "ready"
+
+    def urls(self) -> dict[str, str]:
+        """Of the servers, as their processes were told."""
+        found = {}
+        for role in ROLES:
+            words = psutil.Process(self.guardian(role)).cmdline()
+            found[role] = f"http://127.0.0.1:{words[words.index('--port') + 1]}"
+        return found
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    folder = tmp_path_factory.mktemp("real")
+    (folder / "own.toml").write_text(OWN)
+    with serving(folder, {}, "--deployment", folder / "own.toml", "--logs", folder / "logs", *SERVICE) as process:
+        stand = Stand(process, folder / "logs", {})
+        for question in QUESTIONS:
+            alone = stand.ask(question, "autoregressive", stream=False).end(SLACK)
+            assert alone.finish == "stop", alone
+            stand.plain[question] = alone.text
+        yield stand
+
+
+def assert_lossless(stand: Stand, client: Client) -> None:
+    assert (client.status, client.finish, client.error, client.broken) == (200, "stop", {}, ""), client
+    assert client.text == stand.plain[client.question]
+
+
+def struck(stand: Stand, role: str, mode: str) -> list[Client]:
+    """Two answers under way when a role's server dies."""
+    clients = [stand.ask(QUESTIONS[0], mode), stand.ask(QUESTIONS[1], mode, stream=False)]
+    assert clients[0].begun.wait(SLACK), clients[0]
+    stand.kill(role)
+    return clients
+
+
+def seen_running(stand: Stand, urls: dict[str, str], stream: bool) -> Client:
+    """An answer that the target works on. Some are complete before the server has told."""
+    for _ in range(20):
+        client = stand.ask(QUESTIONS[2], "lossless", stream)
+        while not client.ended:
+            if in_flight({"target": urls["target"]})["target"]:
+                return client
+    raise AssertionError("the target never said that it runs anything")
+
+
+def test_a_client_that_hangs_up_leaves_nothing_running(stand: Stand, record_property) -> None:
+    urls = stand.urls()
+    for stream in (True, False):
+        left = metric(stand.url, "disconnects_total")
+        while metric(stand.url, "disconnects_total") == left:  # one may be complete just then
+            client = seen_running(stand, urls, stream)
+            client.hang_up()
+            gone = until(lambda: not any(in_flight(urls).values()), SLACK, 0.01)
+            until(lambda: not metric(stand.url, "answers_running"), SLACK)
+        record_property("rid", round(gone, 3))
+    assert_lossless(stand, stand.ask(QUESTIONS[2], "lossless").end(SLACK))
+
+
+@pytest.mark.timeout(600)
+def test_a_draft_and_a_judge_that_die_cost_time_and_nothing_else(stand: Stand, record_property) -> None:
+    for role, mode in (("draft", "lossless"), ("judge", "lookahead")):
+        degraded = metric(stand.url, "degraded_requests_total")
+        clients = struck(stand, role, mode)
+        for client in clients:
+            client.end(SLACK)
+            assert client.finish == "stop" and "\\boxed{" in client.text, client
+            if mode == "lossless":
+                assert_lossless(stand, client)
+        record_property(f"{role}_answered", round(max(client.seconds for client in clients), 2))
+        until(lambda role=role: ready(stand.url)[1]["roles"][role]["status"] == "down", SLACK)
+        status, told = ready(stand.url)
+        assert (status, told["status"]) == (200, "degraded")
+        assert_lossless(stand, stand.ask(QUESTIONS[2], "lossless").end(SLACK))
+        assert metric(stand.url, "runtime_up", role=role) == 0
+        if role == "draft":
+            assert metric(stand.url, "degraded_requests_total") > degraded
+    record_property("back", round(until(stand.whole, RISE), 1))
+    until(lambda: not stand.ask(QUESTIONS[2], "lookahead", stream=False).end(SLACK).about["degraded"], SLACK)
+    both = [stand.ask(question, "lossless", stream) for question, stream in zip(QUESTIONS, (True, False), strict=False)]
+    for client in both:
+        assert_lossless(stand, client.end(SLACK))
+        assert client.about["drafted_tokens"] and not client.about["degraded"]
+
+
+@pytest.mark.timeout(600)
+def test_a_target_that_dies_ends_answers_at_once_until_it_is_back(stand: Stand, record_property) -> None:
+    clients = struck(stand, "target", "lossless")
+    began = time.monotonic()
+    for client in clients:
+        client.end(SLACK)
+        assert client.error["code"] == "target_down" and not client.finish, client
+        assert stand.plain[client.question].startswith(client.text)
+        assert client.closed if client.stream else (client.status, client.text) == (503, "")
+    record_property("answered", round(time.monotonic() - began, 2))
+    until(lambda: ready(stand.url)[0] == 503, SLACK)
+    away = stand.ask(QUESTIONS[2], "lossless").end(SLACK)
+    assert (away.status, away.error["code"]) == (503, "target_down")
+    if FULL:  # else the endpoint is killed while its server is on its way up
+        record_property("back", round(until(stand.whole, RISE), 1))
+        for question in QUESTIONS:
+            assert_lossless(stand, stand.ask(question, "lossless").end(SLACK))
+
+
+def test_an_endpoint_that_is_killed_leaves_no_server_behind(stand: Stand, record_property) -> None:
+    family = psutil.Process(stand.process.pid).children(recursive=True)
+    assert len(family) >= 2 * len(ROLES)  # a guardian and a server for each, at least
+    client = stand.ask(QUESTIONS[0], "lossless")
+    assert client.begun.wait(SLACK)
+    stand.process.popen.send_signal(signal.SIGKILL)
+    client.end(SLACK)
+    assert client.broken or not FULL
+    assert stand.plain[client.question].startswith(client.text)
+    record_property("ended", round(until(lambda: not any(one.is_running() for one in family), SLACK), 2))
