@@ -27,20 +27,17 @@ class Numbers(click.ParamType):
         return tuple(dict.fromkeys(int(part) for part in parts))
 
 
-class Modes(click.ParamType):
+class Modes(click.Choice[str]):
     """``all``, or modes with commas between them."""
 
-    name = "MODE,MODE"
+    def __init__(self) -> None:
+        super().__init__(["all", *MODES])
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, tuple):
             return value
-        parts = [part.strip() for part in str(value).split(",")]
-        if parts == ["all"]:
-            return tuple(MODES)
-        if wrong := [part for part in parts if part not in MODES]:
-            self.fail(f"{', '.join(map(repr, wrong))}: modes are {', '.join(MODES)}, or all", param, ctx)
-        return tuple(dict.fromkeys(parts))
+        parts = [super(Modes, self).convert(part.strip(), param, ctx) for part in str(value).split(",")]
+        return tuple(MODES) if "all" in parts else tuple(dict.fromkeys(parts))
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[simulated ...]")
@@ -49,6 +46,7 @@ class Modes(click.ParamType):
 @click.option(
     "--modes",
     type=Modes(),
+    metavar="MODE,MODE",
     help="all, or some of them; lossless is made beside autoregressive at temperature 0.  [default: all]",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many questions of each task.")
@@ -75,7 +73,7 @@ class Modes(click.ParamType):
 @click.option("--alpha", metavar="SHARE,SHARE", help="With --dummy-weights: steps to accept.  [default: 0.63]")
 @click.option("--shapes", metavar="T,D,J", help="Of target, draft and judge.  [default: the 32B pair, on a CPU pocket]")
 @click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]")
-@click.option("--print", "only_print", is_flag=True, help="Print the plan, and start nothing.")
+@click.option("--print", is_flag=True, help="Print the plan, and start nothing.")
 @graded.options
 @options.method
 @options.token_layer

@@ -51,7 +51,7 @@ def run(given: dict[str, Any]) -> None:
     made = _bench(given, found, questions, folder)
     if shapes := plan.shapes(given["mode"]):
         display.warn(f"{', '.join(shapes)}: weights are random; the text means nothing, only speeds can be measured")
-    if given["only_print"]:
+    if given["print"]:
         from lr_sglang.cli import bench_show
 
         bench_show.plan(made, questions, display)
