@@ -1,0 +1,89 @@
+"""Writes docs/cli.md from the commands themselves; ``make docs`` runs it, and a test fails when the page is stale."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from lr_sglang.cli import cli
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+PREFIX = "LR_SGLANG"
+WIDTH = 100
+HEAD = """# Commands and options
+
+What `--help` says, and the environment variable of each option. This page is written by `make docs`; a test fails when
+it is stale.
+
+## Variables
+Every option has one: `LR_SGLANG_`, the command, `_`, and the option's long name, in capitals, with `_` for `-`.
+`--depth` of `run` is `LR_SGLANG_RUN_DEPTH`; `--alpha` of `bench simulated` is `LR_SGLANG_BENCH_SIMULATED_ALPHA`.
+
+- What is given on the command line goes before a variable, and a variable before a deployment file and the defaults.
+- A switch takes 1 and 0 (also true and false, yes and no, on and off). One of the form `--this/--no-this` is named after `--this`.
+- An option that may be given several times takes its values with spaces between them:
+  `LR_SGLANG_RUN_MODE="autoregressive lookahead"`.
+- The endpoint's keys are in `LR_SGLANG_API_KEYS` ([serving.md](serving.md)).
+- `--help` and `--version` have none.
+"""
+
+
+def walk(command: click.Command, path: tuple[str, ...] = (), parent: click.Context | None = None) -> Iterator:
+    """Every command with its path below ``lr-sglang`` and a context in which it can print its help."""
+    more = {"auto_envvar_prefix": PREFIX} if parent is None else {}
+    name = path[-1] if path else "lr-sglang"
+    # The group's own settings (help names, width) are what main() gives it.
+    context = command.context_class(
+        command, info_name=name, parent=parent, terminal_width=WIDTH, **{**command.context_settings, **more}
+    )
+    yield path, command, context
+    if isinstance(command, click.Group):
+        for below in command.list_commands(context):
+            found = command.get_command(context, below)
+            assert found is not None
+            yield from walk(found, (*path, below), context)
+
+
+def long_name(option: click.Option) -> str:
+    """The name that the variable is made of: the first long one, as click takes it."""
+    return max(option.opts, key=len)
+
+
+def variable(path: tuple[str, ...], option: click.Option) -> str:
+    """The option's environment variable."""
+    return "_".join((PREFIX, *path, long_name(option).removeprefix("--"))).replace("-", "_").upper()
+
+
+def options(command: click.Command) -> list[click.Option]:
+    """Those of a command that have a variable: all but --help and --version."""
+    found = [one for one in command.params if isinstance(one, click.Option)]
+    return [one for one in found if one.expose_value]
+
+
+def section(path: tuple[str, ...], command: click.Command, context: click.Context) -> Iterator[str]:
+    """One command."""
+    yield f"{'##' if len(path) < 2 else '###'} {' '.join(('lr-sglang', *path))}\n"
+    yield f"```text\n{command.get_help(context).rstrip()}\n```\n"
+    named = options(command)
+    if named:
+        yield "| option | variable |\n|-|-|"
+        for one in named:
+            names = "/".join(f"`{name}`" for name in (long_name(one), *one.secondary_opts))
+            yield f"| {names} | `{variable(path, one)}` |"
+        yield ""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for found in walk(cli):
+        parts += section(*found)
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
+    sys.stdout.write(f"{PAGE.name}\n")
