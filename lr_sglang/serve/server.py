@@ -15,7 +15,7 @@ from lr_sglang.serve.settings import Service
 
 # For what is still to be sent when every answer has ended.
 LAST_SECONDS = 3
-# A connection that nobody uses is closed by the client first (OpenAI's does so after 5 s). If we closed it just when the
+# A connection that nobody uses is closed by the client first; OpenAI's does so after 5 s. If we closed it just when the
 # next request is on its way, such as after Retry-After, that request would be lost.
 IDLE_SECONDS = 75
 
