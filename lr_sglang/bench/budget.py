@@ -50,8 +50,7 @@ def spent(report: Report) -> list[Spent]:
 
 def _of(m: Measures, look: dict[str, Any], expected: Expected | None, speedup: Estimate) -> Spent:
     ended = m.group.ended
-    counts = [record["tokens"]["target"] for record in ended]
-    written = sum(count["generated"] + count["sd"]["drafted"] - count["sd"]["accepted"] for count in counts)
+    written = sum(_cost(branch) for record in ended for branch in record["branches"] if branch["role"] == "target")
     used = sum(record["tokens"]["used"] for record in ended)
     tokens = (m.group.value("sd tokens") or 0) if m.group.mode.endswith("+sd") else 0
     branches = look["depth"] + (look["schedule"] == "sync")
@@ -68,14 +67,17 @@ def _of(m: Measures, look: dict[str, Any], expected: Expected | None, speedup: E
     )
 
 
+def _cost(branch: dict[str, Any]) -> int:
+    """Tokens of one request: those that are there in the end, and those that the token layer drafted in vain."""
+    _, drafted, accepted = branch.get("sd") or (0, 0, 0)
+    return int(branch["generated"]) + drafted - accepted
+
+
 def table(report: Report) -> Table | None:
     """Speed-up and price, by budget."""
     rows = [
         [
             one.name,
-            NONE if one.share is None else f"{one.share:g}",
-            str(one.depth),
-            str(one.concurrency),
             str(one.budget),
             f"{one.spent:.2f}",
             times(one.speedup),
@@ -84,17 +86,7 @@ def table(report: Report) -> Table | None:
         ]
         for one in sorted(spent(report), key=lambda one: (one.share or 0, one.concurrency, one.budget))
     ]
-    names = [
-        "mode",
-        "alpha",
-        "depth",
-        "at once",
-        "M",
-        "spent",
-        "speed-up, tokens/s",
-        "paper",
-        "+ verdicts, ends, slow-down",
-    ]
+    names = ["mode", "M", "spent", "speed-up, tokens/s", "paper", "+ verdicts, ends, slow-down"]
     note = (
         "M: tokens of the target in work at once (steps x tokens of a verification); spent: tokens that the target"
         " wrote or verified for each token of an answer; the last two are what the formulas expect"

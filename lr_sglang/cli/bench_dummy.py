@@ -65,14 +65,10 @@ def ungraded(questions: dict[str, list[Question]]) -> dict[str, list[Question]]:
     return {task: [dataclasses.replace(q, gold=None) for q in of] for task, of in questions.items()}
 
 
-def show(made: Report, folder: Path, display: Display) -> None:
-    """What the parallel budget buys, and at which price; pictures of it where matplotlib is installed."""
-    from lr_sglang.bench import budget, charts
-    from lr_sglang.cli.report import grid
+def draw(made: Report, folder: Path, display: Display) -> None:
+    """Pictures of what was bought at which price, where matplotlib is installed."""
+    from lr_sglang.bench import charts
 
-    table = budget.table(made)
-    if table is not None and not display.as_json:
-        display.out.print(grid(table, made.warning))
     try:
         for path in charts.draw(made, folder / "plots"):
             display.note(str(path))

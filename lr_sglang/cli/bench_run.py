@@ -137,7 +137,7 @@ def _bench(given: dict[str, Any], found: list[Variant], questions: dict[str, lis
     for task, asked in questions.items():
         items = tuple((question, sample) for question in asked for sample in range(samples_of(task, given)))
         parts.append(Part(tuple(tuple((v, v.concurrency) for v in of if v.task == task) for of in sets), items))
-    how, why = _servers(given["servers"], needed)
+    how, why = servers(given["servers"], needed)
     if how == "together":
         needed = bench_variants.levelled(needed)
     stretches = (together if how == "together" else in_blocks)(parts, given["seed"] or 0)
@@ -188,7 +188,7 @@ def _summary(stretch: Stretch[Variant, Any]) -> dict[str, Any]:
     }
 
 
-def _servers(asked: str, needed: list[Deployment]) -> tuple[str, str]:
+def servers(asked: str, needed: list[Deployment]) -> tuple[str, str]:
     """Whether the sets of servers are up together or in turns, and why."""
     if len(needed) == 1:
         return "together", "all variants share their servers"
@@ -199,7 +199,8 @@ def _servers(asked: str, needed: list[Deployment]) -> tuple[str, str]:
         for role, runtime in deployment.runtimes.items():
             if not runtime.url:
                 ours[bench_variants.alike(role, runtime)] = runtime
-    if any(platforms.device(runtime) == "cuda" for runtime in ours.values()):
+    # One that names its GPU is not asked for: a plan can be looked at on another machine.
+    if any(one.gpus or one.device == "cuda" or platforms.device(one) == "cuda" for one in ours.values()):
         return (
             "blocks",
             "a server on a GPU takes its share of what is free, and two would have less cache each",
@@ -235,8 +236,10 @@ def _make(made: Bench, given: dict[str, Any], questions: dict[str, list[Question
         if records and all(record["error"] for record in records):
             error = records[-1]["error"]
             raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
-    report = bench_show.result(made, display)
-    if given["dummy_weights"]:
-        from lr_sglang.cli import bench_dummy
+    if not given["dummy_weights"]:
+        bench_show.result(made, display)
+        return
+    from lr_sglang.bench import budget
+    from lr_sglang.cli import bench_dummy
 
-        bench_dummy.show(report, made.folder, display)
+    bench_dummy.draw(bench_show.result(made, display, budget.table), made.folder, display)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from lr_sglang.cli.bench_work import Bench
@@ -14,6 +15,7 @@ from lr_sglang.cli.display import Display
 
 if TYPE_CHECKING:
     from lr_sglang.results.report import Report
+    from lr_sglang.results.tables import Table
     from lr_sglang.tasks import Question
 
 
@@ -31,7 +33,7 @@ def plan(bench: Bench, questions: dict[str, list[Question]], display: Display) -
         everything = {**bench.about, "output": str(bench.folder), "samples": sum(counts.values())}
         display.out.file.write(json.dumps(everything, ensure_ascii=False) + "\n")
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = Grid(box=None, padding=(0, 2, 0, 0), header_style="bold")
     words = ("task", "mode", "verifier", "token layer")
     numbers = ("set", "at once", "questions", "samples", "tokens", "T", "depth")
     for name in (*words[:2], *numbers, *words[2:]):
@@ -73,8 +75,8 @@ def _layers(config: dict[str, Any]) -> str:
     return ", ".join(found)
 
 
-def result(bench: Bench, display: Display) -> Report:
-    """The tables of the report, and where there is more."""
+def result(bench: Bench, display: Display, more: Callable[[Report], Table | None] = lambda made: None) -> Report:
+    """The tables of the report, one more at their end, and where there are pictures."""
     from lr_sglang.results import collection, formats
     from lr_sglang.results import report as reports
 
@@ -84,8 +86,11 @@ def result(bench: Bench, display: Display) -> Report:
         return made
     from lr_sglang.cli.report import show
 
+    if (last := more(made)) is not None:
+        made.tables.append(last)
     show(made, display.out)
     display.note(f"records: {bench.folder}")
     again = f"lr-sglang report {bench.folder}"
-    display.note(f"plots: {again} --plots {bench.folder / 'plots'}; a page: lr-sglang view {bench.folder}")
+    display.note(f"plots: {again} --plots {bench.folder / 'plots'}")
+    display.note(f"a page: lr-sglang view {bench.folder} --output {bench.folder / 'view.html'}")
     return made

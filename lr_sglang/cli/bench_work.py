@@ -115,9 +115,8 @@ class Making:
     _made: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        all_turns = [turn for stretch in self.bench.stretches for turn in stretch.turns]
-        self.total = sum(len(turn.items) for turn in all_turns)
-        self.done = self.total - sum(len(self._todo(turn.variant, turn.items)) for turn in all_turns)
+        self.total = sum(len(turn.items) for stretch in self.bench.stretches for turn in stretch.turns)
+        self.done = self._count()
         self._clock = Clock(self.total)
         self._caches = Caches(self.display)
 
@@ -135,7 +134,7 @@ class Making:
                 self._stretch(stretch)
         except (KeyboardInterrupt, LookaheadError):
             self.display.warn(
-                f"{self.done} of {self.total} samples are kept; the same options with"
+                f"{self._count()} of {self.total} samples are kept; the same options with"
                 f" --resume --output {self.bench.folder} go on from there"
             )
             raise
@@ -163,6 +162,11 @@ class Making:
                     self._turn(variant, works, runner, watch)
                     before = variant
             self.display.end()
+
+    def _count(self) -> int:
+        """Samples that need not be made any more."""
+        turns = (turn for stretch in self.bench.stretches for turn in stretch.turns)
+        return sum(len(turn.items) - len(self._todo(turn.variant, turn.items)) for turn in turns)
 
     def _turn(self, variant: Variant, works: list[Work], runner: Runner, watch: Watch) -> None:
         store, grader = self.stores[variant.folder], self.bench.graders.get(variant.task)

@@ -220,6 +220,7 @@ def _labelled(groups: list[Group]) -> list[Group]:
         for group in alike:
             words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
             words += [f"{group.concurrency} at once"] if many else []
+            words += [group.settings["fair"]] if group.settings.get("fair") else []  # also where all have it
             made.append(replace(group, label=", ".join(dict.fromkeys(words))))
     tasks = list(dict.fromkeys(group.task for group in groups))
     rank = {mode: number for number, mode in enumerate(ORDER)}

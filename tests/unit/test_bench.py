@@ -1,0 +1,489 @@
+"""The benchmark: what it varies, in which order it measures, and which servers that takes. Nothing is started."""
+
+import dataclasses
+import itertools
+import json
+from collections import Counter, defaultdict
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lr_sglang.bench import budget, charts, fair, room, schedule, sweeps
+from lr_sglang.cli import bench_run, bench_variants, cli, session, settings
+from lr_sglang.cli.bench_variants import Setting, variants
+from lr_sglang.config import Deployment, Runtime
+from lr_sglang.errors import ConfigError
+from lr_sglang.modes import MODES
+from lr_sglang.results import collection
+from lr_sglang.results import report as reports
+from lr_sglang.runtimes import load_deployment
+from tests import synthetic
+from tests.scripted_cli import Servers, transports
+
+ALL = tuple(MODES)
+
+
+# -- sweeps
+
+
+def test_values_of_a_sweep():
+    assert sweeps.parse("depth=1..3") == [{"depth": 1}, {"depth": 2}, {"depth": 3}]
+    assert sweeps.parse("sd-tokens=0,2..4, 4") == [{"sd-tokens": n} for n in (0, 2, 3, 4)]
+    assert sweeps.parse("verifier=exact,judge") == [{"verifier": "exact"}, {"verifier": "judge"}]
+    assert sweeps.parse("alpha=.5,0.63") == [{"alpha": ".5"}, {"alpha": "0.63"}]
+
+
+def test_a_budget_is_split_between_steps_and_tokens():
+    for point in sweeps.parse("budget=1,6,16"):
+        assert point["depth"] * (point["sd-tokens"] + 1) in (1, 6, 16)
+    assert sweeps.splits(8) == [{"depth": d, "sd-tokens": 8 // d - 1} for d in (8, 4, 2, 1)]
+    assert sweeps.splits(6) == [{"depth": 6, "sd-tokens": 0}, {"depth": 3, "sd-tokens": 1}]
+
+
+def test_several_sweeps_multiply():
+    found = sweeps.points(["depth=1..4", "width=1,2"])
+    assert len(found) == 8
+    assert {(p["depth"], p["width"]) for p in found} == set(itertools.product(range(1, 5), (1, 2)))
+    assert sweeps.points([]) == [{}]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["depth"],
+        ["depth="],
+        ["deepth=1"],
+        ["depth=0"],
+        ["depth=x"],
+        ["depth=1..1000000000"],
+        ["depth=5..1"],
+        ["alpha=2"],
+        ["alpha=x"],
+        ["depth=\u0663..\u0665x"],
+        ["depth=1", "depth=2"],
+        ["budget=4", "depth=2"],
+        ["alpha=.5", "verifier=judge"],
+    ],
+)
+def test_what_cannot_be_swept(wrong):
+    with pytest.raises(ConfigError):
+        sweeps.points(wrong)
+
+
+def test_a_mode_has_only_what_it_has_a_use_for():
+    point = {"depth": 2, "verifier": "exact", "sd-tokens": 4, "concurrency": 2}
+    assert sweeps.of_mode(point, "autoregressive") == ("autoregressive", {"concurrency": 2})
+    assert sweeps.of_mode(point, "sd") == ("sd", {"sd-tokens": 4, "concurrency": 2})
+    assert sweeps.of_mode(point, "lookahead+sd") == ("lookahead+sd", point)
+    assert sweeps.of_mode(point, "lossless") == ("lossless", {"depth": 2, "concurrency": 2})
+    assert sweeps.of_mode({"sd-tokens": 0}, "sd") == ("autoregressive", {})
+    assert sweeps.of_mode({"sd-tokens": 0, "depth": 3}, "lookahead+sd") == ("lookahead", {"depth": 3})
+
+
+# -- order
+
+parts = st.builds(
+    lambda sets, items: schedule.Part(
+        tuple(tuple((f"{n}{v}", c) for v, c in enumerate(of)) for n, of in enumerate(sets)), tuple(range(items))
+    ),
+    st.lists(st.lists(st.sampled_from((1, 2, 8)), max_size=4), min_size=3, max_size=3),
+    st.integers(0, 40),
+)
+
+
+@given(st.lists(parts, max_size=2), st.integers(0, 5), st.booleans())
+def test_every_variant_makes_every_sample_once(many, seed, blocks):
+    stretches = (schedule.in_blocks if blocks else schedule.together)(many, seed)
+    made = Counter((turn.variant, item) for stretch in stretches for turn in stretch.turns for item in turn.items)
+    wanted = Counter((variant, item) for part in many for of in part.sets for variant, _ in of for item in part.items)
+    assert made == wanted
+    for stretch in stretches:
+        assert {int(turn.variant[0]) for turn in stretch.turns} <= set(stretch.servers)
+    again = (schedule.in_blocks if blocks else schedule.together)(many, seed)
+    assert again == stretches
+
+
+def test_one_at_a_time_every_variant_has_every_place_equally_often():
+    found = schedule.turns("abcd", range(40), 1, seed=3)
+    assert all(len(turn.items) == 1 for turn in found)
+    places = defaultdict(Counter)
+    for number, turn in enumerate(found):
+        assert turn.items == (number // 4,)
+        places[turn.variant][number % 4] += 1
+    assert all(count == {0: 10, 1: 10, 2: 10, 3: 10} for count in places.values())
+    orders = {tuple(turn.variant for turn in found[n : n + 4]) for n in range(0, 160, 4)}
+    assert len(orders) > 8  # not always the same neighbours
+    assert found != schedule.turns("abcd", range(40), 1, seed=4)
+
+
+def test_several_at_a_time_have_blocks_that_are_reversed():
+    found = schedule.turns("abc", range(64), 8, seed=0)
+    order = [turn.variant for turn in found]
+    assert order[3:] == order[:3][::-1]
+    assert [len(turn.items) for turn in found] == [32] * 6
+    assert [len(turn.items) for turn in schedule.turns("abc", range(20), 8, seed=0)] == [20] * 3
+
+
+def test_servers_that_cannot_be_up_together_take_turns():
+    part = schedule.Part(((("a", 1), ("b", 1)), (("c", 1),)), tuple(range(6)))
+    found = schedule.in_blocks([part], 0)
+    assert [stretch.servers for stretch in found] == [(0,), (1,), (0,)]  # the second stays up: A B B A
+    assert [len(stretch.turns) for stretch in found] == [6, 6, 6]
+    items = [{turn.items[0] for turn in stretch.turns} for stretch in found]
+    assert items == [{0, 1, 2}, set(range(6)), {3, 4, 5}]
+
+
+# -- variants
+
+
+def setting(modes=ALL, sweep=(), **more):
+    options = {"mode": modes, "token_layer": more.pop("token_layer", ())}
+    points = tuple(sweeps.points(sweep))
+    return Setting(settings.settle(options), modes, points, tasks={"pocket": ""}, **more)
+
+
+def test_all_modes_and_the_lossless_one_beside_greedy_decoding():
+    found = variants(setting())
+    assert {v.key for v in found} == {
+        *(("sampled", mode) for mode in ("autoregressive", "sd", "lookahead", "lookahead+sd")),
+        ("greedy", "autoregressive"),
+        ("greedy", "lossless"),
+    }
+    temperatures = {v.key: v.config["sampling"]["temperature"] for v in found}
+    assert temperatures["greedy", "autoregressive"] == temperatures["greedy", "lossless"] == 0
+    assert temperatures["sampled", "autoregressive"] == 0.6
+    sets = bench_variants.server_sets(found)
+    assert [{v.mode for v in of} for of in sets] == [
+        {"autoregressive", "lookahead", "lossless"},
+        {"sd", "lookahead+sd"},
+    ]
+
+
+def test_a_sweep_makes_nothing_twice():
+    found = variants(setting(("autoregressive", "lookahead"), ["depth=1..4", "width=1,2"]))
+    assert Counter(v.mode for v in found) == {"autoregressive": 1, "lookahead": 8}
+    assert len({json.dumps(v.config, sort_keys=True) for v in found}) == len(found)
+    assert len({v.folder for v in found}) == len(found)
+    (servers,) = bench_variants.server_sets(found)
+    assert bench_variants.needed(servers).runtimes["target"].slots >= 2**4
+
+
+def test_drafted_tokens_with_and_without_lookahead():
+    found = variants(setting(("sd", "lookahead+sd"), ["sd-tokens=0,2,4"]))
+    assert {(v.folder, v.mode) for v in found} == {
+        ("sampled", "autoregressive"),
+        ("sampled", "lookahead"),
+        *((f"sd-tokens-{n}", mode) for n in (2, 4) for mode in ("sd", "lookahead+sd")),
+    }
+    sets = bench_variants.server_sets(found)
+    tokens = [bench_variants.needed(of).runtimes["target"].token_layer.tokens for of in sets]
+    assert tokens == [None, 2, 4]
+
+
+def test_drafts_of_a_deployment_without_a_token_layer():
+    made = setting(("autoregressive", "lookahead"))
+    bare = made.plan.deployment.replace(
+        runtimes={role: Runtime(model=one.model) for role, one in made.plan.deployment.runtimes.items()}
+    )
+    made = dataclasses.replace(made, plan=dataclasses.replace(made.plan, deployment=bare), modes=("sd",))
+    with pytest.raises(ConfigError, match="no runtime has a token layer"):
+        variants(dataclasses.replace(made, points=({"sd-tokens": 3},)))
+
+
+def test_servers_that_two_sets_would_start_alike_have_room_for_both():
+    sets = bench_variants.server_sets(variants(setting(concurrency=(1, 8))))
+    plain, layered = bench_variants.levelled([bench_variants.needed(of) for of in sets])
+    assert plain.runtimes["draft"] == layered.runtimes["draft"]
+    assert plain.runtimes["judge"] == layered.runtimes["judge"]
+    assert plain.runtimes["target"].token_layer != layered.runtimes["target"].token_layer
+
+
+def test_names_of_folders_are_names_of_folders():
+    found = variants(
+        dataclasses.replace(
+            setting(("lookahead",), ["verifier=judge,random:0.5"]), tasks={"reasoning-gym:x": "", "../a.py:T": ""}
+        )
+    )
+    assert len({v.folder for v in found}) == 4
+    assert not [v.folder for v in found if set(v.folder) & set("/:\\ ") or v.folder.startswith(".")]
+
+
+# -- fairness
+
+
+def on_gpus(**roles):
+    heads = {"target": "dummy:qwen3-32b", "draft": "dummy:qwen3-1.7b", "judge": "dummy:qwen2.5-7b"}
+    return Deployment(
+        "gpus",
+        {role: Runtime(model=heads[role], gpus=of, tensor_parallel=len(of)) for role, of in roles.items()},
+    )
+
+
+@pytest.mark.parametrize(
+    ("way", "roles", "replicas", "parallel", "gpus"),
+    [
+        ("replicas", {"target": (0, 1), "draft": (2,), "judge": (3,)}, 2, 2, (0, 1, 2, 3)),
+        ("replicas", {"target": (0,), "draft": (1,), "judge": (1,)}, 2, 1, (0, 1)),
+        ("replicas", {"target": (0, 1), "draft": (2,), "judge": (3, 4)}, 2, 2, (0, 1, 2, 3)),
+        ("tp", {"target": (0, 1), "draft": (2,), "judge": (3,)}, 1, 4, (0, 1, 2, 3)),
+        ("tp", {"target": (0, 1), "draft": (2,), "judge": (4, 5)}, 1, 4, (0, 1, 2, 4)),
+    ],
+)
+def test_the_baseline_gets_the_gpus(way, roles, replicas, parallel, gpus):
+    found, said = fair.baseline(on_gpus(**roles), way)
+    target = found.runtimes["target"]
+    assert (target.data_parallel, target.tensor_parallel, target.gpus) == (replicas, parallel, gpus)
+    assert f"on {len(gpus)} GPUs" in said
+
+
+@pytest.mark.parametrize(
+    "deployment",
+    [
+        load_deployment("pocket"),
+        on_gpus(target=(0,), draft=(0,)),
+        Deployment("urls", {"target": Runtime(url="http://localhost:1")}),
+    ],
+)
+@pytest.mark.parametrize("way", fair.WAYS)
+def test_where_there_is_nothing_to_be_fair_with(deployment, way):
+    with pytest.raises(ConfigError):
+        fair.baseline(deployment, way)
+
+
+def test_tables_say_who_had_more_gpus(tmp_path):
+    for mode in ("autoregressive", "lookahead"):
+        found = synthetic.run(synthetic.Truth(), questions=3, modes=(mode,))
+        for one in found:
+            one["config"] |= {"fair": "2 replicas on 2 GPUs"} if mode == "autoregressive" else {}
+        write(tmp_path / mode, found)
+    made = reports.make(collection.read([tmp_path]))
+    assert any("2 replicas on 2 GPUs" in cell for table in made.tables for row in table.rows for cell in row)
+    assert all(m.speed for m in made.measures if m.group.mode == "lookahead")
+
+
+def write(folder, records):
+    folder.mkdir()
+    (folder / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), "utf-8")
+
+
+# -- servers
+
+
+@pytest.mark.parametrize(("free", "how"), [(64.0, "together"), (2.0, "blocks")])
+def test_servers_are_up_together_if_memory_allows(monkeypatch, free, how):
+    monkeypatch.setattr(room, "free", lambda: free)
+    sets = bench_variants.server_sets(variants(setting()))
+    needed = [bench_variants.needed(of) for of in sets]
+    found, why = bench_run.servers("auto", needed)
+    assert found == how
+    assert "4 servers" in why  # draft and judge are shared
+    assert bench_run.servers("blocks", needed)[0] == "blocks"
+    assert bench_run.servers("blocks", needed[:1])[0] == "together"
+
+
+def test_models_of_unknown_size_take_all_there_is():
+    assert room.on_cpu([Runtime(model="nobody/knows")]) == float("inf")
+    assert 2 < room.on_cpu([Runtime(model="pocket:target")]) < 4
+
+
+# -- the command
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    double = Servers(**transports(0.0))
+    monkeypatch.setattr(session, "session", double)
+
+    def invoke(*arguments):
+        result = CliRunner().invoke(cli, ["bench", *map(str, arguments)])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    invoke.servers = double
+    return invoke
+
+
+def made(folder):
+    lines = [line for path in folder.glob("*/records.jsonl") for line in path.read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+def test_all_modes_on_the_same_questions(call, tmp_path):
+    result = call("--limit", 2, "--samples", 2, "--output", tmp_path / "out", "--servers", "blocks")
+    assert result.exit_code == 0, result.output
+    records = made(tmp_path / "out")
+    assert (
+        len(records)
+        == len({(r["question_id"], r["sample"], r["mode"], r["config"]["sampling"]["temperature"]) for r in records})
+        == 24
+    )
+    assert {r["question_id"] for r in records} == {"pocket-0001", "pocket-0002"}
+    assert "Table 1" in result.output and "lookahead+sd" in result.output
+    about = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert about["order"]["servers"] == "blocks"
+    assert [one["servers"] for one in about["starts"]] == [[1], [2], [1]]
+    assert len(call.servers.started) == 3
+    told = json.loads((tmp_path / "out" / "sampled" / "run.json").read_text())
+    assert told["order"] == about["order"]
+
+
+def test_caches_are_emptied_between_modes_and_only_then(call, tmp_path, monkeypatch):
+    seen = []
+    transport = call.servers.transports["target"]
+    get = transport.get
+    monkeypatch.setattr(transport, "get", lambda path: (seen.append(path), get(path))[1])
+    done = call("--limit", 3, "--modes", "autoregressive,lookahead", "--output", tmp_path / "a")
+    assert done.exit_code == 0, done.output
+    assert seen.count("/flush_cache") == 5  # A B|B A|A B: of six turns one follows its like, or none does
+    seen.clear()
+    done = call("--limit", 4, "--modes", "autoregressive,lookahead", "--concurrency", 2, "--output", tmp_path / "b")
+    assert done.exit_code == 0, done.output
+    assert seen.count("/flush_cache") == 2
+
+
+def test_going_on(call, tmp_path):
+    out = ("--output", tmp_path / "out", "--modes", "autoregressive,lookahead", "--sweep", "depth=1,2")
+    assert call("--limit", 1, *out).exit_code == 0
+    refused = call("--limit", 2, *out)
+    assert refused.exit_code and "--resume" in refused.output
+    done = call("--limit", 2, *out, "--resume")
+    assert done.exit_code == 0, done.output
+    assert "3 of 6 samples are done already" in done.output
+    records = made(tmp_path / "out")
+    assert Counter((r["mode"], r["question_id"]) for r in records) == {
+        ("autoregressive", "pocket-0001"): 1,
+        ("autoregressive", "pocket-0002"): 1,
+        ("lookahead", "pocket-0001"): 2,
+        ("lookahead", "pocket-0002"): 2,
+    }
+    other = call("--limit", 2, *out, "--resume", "--temperature", "0.7")
+    assert other.exit_code and "another configuration" in other.output
+
+
+def test_a_clear_stop(call, tmp_path, monkeypatch):
+    from lr_sglang.results.store import Store
+
+    append, left = Store.append, iter(range(4))
+
+    def interrupted(self, record):
+        append(self, record)
+        if next(left) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "append", interrupted)
+    result = CliRunner().invoke(
+        cli, ["bench", "--limit", "3", "--modes", "autoregressive,lookahead", "--output", "out"]
+    )
+    assert result.exit_code == 130
+    assert "4 of 6 samples are kept" in " ".join(result.output.split())
+    assert "--resume --output out" in " ".join(result.output.split())
+    assert len(made(tmp_path / "out")) == 4
+
+
+def test_the_papers_table(call):
+    result = call(
+        "--paper", "table1", "--deployment", "qwen3-4gpu", "--task", "gsm8k", "--task", "humaneval", "--print", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    plan = json.loads(result.stdout)
+    assert plan["samples"] == (100 + 164) * 16 * 4
+    assert {name.split("/")[1] for name in plan["variants"]} == {"autoregressive", "sd", "lookahead", "lookahead+sd"}
+    for one in plan["variants"].values():
+        assert one["config"]["limits"]["max_tokens"] == 37 * 1024
+        assert one["config"]["sampling"] | {"seed": 0} == {
+            **{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0, "seed": 0}
+        }
+    deepseek = call(
+        "--paper", "table1", "--deployment", "deepseek-4gpu", "--task", "gsm8k", "--limit", 1, "--print", "--json"
+    )
+    plan = json.loads(deepseek.stdout)
+    assert {one["config"]["limits"]["max_tokens"] for one in plan["variants"].values()} == {32 * 1024}
+    assert not call.servers.started
+
+
+def test_fewer_samples_of_livecodebench():
+    assert bench_run.samples_of("livecodebench", {"samples": None, "paper": "table1"}) == 8
+    assert bench_run.samples_of("gsm8k", {"samples": None, "paper": "table1"}) == 16
+    assert bench_run.samples_of("gsm8k", {"samples": 3, "paper": "table1"}) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--paper", "table1"], "--deployment deepseek-4gpu or qwen3-4gpu"),
+        (["--fair", "replicas"], "these runtimes are on none"),
+        (["--alpha", "0.5"], "--dummy-weights"),
+        (["--dummy-weights", "--draft", "x"], "different things"),
+        (["--dummy-weights", "--shapes", "a,b"], "give three of"),
+        (["--dummy-weights", "--modes", "lossless"], "lossless"),
+        (["--modes", "sd,sp"], "is not one of"),
+        (["--concurrency", "0"], "numbers from 1"),
+        (["--concurrency", "1,2", "--sweep", "concurrency=4"], "say the same"),
+        (["--sweep", "depth=65"], "depth"),
+        (["--task", "nosuch"], "nosuch"),
+    ],
+)
+def test_what_cannot_be(call, arguments, said):
+    result = call(*arguments)
+    assert result.exit_code
+    assert said in " ".join(result.output.split())
+    assert not call.servers.started
+
+
+# -- random weights
+
+
+def test_random_weights_are_given_their_acceptance(call):
+    result = call("--dummy-weights", "--alpha", "0.4,0.8", "--sweep", "depth=1,3", "--print", "--json")
+    assert result.exit_code == 0, result.output
+    plan = json.loads(result.stdout)
+    ahead = [one["config"] for one in plan["variants"].values() if one["config"]["lookahead"]]
+    assert {(c["lookahead"]["depth"], c["lookahead"]["verifier"]) for c in ahead} == {
+        (d, f"oracle:{a}") for d in (1, 3) for a in ("0.4", "0.8")
+    }
+    assert all(c["lookahead"]["half_sentence_guard"] is False for c in ahead)
+    assert all(c["runtimes"]["judge"]["model"].startswith("dummy:") for c in ahead)
+
+
+@pytest.fixture
+def swept(tmp_path):
+    """A run at two acceptance rates and two depths, of random weights."""
+    for alpha, depth in itertools.product((0.4, 0.8), (2, 6)):
+        truth = synthetic.Truth(alpha=alpha, depth=depth, steps=30)
+        found = synthetic.run(truth, questions=6, samples=1, seed=depth, modes=("autoregressive", "lookahead"))
+        for one in found:
+            for runtime in one["config"]["runtimes"].values():
+                runtime["model"] = "dummy:" + runtime["model"]
+            if one["config"]["lookahead"]:
+                one["config"]["lookahead"] |= {"depth": depth, "verifier": f"oracle:{alpha}", "schedule": "async"}
+        write(tmp_path / f"{alpha}-{depth}", found)
+    return reports.make(collection.read([tmp_path]))
+
+
+def test_what_the_budget_buys(swept, tmp_path):
+    points = budget.spent(swept)
+    assert {(one.share, one.budget) for one in points} == {(a, d) for a in (0.4, 0.8) for d in (2, 6)}
+    for one in points:
+        group = next(m for m in swept.measures if m.group.name == one.name)
+        branches = [b for r in group.group.records for b in r["branches"] if b["role"] == "target"]
+        target = sum(b["generated"] for b in branches)
+        assert one.spent == pytest.approx(target / sum(r["tokens"]["used"] for r in group.group.records))
+        assert one.speedup == group.speed.tokens
+    table = budget.table(swept)
+    assert len(table.rows) == 4
+    files = charts.draw(swept, tmp_path / "plots")
+    assert {path.name for path in files} == {"alpha.png", "alpha.svg", "budget.png", "budget.svg", "budget.json"}
+    assert "random weights" in (tmp_path / "plots" / "alpha.svg").read_text("utf-8").lower()
+    told = json.loads((tmp_path / "plots" / "budget.json").read_text("utf-8"))
+    assert len(told["points"]) == 4 and "random weights" in told["warning"]
+
+
+def test_nothing_to_draw_of_one_point(swept):
+    one = budget.spent(swept)[:1]
+    assert charts.alpha(one) is None
+    assert charts.budget(one) is None
