@@ -16,7 +16,8 @@ MARKS = {"ok": ("ok", "green"), "note": ("-", "yellow"), "missing": ("missing", 
 
 @click.command()
 @click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
-def doctor(json: bool) -> None:
+@click.option("--report", is_flag=True, help="Text for an issue: versions, machine, settings; secrets are taken out.")
+def doctor(json: bool, report: bool) -> None:
     """Says what this machine can do, what is missing, and how to get it. Nothing is started or changed.
 
     The exit status is 0 if the embedded default (three small models on the CPU) or models on a GPU can run here.
@@ -26,13 +27,19 @@ def doctor(json: bool) -> None:
     Examples:
       lr-sglang doctor
       lr-sglang doctor --json
+      lr-sglang doctor --report
     """
-    from lr_sglang.cli import checkup
+    from lr_sglang.cli import checkup, issue_text
+
+    if json and report:
+        raise click.UsageError("--json and --report are two forms of the same: give one of them")
 
     found = checkup.examine()
     if json:
         table = {**asdict(found), "ok": found.cpu or found.gpu}
         click.echo(json_format.dumps(table, ensure_ascii=False))
+    elif report:
+        click.echo(issue_text.text(found), nl=False)
     else:
         _show(found)
     if not (found.cpu or found.gpu):

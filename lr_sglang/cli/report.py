@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...")
 @click.option(
     "--format",
-    "form",
     type=click.Choice(["text", "markdown", "json", "csv"]),
     default="text",
     show_default=True,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Points of accuracy that may be lost and still count as kept.",
 )
-def report(folders: tuple[str, ...], form: str, plots: Path | None, output: Path | None, margin: float) -> None:
+def report(folders: tuple[str, ...], format: str, plots: Path | None, output: Path | None, margin: float) -> None:
     """Tables and plots of runs; several folders are put together.
 
     DIR... are folders with records.jsonl, or folders of such folders. Result folders of the paper's own code are read
@@ -52,13 +51,13 @@ def report(folders: tuple[str, ...], form: str, plots: Path | None, output: Path
 
     made = reports.make(collection.read(folders), margin / 100)
     if output is not None:
-        _write(output, _text(made, form))
-    elif form == "text":
+        _write(output, _text(made, format))
+    elif format == "text":
         from rich.console import Console
 
         show(made, Console(highlight=False))
     else:
-        click.echo(_text(made, form), nl=False)
+        click.echo(_text(made, format), nl=False)
     if plots is not None:
         from lr_sglang.results import plots as pictures
 

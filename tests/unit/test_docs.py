@@ -1,0 +1,243 @@
+"""What the pages say is so: commands exist, metrics and fields are listed, every module has its line."""
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang.cli import cli, session
+from lr_sglang.serve.metrics import Metrics
+from tests.commands import Block, Command, blocks, commands, pages
+from tests.scripted_cli import Servers
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+COMMANDS = commands()
+OURS = [one for one in COMMANDS if one.words[0] == "lr-sglang"]
+
+# Commands that need neither a server nor records; they are run, by `test_it_runs`.
+ALONE = {
+    "plan": lambda words: not {"--records", "--picture"} & set(words),
+    "tasks": lambda words: True,
+    "launch": lambda words: bool({"--list", "--print"} & set(words)),
+}
+# Why each other command is not run by this file.
+ELSEWHERE = {
+    "run": "asks servers: tests/e2e/test_docs.py runs those of getting-started.md",
+    "serve": "stays up: tests/e2e/test_serve_*.py",
+    "launch": "stays up: tests/e2e/test_zzz_launch_errors.py and others",
+    "demo": "starts servers: tests/e2e",
+    "simulate": "stays up: tests/integration/test_simulated.py",
+    "bench": "starts servers, or takes long: tests of its own",
+    "report": "needs a run: tests/e2e/test_docs.py",
+    "view": "needs a run: tests/e2e/test_docs.py",
+    "grade": "needs a run: tests/unit/test_grading_again.py",
+    "calibrate": "needs a run: tests/unit/test_calibration.py",
+    "doctor": "asks the hub: tests/unit/test_doctor.py",
+    "plan": "needs a run, or writes a picture: tests/unit/test_plan_cli.py",
+}
+# What else a block may call, and why it is not run.
+OTHERS = {
+    "make": "its targets are looked up",
+    "python": "its file is looked up",
+    "pip": "installs",
+    "apt": "installs",
+    "curl": "asks a server",
+    "docker": "needs a daemon",
+}
+TITLES = {"on a GPU", "takes 9 GB: not run by the tests"}
+
+
+def parsed(arguments: list[str]) -> None:
+    """Lets click read a command line without doing what it says.
+
+    Raises:
+        click.UsageError: there is no such command or option, or a value of another kind is wanted.
+    """
+    command, context = cli, click.Context(cli, info_name="lr-sglang", auto_envvar_prefix="LR_SGLANG")
+    while isinstance(command, click.Group) and arguments:
+        found = command.get_command(context, arguments[0])
+        if found is None:
+            if command is cli:
+                raise click.UsageError(f"no command {arguments[0]!r}")
+            break
+        context = click.Context(found, info_name=arguments[0], parent=context)
+        command, arguments = found, arguments[1:]
+    if {"--help", "-h", "--version"} & set(arguments):
+        return
+    command.make_context(context.info_name, list(arguments), parent=context.parent)
+
+
+@pytest.fixture
+def any_path(monkeypatch):
+    """Files that a page names need not be here."""
+    monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))
+
+
+def test_pages_have_commands():
+    assert len(OURS) > 60
+    assert {one.page for one in OURS} >= {"README.md", "docs/getting-started.md", "docs/serving.md"}
+
+
+@pytest.mark.parametrize("one", OURS, ids=str)
+def test_a_command_is_one_that_there_is(one: Command, any_path):
+    if one.arguments and not one.arguments[0].startswith("-"):
+        parsed(one.arguments)
+
+
+@pytest.mark.parametrize(
+    "line", ["run --no-such-option x", "run --depth deep x", "bench --nothing", "fly", "bench simulated --alphas 1"]
+)
+def test_a_wrong_command_is_seen(line, any_path):
+    with pytest.raises(click.UsageError):
+        parsed(line.split())
+
+
+def test_every_command_is_run_somewhere_or_says_why_not():
+    unknown = [one for one in OURS if one.arguments and one.arguments[0] not in {*ALONE, *ELSEWHERE}]
+    assert not [one for one in unknown if not one.arguments[0].startswith("-")]
+    assert {one.words[0] for one in COMMANDS} <= {"lr-sglang", *OTHERS}
+    assert {one.title for one in COMMANDS} - {""} <= TITLES
+
+
+def harmless(one: Command) -> bool:
+    """Whether it can be run here and now."""
+    name = one.arguments[0] if one.arguments else ""
+    return not one.title and name in ALONE and ALONE[name](one.arguments)
+
+
+@pytest.mark.parametrize("one", list(dict.fromkeys(o for o in OURS if harmless(o))), ids=str)
+def test_it_runs(one: Command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    result = CliRunner().invoke(cli, one.arguments)
+    assert result.exit_code == 0, result.output
+    assert result.output
+
+
+@pytest.mark.parametrize("one", [one for one in COMMANDS if one.words[0] in ("make", "python")], ids=str)
+def test_what_else_is_called_is_there(one: Command):
+    target = one.arguments[0]
+    if one.words[0] == "make":
+        assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text("utf-8"), re.M)
+    elif target.endswith(".py"):
+        assert (ROOT / target).is_file()
+
+
+@pytest.mark.parametrize("block", [b for b in blocks() if b.info.startswith("python")], ids=lambda b: b.page)
+def test_python_compiles(block: Block):
+    compile(block.body, block.page, "exec", flags=0x2000)  # top-level await, as in a notebook
+
+
+# -- links
+
+
+@pytest.mark.parametrize("page", [name for name in pages() if not name.startswith("docs/")])
+def test_links_of_the_root_lead_somewhere(page):
+    """Those of docs/ are looked at when the site is built."""
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", pages()[page])
+    inside = [link for link in links if "://" not in link]
+    assert inside
+    assert not [link for link in inside if not (ROOT / link).exists()]
+
+
+# -- metrics and records
+
+
+def rows(heading: str) -> list[str]:
+    """First cells of the tables under a heading of metrics.md."""
+    text = (DOCS / "metrics.md").read_text("utf-8")
+    part = re.split(r"^#{2,3} ", text.split(f" {heading}\n", 1)[1], maxsplit=1, flags=re.M)[0]
+    return [line.split("|")[1].strip() for line in part.splitlines() if line.startswith("| `")]
+
+
+def named(heading: str) -> set[str]:
+    return {name for cell in rows(heading) for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_every_metric_is_on_its_page():
+    text = (DOCS / "metrics.md").read_text("utf-8")
+    listed = re.findall(r"^\| `(lr_sglang_\w+)` \| (\w+) \| ([^|]*) \|", text, re.M)
+    said = {(name, kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in listed}
+    real = set()
+    for collector in Metrics().registry._collector_to_names:
+        name = collector._name + ("_total" if collector._type == "counter" else "")
+        real.add((name, collector._type, tuple(collector._labelnames)))
+    assert said == real
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """One that a run over scripted runtimes leaves."""
+    import json
+
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(session, "session", Servers())
+        arguments = ["run", "how many?", "--verifier", "exact", "--output", str(folder / "out"), "--json"]
+        result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_every_field_of_a_record_is_on_its_page(record):
+    optional = {"grade", "error.kind", "error.role", "error.message", "error.hint", "error.retryable"}
+    assert named("Records") - optional == set(record) - optional
+
+
+@pytest.mark.parametrize("part", ["steps", "branches"])
+def test_every_field_of_its_parts_is_too(record, part):
+    seen = {key for row in record[part] for key in row}
+    verdicts = {f"verdicts.{key}" for row in record[part] for v in row.get("verdicts", ()) if v for key in v}
+    waits = {"queued", "prefill"}  # where the runtime reports them
+    assert named(f"`{part}`") - waits == (seen | verdicts) - waits
+
+
+def test_every_count_of_tokens_is_too(record):
+    counts = record["tokens"]
+    below = {f".{key}" for role in ("target", "draft", "judge") for key in counts[role]}
+    assert named("`tokens`") == set(counts) | below
+
+
+def test_fields_of_errors_are_too():
+    from lr_sglang.errors import RuntimeDown
+    from lr_sglang.job import Job
+    from lr_sglang.results import record as records
+    from lr_sglang.tasks import Question
+
+    made = records.make_failed(Question("1", "?"), "lookahead", Job(), RuntimeDown("gone"), {}, {})
+    assert {f"error.{key}" for key in made["error"]} <= named("Records")
+
+
+# -- the structure
+
+
+def modules() -> set[str]:
+    """Modules and packages directly under lr_sglang, programs among them."""
+    found = {path.stem for path in (ROOT / "lr_sglang").glob("*.py")} - {"__init__"}
+    return found | {path.parent.name for path in (ROOT / "lr_sglang").glob("*/__init__.py")} | {"programs"}
+
+
+def test_every_module_has_its_line():
+    text = (DOCS / "structure.md").read_text("utf-8").split("## The modules", 1)[1].split("\n## ", 1)[0]
+    # Names in front of the colon of each bullet, and others that the bullet tells of.
+    named = {name.removesuffix("/").split("/")[0] for name in re.findall(r"`([\w/]+)`", text)}
+    assert modules() <= named
+
+
+# -- errors that troubleshooting.md quotes
+
+
+def test_hints_that_are_quoted_are_given():
+    """Messages on the page are those of the code, word for word."""
+    page = (DOCS / "troubleshooting.md").read_text("utf-8")
+    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    quotes = {quote for cell in cells for quote in re.findall(r"`([^`]+)`", cell) if " " in quote}
+    files = [*(ROOT / "lr_sglang").rglob("*.py"), ROOT / "scripts/setup.sh", *(ROOT / "programs").glob("*.py")]
+    code = " ".join(" ".join(path.read_text("utf-8").split()) for path in files)
+    pieces = {piece.strip() for quote in quotes for piece in quote.split("...") if len(piece.strip()) > 3}
+    assert pieces
+    assert not [piece for piece in pieces if piece not in code]

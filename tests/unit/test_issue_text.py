@@ -1,0 +1,64 @@
+"""``doctor --report`` says what an issue needs, and nothing that should stay at home."""
+
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang.cli import cli, issue_text
+from lr_sglang.cli.checkup import Findings
+from lr_sglang.cli.machine_checks import Check
+
+FOUND = Findings([Check("model hub", "ok", "https://me:pw@mirror.example/hub?key=1")], True, False, [], ["It runs."])
+SECRETS = {
+    "HF_TOKEN": "abc123",
+    "LR_SGLANG_API_KEYS": "k1,k2",
+    "LR_SGLANG_RATER_KEY": "k3",
+    "SGLANG_PASSWORD": "k4",
+    "LR_SGLANG_RUN_TARGET": "http://user:pw@host:30000/v1?api_key=k5#k6",
+    "LR_SGLANG_RUN_NAME": "hf_abcdefghijkl",
+    "LR_SGLANG_RUN_OUTPUT": "sk-0123456789abcdef",
+    "CUDA_X": "Bearer k7k7k7k7",
+}
+
+
+def test_secrets_are_taken_out():
+    said = issue_text.text(FOUND, SECRETS | {"AWS_SECRET_ACCESS_KEY": "k8", "MY_OWN": "k9"})
+    for secret in ("abc123", "k1", "k2", "k3", "k4", "pw", "k5", "k6", "abcdefghijkl", "0123456789", "k7", "k8", "k9"):
+        assert secret not in said, secret
+    assert "`HF_TOKEN=(set, not shown)`" in said
+    assert "`LR_SGLANG_RUN_TARGET=http://host:30000/v1`" in said
+    assert "AWS" not in said and "MY_OWN" not in said
+    assert "https://mirror.example/hub" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("LR_SGLANG_RUN_MAX_TOKENS", "400"), ("LR_SGLANG_RUN_TOKEN_LAYER", "ngram"), ("CUDA_VISIBLE_DEVICES", "0,1")],
+)
+def test_settings_are_not_secrets(name, value):
+    assert f"`{name}={value}`" in issue_text.text(FOUND, {name: value})
+
+
+def test_a_secret_that_is_empty_is_said_to_be():
+    assert dict(issue_text.settings({"HF_TOKEN": ""})) == {"HF_TOKEN": ""}
+
+
+def test_nobodys_home_is_named(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/" + "somebody")
+    values = dict(issue_text.settings({"HF_HOME": "/home/" + "somebody/models", "HF_X": "/home/" + "somebodyelse"}))
+    assert values == {"HF_HOME": "~/models", "HF_X": "/home/" + "somebodyelse"}
+
+
+def test_lines_cannot_be_forged():
+    said = issue_text.text(FOUND, {"LR_SGLANG_RUN_NAME": "a\n### Versions\n- sglang: 9"})
+    assert said.count("\n### Versions") == 1
+
+
+def test_the_command(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("LR_SGLANG_API_KEYS", "very-secret")
+    result = CliRunner().invoke(cli, ["doctor", "--report"])
+    assert result.exit_code == 0, result.output
+    for part in ("### Versions", "- sglang: 0.5.16", "### Machine", "- CPU:", "### Settings", "pocket models"):
+        assert part in result.stdout
+    assert "very-secret" not in result.stdout
+    assert CliRunner().invoke(cli, ["doctor", "--report", "--json"]).exit_code == 2
