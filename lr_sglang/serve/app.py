@@ -31,7 +31,7 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import EventStream, begun, unless_gone
 
 # At the end, for the runtimes to be rid of the answers that were stopped.
-ABORT_SECONDS = 1.0
+ABORT_SECONDS = 2.0
 PAGE = Path(__file__).parent / "page"
 
 
@@ -55,9 +55,7 @@ def create_app(roles: Mapping[str, RuntimeBackend], service: Service, keys: Keys
             yield
         finally:
             engine.stop()
-            if not await engine.ended(ABORT_SECONDS):
-                health.give_up()  # a runtime that hangs takes no abort
-                await engine.ended(ABORT_SECONDS)
+            await engine.ended(ABORT_SECONDS)
             engine.shutdown()
             health.stop()
 

@@ -31,6 +31,7 @@ from lr_sglang.serve.summary import Costs, Summary, extension, usage
 from lr_sglang.trace import StepRecord
 
 STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
+HANG_UP_AFTER = 5  # stops: an abort that is heard takes some milliseconds
 
 # Seconds that a complete answer waits for its books to be so, too.
 PATIENCE = 1.0
@@ -51,6 +52,7 @@ class _Answer:
     costs: Costs | None = None
     program: asyncio.Future[None] | None = None
     stopping: bool = False
+    stops: int = 0
     done: bool = False
 
 
@@ -253,10 +255,15 @@ class Engine:
         return tell
 
     def _stop(self, answer: _Answer) -> None:
-        """Again and again, until it has ended."""
+        """Again and again, until it has ended; a runtime that hangs takes no abort, and is hung up on."""
         answer.stopping = True
         if not answer.done:
             answer.job.stop()
+            answer.stops += 1
+            if answer.stops > HANG_UP_AFTER:
+                for call in [branch.call for branch in answer.job.record.branches]:
+                    if call is not None and call.cancelled:
+                        call.hang_up()
             asyncio.get_running_loop().call_later(STOP_AGAIN, self._stop, answer)
 
 

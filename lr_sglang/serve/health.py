@@ -154,11 +154,6 @@ class Health:
         for thread in self._threads:
             thread.start()
 
-    def give_up(self) -> None:
-        """Hangs up on every request that is still there."""
-        for gate in self.gates.values():
-            gate.kick()
-
     def stop(self) -> None:
         """Ends it."""
         self._ending.set()
