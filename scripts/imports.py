@@ -1,0 +1,103 @@
+"""Holds import-linter's contracts over the package: nothing imports upward, nothing runs in a circle.
+
+The table is LAYERS of tests/unit/test_house.py, and the contract is made from it, so that there is one table. The test
+there reads single imports, also those inside of functions; this looks at whole chains, over the package as it is
+installed (``programs/`` inside of it).
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "lr_sglang"
+HOUSE = ROOT / "tests" / "unit" / "test_house.py"
+
+
+def table(name: str) -> tuple[set[str], ...] | dict[str, set[str]]:
+    """A constant of test_house.py, read without importing it."""
+    for node in ast.parse(HOUSE.read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
+            return ast.literal_eval(node.value)
+    raise LookupError(f"{HOUSE} has no {name}")
+
+
+def contract(modules: set[str]) -> str:
+    """import-linter's settings, as TOML. ``modules`` are those that there are directly in the package."""
+    layers, alone = table("LAYERS"), table("SELF_CONTAINED")
+    assert isinstance(layers, tuple) and isinstance(alone, dict)
+    # The highest comes first; those of one layer may know each other. A module that is not there yet is let pass.
+    rows = [" : ".join(name if name in modules else f"({name})" for name in sorted(layer)) for layer in layers[::-1]]
+    lines = [
+        "[tool.importlinter]",
+        f'root_package = "{PACKAGE}"',
+        "include_external_packages = false",
+        # What is imported for type checkers only cannot make a circle.
+        "exclude_type_checking_imports = true",
+        *_contract("nothing is imported upward", "layers", containers=[PACKAGE], layers=rows, exhaustive=True),
+        *_contract("no import runs in a circle", "acyclic_siblings", ancestors=[PACKAGE], depth=0),
+    ]
+    for name, known in sorted(alone.items()):
+        forbidden = [f"{PACKAGE}.{other}" for other in sorted(modules - known - {name})]
+        lines += _contract(
+            f"{name} stands alone",
+            "forbidden",
+            source_modules=[f"{PACKAGE}.{name}"],
+            forbidden_modules=forbidden,
+            allow_indirect_imports=True,
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _contract(title: str, kind: str, **settings: object) -> Iterator[str]:
+    yield from ("", "[[tool.importlinter.contracts]]", f'name = "{title}"', f'type = "{kind}"')
+    for key, value in settings.items():
+        yield f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}"
+
+
+def parts(package: Path) -> set[str]:
+    """Modules and packages directly in the package."""
+    found = {path.stem for path in package.glob("*.py")} - {"__init__"}
+    return found | {path.parent.name for path in package.glob("*/__init__.py")}
+
+
+def lay_out(folder: Path) -> Path:
+    """Copies the package into the folder as the build lays it out; the copy's path."""
+    mapped = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-dir"]
+    python_only = shutil.ignore_patterns("__pycache__", "weights", "data")
+    shutil.copytree(ROOT / PACKAGE, folder / PACKAGE, ignore=python_only)
+    for name, source in mapped.items():
+        shutil.copytree(ROOT / source, Path(folder, *name.split(".")), ignore=python_only)
+    return folder / PACKAGE
+
+
+def check(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs import-linter over the copy in the folder."""
+    settings = folder / "contract.toml"
+    settings.write_text(contract(parts(folder / PACKAGE)), "utf-8")
+    # The copy goes before the installed package.
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [Path(sys.executable).parent / "lint-imports", "--no-cache", "--no-logo", "--config", settings]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def main() -> int:
+    """Says what import-linter says if a contract is broken, else one line."""
+    with tempfile.TemporaryDirectory() as name:
+        lay_out(Path(name))
+        done = check(Path(name))
+    last = done.stdout.strip().splitlines()[-1:] if done.returncode == 0 else [done.stdout, done.stderr]
+    sys.stdout.write("\n".join(last) + "\n")
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
