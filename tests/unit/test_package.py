@@ -1,0 +1,48 @@
+"""What pyproject.toml says goes into the wheel is all that there is (scripts/wheel_test.sh builds and tries it)."""
+
+import fnmatch
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+MAPPED = {name: ROOT / folder for name, folder in SETUPTOOLS["package-dir"].items()}
+
+
+def folder(package: str) -> Path:
+    return MAPPED.get(package, ROOT / package.replace(".", "/"))
+
+
+def packages() -> set[str]:
+    found = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "lr_sglang").rglob("__init__.py")}
+    return {name.replace("/", ".") for name in found} | set(MAPPED)
+
+
+def test_every_package_is_listed():
+    assert set(SETUPTOOLS["packages"]) == packages()
+    assert SETUPTOOLS["packages"] == sorted(SETUPTOOLS["packages"])
+
+
+def test_every_file_that_is_no_code_is_taken():
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "lr_sglang", "programs"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("no git checkout")
+    taken = [
+        (folder(package), pattern) for package, patterns in SETUPTOOLS["package-data"].items() for pattern in patterns
+    ]
+    files = [ROOT / name for name in listed.stdout.split("\0") if name and not name.endswith(".py")]
+    assert files
+    lacking = [
+        path
+        for path in files
+        if not any(
+            path.is_relative_to(where) and fnmatch.fnmatch(path.relative_to(where).as_posix(), pattern)
+            for where, pattern in taken
+        )
+    ]
+    assert not lacking
