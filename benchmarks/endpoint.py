@@ -1,0 +1,215 @@
+"""Measures what ``lr-sglang serve`` adds to a step: the same programs in this process, and asked for over HTTP.
+
+python benchmarks/endpoint.py                       # 16 answers at a time, both ways in turn, a few minutes
+python benchmarks/endpoint.py --concurrency 4 --steps 40 --rounds 5
+
+Both ways use the same ``lr-sglang simulate`` process over HTTP and ask the same questions, whose drafts agree alike.
+This process runs the programs in one, and is the streaming client in the other. Needs httpx (the dev extra).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+
+from lr_sglang import verifiers
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.chat import load_tokenizer
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.job import Job
+from lr_sglang.modes import MODES
+from lr_sglang.policy import Experience
+from lr_sglang.runner import keep_what_is_imported
+from lr_sglang.serve.program import answer_request
+from lr_sglang.simulated.words import tokenizer_path
+from lr_sglang.transport import HttpTransport
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass
+class Measured:
+    """What one way came to: seconds of each step of each answer since the one before, and of the processor."""
+
+    steps: dict[str, list[float]] = field(default_factory=dict)
+    cpu: float = 0.0
+
+    def add(self, other: Measured, number: int) -> None:
+        """Another round's."""
+        self.steps |= {f"{number}: {question}": gaps for question, gaps in other.steps.items()}
+        self.cpu += other.cpu
+
+    @property
+    def gaps(self) -> list[float]:
+        return sorted(gap for gaps in self.steps.values() for gap in gaps)
+
+
+@contextmanager
+def started(*arguments: object) -> Iterator[tuple[dict[str, Any], int]]:
+    """A command that says as JSON that it is ready: what it said, and its process id."""
+    command = [sys.executable, str(ROOT / "cli.py"), *map(str, arguments), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline()), process.pid
+        finally:
+            process.terminate()
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds of the processor that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class InProcess:
+    """The programs, as the endpoint runs them."""
+
+    def __init__(self, urls: Mapping[str, str], look: Lookahead, concurrency: int) -> None:
+        tokenizer = load_tokenizer(tokenizer_path())
+        self.roles = {
+            role: RuntimeBackend(role, HttpTransport(url, role, ""), tokenizer, seeded=True, token_layer="")
+            for role, url in urls.items()
+        }
+        for backend in self.roles.values():
+            backend.roles, backend.simulated = self.roles, True
+        self.look, self.verifier = look, verifiers.make(look.verifier, self.roles, "paper")
+        self.experience, self.threads = Experience(), ThreadPoolExecutor(concurrency)
+        keep_what_is_imported()
+
+    def __call__(self, questions: list[str], mode: str) -> Measured:
+        made, before = Measured(), time.process_time()
+        for question, gaps in zip(questions, self.threads.map(lambda q: self._one(q, mode), questions), strict=True):
+            made.steps[question] = gaps
+        made.cpu = time.process_time() - before
+        return made
+
+    def _one(self, question: str, mode: str) -> list[float]:
+        gaps, last = [], time.monotonic()
+
+        def on_step(step: object) -> None:
+            nonlocal last
+            now = time.monotonic()
+            gaps.append(now - last)
+            last = now
+
+        ahead = MODES[mode].ahead
+        job = Job(
+            MODES[mode].lookahead(self.look),
+            MODES[mode].sampling(Sampling(temperature=0.0, seed=0)),
+            Limits(),
+            self.verifier if ahead else None,
+            fast=verifiers.fast(self.look, self.roles) if ahead else None,
+            experience=self.experience,
+        )
+        job.on_step = on_step
+        answer_request.run([{"role": "user", "content": question}], job, ahead, backend=self.roles["target"])
+        return gaps
+
+
+class OverHttp:
+    """A client of the endpoint, in an event loop of its own."""
+
+    def __init__(self, url: str, model: str, pid: int) -> None:
+        self.url, self.model, self.pid = url, model, pid
+
+    def __call__(self, questions: list[str], mode: str) -> Measured:
+        made, before = Measured(), cpu_of(self.pid)
+        made.steps = asyncio.run(self._all(questions, mode))
+        made.cpu = cpu_of(self.pid) - before
+        return made
+
+    async def _all(self, questions: list[str], mode: str) -> dict[str, list[float]]:
+        async with httpx.AsyncClient(timeout=600, limits=httpx.Limits(max_connections=None)) as client:
+            await client.get(f"{self.url}/health")
+            answers = await asyncio.gather(*(self._one(client, question, mode) for question in questions))
+        return dict(zip(questions, answers, strict=True))
+
+    async def _one(self, client: httpx.AsyncClient, question: str, mode: str) -> list[float]:
+        body = {"model": self.model, "messages": [{"role": "user", "content": question}], "stream": True}
+        body |= {"temperature": 0, "seed": 0, "lookahead": {"mode": mode}}
+        gaps, last = [], time.monotonic()
+        async with client.stream("POST", f"{self.url}/v1/chat/completions", json=body) as response:
+            response.raise_for_status()
+            async for line in response.aiter_lines():
+                chunk = json.loads(line[6:]) if line.startswith("data: {") else {"choices": []}
+                if any(choice["delta"].get("content") for choice in chunk["choices"]):
+                    now = time.monotonic()
+                    gaps.append(now - last)
+                    last = now
+        return gaps
+
+
+def table(mode: str, inside: Measured, outside: Measured) -> str:
+    """Both ways, and what lies between them."""
+    lines = []
+    for name, made in (("in process", inside), ("endpoint", outside)):
+        gaps = made.gaps
+        middle, worst = 1000 * statistics.median(gaps), 1000 * gaps[int(0.99 * len(gaps))]
+        mean, cpu = 1000 * statistics.mean(gaps), 1000 * made.cpu / len(gaps)
+        lines.append(f"| {mode} | {name} | {mean:.1f} | {middle:.1f} | {worst:.1f} | {cpu:.1f} |")
+    later = sorted(
+        1000 * (sum(outside.steps[key][1:]) - sum(gaps[1:])) / (len(gaps) - 1) for key, gaps in inside.steps.items()
+    )
+    first = sorted(1000 * (outside.steps[key][0] - gaps[0]) for key, gaps in inside.steps.items())
+    for name, added in (("after the first, by answer", later), ("to the first", first)):
+        mean, worst = statistics.mean(added), added[int(0.99 * len(added))]
+        lines.append(f"| {mode} | **added** {name} | {mean:.1f} | {statistics.median(added):.1f} | {worst:.1f} | |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Runs both ways in turn."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--concurrency", type=int, default=16, help="answers at a time")
+    parser.add_argument("--steps", type=int, default=20, help="of an answer")
+    parser.add_argument("--rounds", type=int, default=3, help="of as many answers, each way")
+    parser.add_argument("--step-seconds", type=float, default=1.0, help="of the target")
+    parser.add_argument("--mode", nargs="*", default=["autoregressive", "lookahead"])
+    given = parser.parse_args()
+    click.echo(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {given}")
+    look = Lookahead(depth=4)
+    speed = ("--steps", given.steps, "--step-seconds", given.step_seconds, "--judge-seconds", given.step_seconds / 5)
+    with started("simulate", "--port", 0, *speed) as (simulated, _):
+        urls = simulated["urls"]
+        attach = [word for role, url in urls.items() for word in (f"--{role}", url)]
+        modes = [word for mode in given.mode for word in ("--mode", mode)]
+        options = ("--concurrency", given.concurrency, "--depth", look.depth, *modes)
+        with started("serve", "--port", 0, *attach, *options) as (told, pid):
+            ways: dict[str, Callable[[list[str], str], Measured]] = {
+                "in process": InProcess(urls, look, given.concurrency),
+                "endpoint": OverHttp(told["url"], told["model"], pid),
+            }
+            warm = [f"warm {i}" for i in range(given.concurrency)]
+            for mode in given.mode:
+                found = {name: Measured() for name in ways}
+                for number in range(given.rounds + 1):
+                    questions = [f"{i} of {number}?" for i in range(given.concurrency)] if number else warm
+                    for name, way in ways.items():
+                        made = way(questions, mode)
+                        if number:  # the first fills pools and caches
+                            found[name].add(made, number)
+                if mode == given.mode[0]:
+                    click.echo("| mode | | ms a step, mean | median | p99 | CPU ms a step |\n|-|-|-|-|-|-|")
+                click.echo(table(mode, found["in process"], found["endpoint"]))
+    click.echo(f"load {os.getloadavg()[0]:.1f}, {threading.active_count()} threads here")
+
+
+if __name__ == "__main__":
+    main()
