@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,18 +47,29 @@ def filled(given: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def prepared(plan: Plan) -> Plan:
-    """With a place on this machine's GPUs for every role.
+def prepared(plan: Plan, given: Sequence[str] = ()) -> Plan:
+    """With a place on this machine's GPUs for every role, and with these flags.
 
     Raises:
         ConfigError: they do not fit.
     """
-    deployment = plan.deployment
+    found = flags(given)
+    runtimes = {role: one.replace(extra={**one.extra, **found}) for role, one in plan.deployment.runtimes.items()}
+    deployment = plan.deployment.replace(runtimes=runtimes)
     on_gpu = {role: platforms.device(one, role) == "cuda" for role, one in deployment.runtimes.items()}
     machine = gpus.visible() if any(on_gpu.values()) else []
     if machine:
         deployment = placement.placed(deployment, [gpu.free for gpu in machine], on_gpu)
     return dataclasses.replace(plan, deployment=deployment)
+
+
+def flags(given: Sequence[str]) -> dict[str, str | bool]:
+    """``attention-backend=triton`` and ``disable-cuda-graph`` as a runtime's ``extra``."""
+    found: dict[str, str | bool] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        found[name.lstrip("-")] = value if equals else True
+    return found
 
 
 def ungraded(questions: dict[str, list[Question]]) -> dict[str, list[Question]]:

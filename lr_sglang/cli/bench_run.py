@@ -35,7 +35,7 @@ def run(given: dict[str, Any]) -> None:
     if given["dummy_weights"]:
         from lr_sglang.cli import bench_dummy
 
-        plan, oracle = bench_dummy.prepared(plan), "oracle"
+        plan, oracle = bench_dummy.prepared(plan, given["flag"]), "oracle"
     questions = _questions(given)
     setting = Setting(
         plan,
@@ -76,8 +76,10 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
         from lr_sglang.cli import bench_dummy
 
         filled = bench_dummy.filled(filled)
-    elif given["alpha"] or given["shapes"]:
-        raise ConfigError("--alpha and --shapes go with --dummy-weights", hint="--verifier random:0.6 accepts a share")
+    elif given["alpha"] or given["shapes"] or given["flag"]:
+        raise ConfigError(
+            "--alpha, --shapes and --flag go with --dummy-weights", hint="--verifier random:0.6 accepts a share"
+        )
     from lr_sglang.modes import MODES
 
     filled["task"] = tuple(dict.fromkeys(filled["task"])) or (() if filled["input"] else ("pocket",))

@@ -1,0 +1,139 @@
+"""``lr-sglang bench`` in a process of its own over simulated runtimes, killed at any moment and taken up again."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+full = os.environ.get("LR_SGLANG_FULL") == "1"
+KILLS = 20 if full else 3
+QUESTIONS = 10 if full else 3
+MODES = ("autoregressive", "lookahead", "lossless")
+
+
+@pytest.fixture(scope="module")
+def attach():
+    """Options that attach to simulated servers, in a process of their own."""
+    speed = ("--steps", "6", "--step-seconds", "0.02", "--judge-seconds", "0.005", "--alpha", "0.6")
+    command = [sys.executable, ROOT / "cli.py", "simulate", "--port", "0", "--json", *speed]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        urls = json.loads(process.stdout.readline())["urls"]
+        yield [word for role, url in urls.items() for word in (f"--{role}", url)]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+
+
+def start(folder, attach, *more):
+    # In the sync schedule no answer depends on what comes first.
+    options = ("--modes", ",".join(MODES), "--limit", str(QUESTIONS), "--samples", "2", "--schedule", "sync")
+    command = [sys.executable, ROOT / "cli.py", "bench", *options, *attach, "--output", str(folder), *more]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("LR_SGLANG_BENCH")}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+
+
+def whole(folder):
+    """Every complete line of every file of records."""
+    return [line for path in sorted(folder.glob("*/records.jsonl")) for line in path.read_bytes().split(b"\n")[:-1]]
+
+
+def samples(folder):
+    """The text of each sample, by its name."""
+    records = [json.loads(line) for line in whole(folder)]
+    assert all(record["error"] is None for record in records)
+    names = [(r["question_id"], r["sample"], r["mode"], r["config"]["sampling"]["temperature"]) for r in records]
+    assert not [name for name, count in Counter(names).items() if count > 1]
+    assert all(record["seeded"] for record in records)
+    return dict(zip(names, (record["text"] for record in records), strict=True))
+
+
+def finish(process):
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, out + err
+    return out, err
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, attach):
+    folder = tmp_path_factory.mktemp("bench") / "undisturbed"
+    out, err = finish(start(folder, attach))
+    assert "simulated" in err and "Table 1" in out
+    return folder
+
+
+def test_every_mode_answers_every_question(undisturbed):
+    found = samples(undisturbed)
+    assert len(found) == QUESTIONS * 2 * 4  # lossless beside autoregressive at temperature 0
+    assert Counter((mode, hot > 0) for _, _, mode, hot in found) == {
+        ("autoregressive", True): QUESTIONS * 2,
+        ("autoregressive", False): QUESTIONS * 2,
+        ("lookahead", True): QUESTIONS * 2,
+        ("lossless", False): QUESTIONS * 2,
+    }
+    about = json.loads((undisturbed / "bench.json").read_text("utf-8"))
+    assert about["order"]["servers"] == "together"
+    assert len(about["order"]["stretches"][0]["first"]) == min(24, len(found))
+
+
+def test_killed_again_and_again_it_makes_the_same(tmp_path, attach, undisturbed):
+    chance, folder, wanted = random.Random(os.environ.get("SEED", "7")), tmp_path / "killed", samples(undisturbed)
+    killed, lost = 0, 0
+    for number in range(KILLS):
+        process = start(folder, attach, *(["--resume"] if whole(folder) else []))
+        before = whole(folder)
+        if number % 4 == 3:  # while it starts
+            time.sleep(chance.uniform(0, 3))
+        else:
+            least = len(before) + max(1, (len(wanted) - len(before)) // (KILLS - number + 1) - 1)
+            deadline = time.monotonic() + 120
+            while len(whole(folder)) < least and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.003)
+            time.sleep(chance.uniform(0, 0.1))
+        killed += process.poll() is None
+        process.kill()
+        process.communicate()
+        kept = whole(folder)
+        assert not [line for line in before if line not in kept]  # what was there stays, to the byte
+        assert all(json.loads(line)["text"] for line in kept)
+        lost += sum(path.read_bytes()[-1:] not in (b"", b"\n") for path in folder.glob("*/records.jsonl"))
+    assert killed >= KILLS - 1
+    assert len(whole(folder)) < len(wanted) and lost <= KILLS
+    out, _ = finish(start(folder, attach, *(["--resume"] if whole(folder) else [])))
+    assert "Table 1" in out
+    assert samples(folder) == wanted
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path, attach):
+    process = start(tmp_path / "out", attach)
+    deadline = time.monotonic() + 120
+    while len(whole(tmp_path / "out")) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    said = " ".join(err.split())
+    assert f"samples are kept; the same options with --resume --output {tmp_path / 'out'}" in said
+    kept = len(whole(tmp_path / "out"))  # one more than was said, if the signal came while it was written
+    assert any(f"{n} of {QUESTIONS * 8} samples are kept" in said for n in (kept, kept - 1))
+    again = subprocess.run(
+        [sys.executable, ROOT / "cli.py", "report", tmp_path / "out"], capture_output=True, text=True, check=True
+    )
+    assert "simulated runtimes" in again.stdout
+
+
+def test_several_at_a_time_have_blocks(tmp_path, attach):
+    more = ("--concurrency", "1,4", "--sweep", "depth=2,4", "--json")
+    out, _ = finish(start(tmp_path / "out", attach, *more))
+    groups = json.loads(out)["groups"]
+    assert {(g["mode"], g["concurrency"]) for g in groups} == {(mode, n) for mode in MODES for n in (1, 4)}
+    assert all(g["samples"] == QUESTIONS * 2 and not g["errors"] for g in groups)
+    assert all(g["speed"] for g in groups if g["mode"] != "autoregressive")
