@@ -2,7 +2,7 @@
 # ARGS is passed on: make test-unit ARGS="-k steps", make demo ARGS=--help
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test test-unit test-full check pocket pin clean
+.PHONY: help setup browser demo test test-unit test-full check docs wheel pocket pin clean
 PYTHON_RUN := .venv/bin/python
 PYTEST := $(PYTHON_RUN) -m pytest
 
@@ -27,9 +27,16 @@ test-unit: setup  ## the tests that start nothing: under a minute
 test-full: setup browser  ## all tests, the long ones too
 	LR_SGLANG_FULL=1 $(PYTEST) tests $(ARGS)
 
-check: setup  ## lint and types
+check: setup  ## lint, types, and who may import whom
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+	$(PYTHON_RUN) scripts/imports.py
+
+docs: setup  ## write docs/cli.md, and build the pages into build/site
+	@bash scripts/docs.sh --write
+
+wheel: setup  ## build the wheel and try it alone, with one question on real servers
+	@bash scripts/wheel_test.sh $(ARGS)
 
 pocket: setup  ## train the pocket models again, from nothing
 	$(PYTHON_RUN) -m lr_sglang.pocket.train --role all $(ARGS)
