@@ -18,13 +18,10 @@ import lr_sglang as lr
 @click.option("--deployment", default="pocket", help="Built-in name or TOML file.")
 @click.option("--logs", type=click.Path(path_type=Path), default=Path("runs/logs"), help="Where servers log.")
 def main(question: str, deployment: str, logs: Path) -> None:
-    plan = lr.load_deployment(deployment)
-    with lr.deployed(plan, logs) as roles:
-        job = lr.Job(plan.lookahead, plan.sampling, lr.Limits(max_tokens=400))
-        job.verifier = lr.make_verifier("judge", roles, plan.judge_prompt)
-        state = lr.lookahead.run([{"role": "user", "content": question}], job, backend=roles["target"])
-        click.echo(state.text().removeprefix(question))
-        for step in job.record.steps:
+    with lr.deployment(deployment, logs=logs) as running:
+        solution = lr.solve(question, deployment=running, max_tokens=400)
+        click.echo(solution)
+        for step in solution.steps:
             click.echo(f"{step.seconds:6.2f} s  {step.outcome:9}  {step.source:6}  {step.tokens:3} tokens")
 
 

@@ -11,17 +11,27 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {  # module, and the name there if it is another
+    "Event": "lr_sglang.events",
     "Job": "lr_sglang.job",
     "Limits": "lr_sglang.config",
     "Lookahead": "lr_sglang.config",
+    "LookaheadBackend": "lr_sglang.frontend",
     "LookaheadError": "lr_sglang.errors",
     "Sampling": "lr_sglang.config",
+    "Solution": "lr_sglang.solution",
     "Trace": "lr_sglang.trace",
-    "autoregressive": "lr_sglang.programs.autoregressive",
+    "asolve": "lr_sglang.api",
+    "converse": "lr_sglang.dsl",
     "deployed": "lr_sglang.connect",
+    "deployment": "lr_sglang.live",
+    "fork": "lr_sglang.dsl",
     "load_deployment": "lr_sglang.runtimes",
-    "lookahead": "lr_sglang.programs.lookahead",
+    "lookahead": "lr_sglang.ahead",
     "make_verifier": "lr_sglang.verifiers:make",
+    "solve": "lr_sglang.api",
+    "solve_many": "lr_sglang.api",
+    "step": "lr_sglang.dsl",
+    "stream": "lr_sglang.api",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -6,82 +6,40 @@ s += lookahead("answer", depth=4)                  # or one gen of a program, as
 
 from __future__ import annotations
 
-import hashlib
+import copy
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import cache, reduce
 from operator import add
 from queue import SimpleQueue
 from typing import Any
 
-import sglang as sgl
 from sglang.lang.backend.base_backend import BaseBackend
 from sglang.lang.interpreter import ProgramState, StreamExecutor
-from sglang.lang.ir import SglGen, SglSamplingParams
+from sglang.lang.ir import SglSamplingParams
 
 from lr_sglang import policy, verifiers
+from lr_sglang.ahead import ALL, Ahead, lookahead, stops_of, why_not
 from lr_sglang.answer import Answer
-from lr_sglang.backend import RuntimeBackend, StepStop
+from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.course import Course, Noted, Samples
 from lr_sglang.delivery import Delivery
 from lr_sglang.dsl import end
-from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError
+from lr_sglang.errors import BadReply, Cancelled, LookaheadError
 from lr_sglang.events import Event
 from lr_sglang.job import Job
-from lr_sglang.poison import poison
+from lr_sglang.poison import Failed, poison
 from lr_sglang.programs.lookahead import look_ahead
 from lr_sglang.tokens import TokenText
 from lr_sglang.trace import StepRecord, Trace
 
-# What has fewer tokens than a few steps is written sooner by the target alone.
-SHORT = 64
+__all__ = ["LookaheadBackend", "lookahead"]
+
 # Traces that are kept for who wants to look.
 LAST = 64
-# What a ``gen`` may ask for that is the target's business alone.
-CANNOT = (
-    "regex",
-    "json_schema",
-    "dtype",
-    "return_logprob",
-    "ignore_eos",
-    "stop_token_ids",
-    "stop_regex",
-    "min_new_tokens",
-    "frequency_penalty",
-    "presence_penalty",
-)
-
-
-class Ahead(str):
-    """A stop string that marks a ``gen`` as lookahead reasoning; SGLang carries it where other marks are lost."""
-
-    options: dict[str, Any]
-    stops: tuple[str, ...]
-
-
-def lookahead(name: str = "answer", max_tokens: int = 4096, stop: str | Sequence[str] = (), **given: Any) -> SglGen:
-    """A ``gen`` that is answered by lookahead reasoning, on a ``LookaheadBackend``.
-
-    Args:
-        name: of the variable, as for ``gen``.
-        max_tokens: the answer's budget.
-        stop: where the text is cut off, as for ``gen``.
-        given: fields of ``Lookahead`` (``depth``, ``width``, ``verifier``, ...) and of ``gen`` (``temperature``, ...).
-
-    Raises:
-        ConfigError: there is no such option, or it cannot be.
-    """
-    fields = {key: given.pop(key) for key in list(given) if key in Lookahead.__dataclass_fields__}
-    mark = Ahead("\x00lookahead")
-    mark.stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    mark.options = fields
-    Lookahead().replace(**fields)  # what cannot be is said here, where it is written
-    try:
-        return sgl.gen(name, max_tokens=max_tokens, stop=mark, **given)
-    except TypeError as error:
-        raise ConfigError(f"lookahead(): {error}", hint="fields of Lookahead, and what gen() takes") from error
 
 
 class LookaheadBackend(BaseBackend):
@@ -97,8 +55,12 @@ class LookaheadBackend(BaseBackend):
         everything: False looks ahead only for what ``lookahead()`` writes.
         judge_prompt: which prompt the judge is given.
         on_event: told of what happens while an answer is made.
+        ahead: False lets the target write everything by itself: what lookahead reasoning is compared with.
+        slots: what one answer may have in flight on each role's runtime; no entry is no limit.
+        experience: what answers learn together; None begins a new one.
 
     Attributes:
+        roles: what a program finds when it moves a state to another role; outside of one the same as ``runtimes``.
         counts: answers by ``lookahead``, and by the reason why it was not.
         traces: of the last answers, the latest at the end.
 
@@ -115,28 +77,44 @@ class LookaheadBackend(BaseBackend):
         everything: bool = True,
         judge_prompt: str = "paper",
         on_event: Callable[[Event], None] | None = None,
+        ahead: bool = True,
+        slots: Mapping[str, int] | None = None,
+        experience: policy.Experience | None = None,
     ) -> None:
         super().__init__()
-        self.roles, self.options, self.seed, self.everything = roles, options or Lookahead(), seed, everything
+        self.roles: Mapping[str, RuntimeBackend | Noted] = roles
+        self.runtimes = roles
+        self.options, self.seed, self.everything = options or Lookahead(), seed, everything
         self.target, self.on_event = roles["target"], on_event
         self.chat_template = self.target.chat_template
         self.counts: Counter[str] = Counter()
         self.traces: deque[Trace] = deque(maxlen=LAST)
-        self._asked: Counter[str] = Counter()
-        self._experience = policy.experience_for(self.options)
+        self.ahead, self.slots, self.limits = ahead, slots or {}, Limits()
+        self._course: Course | None = None
+        self._samples = Samples()
+        self._experience = experience or policy.experience_for(self.options)
         self._lock = threading.Lock()
         self._verifier = cache(lambda name: verifiers.make(name, roles, judge_prompt))
-        self._verifier(self.options.verifier)
+        if ahead:
+            self._verifier(self.options.verifier)
+
+    def within(self, course: Course) -> LookaheadBackend:
+        """The same backend for one run of a program, whose books are ``course``."""
+        made = copy.copy(self)
+        made.roles, made._course = course.roles, course
+        made._samples, made.seed, made.limits = course.samples, course.seed, course.job.limits
+        made.on_event = course.job.on_event or self.on_event
+        return made
 
     def get_model_name(self) -> str:
         return self.target.get_model_name()
 
     def generate(self, s: StreamExecutor, sampling_params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
         """Called by the interpreter in the state's thread. Never raises, as ``RuntimeBackend.generate``."""
-        reason = self._reason(s, sampling_params)
+        reason = why_not(s, sampling_params, self.everything) if self.ahead else "autoregressive"
         self._count(reason or "lookahead")
         if reason:
-            return self.target.generate(s, sampling_params)
+            return self._alone(s, sampling_params)
         pieces: list[str] = []
         try:
             meta = self._write(s, sampling_params, pieces.append)
@@ -149,10 +127,12 @@ class LookaheadBackend(BaseBackend):
         self, s: StreamExecutor, sampling_params: SglSamplingParams
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """A chunk for each step, as it is kept."""
-        reason = self._reason(s, sampling_params)
+        reason = why_not(s, sampling_params, self.everything) if self.ahead else "autoregressive"
         self._count(reason or "lookahead")
         if reason:
-            yield from self.target.generate_stream(s, sampling_params)
+            made = self._alone(s, sampling_params)
+            if not isinstance(s, Failed):
+                yield made
             return
         ready: SimpleQueue[str | dict[str, Any] | Exception] = SimpleQueue()
 
@@ -191,51 +171,62 @@ class LookaheadBackend(BaseBackend):
     def _count(self, what: str) -> None:
         with self._lock:
             self.counts[what] += 1
+        if self._course is not None:
+            self._course.count(what)
 
-    def _reason(self, s: StreamExecutor, params: SglSamplingParams) -> str:
-        """Why lookahead reasoning is not for this ``gen``; empty if it is."""
-        if s.images_:
-            return "images"
-        cannot = [name for name in CANNOT if getattr(params, name) not in (None, (), [], False, 0, 0.0)]
-        if cannot:
-            return cannot[0]
-        if params.n != 1:
-            return "n"
+    def _alone(self, s: StreamExecutor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+        """The target writes it by itself."""
         if isinstance(params.stop, Ahead):
-            return ""
-        if not self.everything or isinstance(params.stop, StepStop):
-            return "plain"
-        return "short" if params.max_new_tokens < SHORT else ""
+            stops = params.stop.stops
+            params.stop = stops[0] if len(stops) == 1 else list(stops)
+        try:
+            if params.max_new_tokens >= ALL:
+                room = self.target.context - len(self.target.prompt_ids(s))
+                params.max_new_tokens = max(1, min(room, params.max_new_tokens))
+        except Exception as error:  # noqa: BLE001 - as above
+            poison(s, _named(error))
+            return "", {}
+        return self.roles["target"].generate(s, params)
 
     def _write(self, s: StreamExecutor, params: SglSamplingParams, tell: Callable[[str], None]) -> dict[str, Any]:
         """Makes an answer in a state of its own, which goes on where ``s`` stands."""
         mark, known = params.stop, self.target.tokenizer
-        stops = mark.stops if isinstance(mark, Ahead) else (mark,) if isinstance(mark, str) else tuple(mark)
         look = self.options.replace(**mark.options) if isinstance(mark, Ahead) else self.options
-        state, delivery = self._beside(s), Delivery(known.decode, stops)
+        state, delivery = self._beside(s), Delivery(known.decode, stops_of(mark))
         job = self._job(s, look, params)
+        given: list[str] = []
+
+        def give(text: str) -> None:
+            given.append(text)
+            tell(text)
 
         def keep(step: StepRecord) -> None:
             ids = job.record.ids[len(job.record.ids) - step.tokens :]
             shown = "".join(piece.text for piece in delivery.add(ids))
             if shown == step.text:
-                tell(TokenText.of(shown, ids[:-1] if step.ending == "end of sequence" else ids, known.vocabulary))
+                give(TokenText.of(shown, ids[:-1] if step.ending == "end of sequence" else ids, known.vocabulary))
             elif shown:
-                tell(shown)
+                give(shown)
             if delivery.stopped:
                 raise Cancelled("a stop string was written")
 
         job.on_step = keep
-        try:
-            with suppress(Cancelled) if stops else nullcontext(), Answer(state, job) as answer:
-                look_ahead(answer)
-        finally:
-            end(state)
-        if rest := "".join(piece.text for piece in delivery.rest()):
-            tell(rest)
+        with self._course.ahead(job) if self._course is not None else nullcontext(None) as part:
+            try:
+                with Answer(state, job) as answer:
+                    look_ahead(answer)
+            except Cancelled:
+                if not delivery.stopped:
+                    raise
+            finally:
+                end(state)
+            if rest := "".join(piece.text for piece in delivery.rest()):
+                give(rest)
+            if part is not None:
+                part.text = "".join(given)
         with self._lock:
             self.traces.append(job.record)
-        return _meta(job.record, delivery)
+        return _meta(job.record, delivery, stops_of(mark))
 
     def _beside(self, s: StreamExecutor) -> ProgramState:
         """As ``s.fork`` does it, which cannot be called in the thread of ``s``."""
@@ -246,17 +237,17 @@ class LookaheadBackend(BaseBackend):
         return ProgramState(made)
 
     def _job(self, s: StreamExecutor, look: Lookahead, params: SglSamplingParams) -> Job:
-        question = hashlib.sha256(repr((s.text_, s.messages_)).encode("utf-8", "replace")).hexdigest()[:16]
-        with self._lock:  # the same prompt again is another sample of it
-            sample, self._asked[question] = self._asked[question], self._asked[question] + 1
+        question, sample = self._samples.next(s)
+        most = [n for n in (params.max_new_tokens, self.limits.max_tokens) if n is not None]
         return Job(
             lookahead=look,
             sampling=Sampling(params.temperature, params.top_p, params.top_k, params.min_p, self.seed),
-            limits=Limits(max_tokens=params.max_new_tokens),
+            limits=self.limits.replace(max_tokens=min(most, default=None)),
             verifier=self._verifier(look.verifier),
-            fast=verifiers.fast(look, self.roles),
+            fast=verifiers.fast(look, self.runtimes),
             question=question,
             sample=sample,
+            slots=self.slots,
             experience=self._experience,
             on_event=self.on_event,
         )
@@ -266,13 +257,16 @@ def _named(error: Exception) -> LookaheadError:
     return error if isinstance(error, LookaheadError) else BadReply(repr(error))
 
 
-def _meta(trace: Trace, delivery: Delivery) -> dict[str, Any]:
+def _meta(trace: Trace, delivery: Delivery, stops: tuple[str, ...]) -> dict[str, Any]:
     """What ``s.get_meta_info`` says of the answer, in SGLang's words where it has some."""
     counts = trace.tokens()
+    finish: dict[str, Any] = {"type": "stop" if delivery.stopped else trace.finish}
+    if delivery.stopped and len(stops) == 1:
+        finish["matched"] = stops[0]
     return {
         "prompt_tokens": trace.prompt_tokens,
         "completion_tokens": delivery.tokens,
-        "finish_reason": {"type": "stop" if delivery.stopped else trace.finish},
+        "finish_reason": finish,
         "lookahead": {
             "steps": len(trace.steps),
             "accepted": trace.accepted,

@@ -18,8 +18,10 @@ from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.dsl import Verifier
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
+from lr_sglang.frontend import LookaheadBackend
 from lr_sglang.job import Job
 from lr_sglang.modes import MODES, Mode
+from lr_sglang.program import Program, perform
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.results import record
@@ -39,6 +41,8 @@ class Settings:
     Attributes:
         config: what their records say about it, by mode.
         on_step: told of each step of each sample, in that sample's thread.
+        program: that answers in place of the mode's own; in a mode that does not look ahead, the target writes all of
+            it by itself.
     """
 
     lookahead: Lookahead = field(default_factory=Lookahead)
@@ -49,6 +53,7 @@ class Settings:
     config: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     on_step: Callable[[Work, StepRecord], None] | None = None
+    program: str = ""
 
 
 class Runner:
@@ -60,7 +65,7 @@ class Runner:
         concurrency: how many samples at a time.
 
     Raises:
-        ConfigError: the verifier lacks its runtime, or there is no such verifier or calibration.
+        ConfigError: the verifier lacks its runtime, or there is no such verifier, calibration or program.
     """
 
     def __init__(self, roles: Mapping[str, RuntimeBackend], settings: Settings, concurrency: int = 1) -> None:
@@ -70,6 +75,8 @@ class Runner:
         self._experience = policy.experience_for(settings.lookahead)
         self._threads: list[threading.Thread] = []
         self._stopping = False
+        self._program = Program.load(settings.program) if settings.program else None
+        self._backend = cache(self._make_backend)
 
     def run(self, work: Sequence[Work], idle: Callable[[], None] = lambda: None) -> Iterator[Record]:
         """Makes the samples and gives their records as they end, in the caller's thread.
@@ -177,8 +184,11 @@ class Runner:
             self._running[id(job)] = job
         about = settings.config.get(item.mode, {}), settings.versions
         try:
-            asked = messages(item.question.question, settings.suffix)
-            PROGRAMS[mode.program].run(asked, job, backend=self.roles["target"])
+            asked, told = messages(item.question.question, settings.suffix), {}
+            if self._program is not None:
+                told = {"program": perform(self._program, asked, job, self._backend(mode))}
+            else:
+                PROGRAMS[mode.program].run(asked, job, backend=self.roles["target"])
         except (Cancelled, ConfigError):
             raise
         except RuntimeDown as error:
@@ -190,7 +200,19 @@ class Runner:
         finally:
             with self._lock:
                 del self._running[id(job)]
-        return record.make(item.question, item.mode, job, *about)
+        return record.make(item.question, item.mode, job, *about) | told
+
+    def _make_backend(self, mode: Mode) -> LookaheadBackend:
+        """What a program runs on in a mode; its answers share it."""
+        settings = self.settings
+        return LookaheadBackend(
+            self.roles,
+            mode.lookahead(settings.lookahead) if mode.ahead else None,
+            judge_prompt=settings.judge_prompt,
+            ahead=mode.ahead,
+            slots=slots(self.roles, settings.lookahead, self.concurrency),
+            experience=self._experience,
+        )
 
 
 def slots(roles: Mapping[str, RuntimeBackend], look: Lookahead, answers: int) -> dict[str, int]:

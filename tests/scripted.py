@@ -109,6 +109,7 @@ class ScriptedTransport:
         if aborted:
             finish = {"type": "abort", "message": "aborted"}
         meta = {"finish_reason": finish, "prompt_tokens": len(payload["input_ids"]), "cached_tokens": 0}
+        meta["completion_tokens"] = len(text)
         if payload.get("return_logprob"):  # the same text, the same confidence
             rng = random.Random(text)
             meta["output_token_logprobs"] = [[-rng.random(), ord(c), None] for c in text]
@@ -118,7 +119,10 @@ class ScriptedTransport:
             meta |= dict(
                 zip(("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts"), counts, strict=True)
             )
-        return {"text": text.replace(chr(END), ""), "output_ids": [ord(c) for c in text], "meta_info": meta}
+        shown = text.replace(chr(END), "")
+        if stop and finish.get("matched") == stop and not sampling.get("no_stop_trim"):
+            shown = shown.removesuffix(stop)  # as SGLang does; the ids keep it
+        return {"text": shown, "output_ids": [ord(c) for c in text], "meta_info": meta}
 
     def _abort(self, call: Call) -> None:
         self.aborted += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from lr_sglang import policy, verifier_names
+from lr_sglang import catalog, policy, verifier_names
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Role, Runtime, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES, SURE
@@ -26,7 +26,8 @@ PLACEMENT = (
 class Plan:
     """Everything that is settled before a runtime starts. ``models`` names each role's model.
 
-    ``lossless_layer`` says whether the lossless mode, which can do without, has the token layer too.
+    ``lossless_layer`` says whether the lossless mode, which can do without, has the token layer too; ``program`` is
+    what answers in place of the mode's own.
     """
 
     deployment: Deployment
@@ -36,6 +37,7 @@ class Plan:
     limits: Limits
     judge_prompt: str
     lossless_layer: bool = False
+    program: str = ""
 
     def layered(self, mode: str) -> bool:
         """Whether the runtimes have their token layer in this mode."""
@@ -53,8 +55,10 @@ class Plan:
         """What a record says about how it was made, and what a resumed run must have in common with it."""
         ahead, roles = MODES[mode].ahead, self.roles(mode)
         look = MODES[mode].lookahead(self.lookahead)
+        program = {"program": self.program} if self.program else {}
         return {
             **more,
+            **program,
             "mode": mode,
             "runtimes": {role: self._runtime(role, mode) for role in roles if role in self.models},
             "sampling": MODES[mode].sampling(self.sampling).to_dict(),
@@ -133,6 +137,8 @@ def check(plan: Plan, mode: str) -> None:
     Raises:
         ConfigError: the mode lacks a role, or there is no such verifier or judge's prompt.
     """
+    if plan.program:
+        catalog.parse(plan.program)
     if not MODES[mode].ahead:
         return
     if "draft" not in plan.models:

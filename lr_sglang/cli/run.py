@@ -43,6 +43,7 @@ RUNS = Path("runs")
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at a time.")
 @click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]")
 @graded.options
+@options.program
 @options.method
 @options.token_layer
 @options.sampling

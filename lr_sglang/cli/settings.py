@@ -45,7 +45,8 @@ def settle(options: Mapping[str, Any]) -> Plan:
     look = look.replace(**_given(options, tuple(field.name for field in dataclasses.fields(look))))
     limits = deployment.limits.replace(**_given(options, ("max_tokens", "max_total_tokens")))
     prompt = _judge_prompt(options, deployment, models)
-    return Plan(deployment, models, look, sampling, limits, prompt, lossless_layer=bool(options.get("token_layer")))
+    layered, program = bool(options.get("token_layer")), options.get("program") or ""
+    return Plan(deployment, models, look, sampling, limits, prompt, lossless_layer=layered, program=program)
 
 
 def _deployment(options: Mapping[str, Any]) -> Deployment:

@@ -122,6 +122,7 @@ def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, di
             sampling=order.plan.sampling,
             limits=order.plan.limits,
             judge_prompt=order.plan.judge_prompt,
+            program=order.plan.program,
             suffix=order.asked["prompt_suffix"],
             config={mode: order.plan.config(mode, **order.asked) for mode in modes},
             versions=order.versions | ({"runtimes": "simulated"} if simulated else {}),

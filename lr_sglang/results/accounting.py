@@ -62,7 +62,12 @@ def parts(record: Record) -> dict[str, float]:
 
 
 def critical_path(record: Record) -> list[Piece]:
-    """From the question to the last step that was kept; no gaps, no overlaps. Empty for an answer without a step."""
+    """From the question to the last step that was kept; no gaps, no overlaps. Empty for an answer without a step.
+
+    Empty, too, for that of a program: what its generations waited for is the program's own affair.
+    """
+    if "program" in record:
+        return []
     return _Path(record).pieces
 
 
@@ -73,7 +78,7 @@ def total(records: Iterable[Record]) -> dict[str, Any]:
     """
     sums, wall, known = dict.fromkeys(PARTS, 0.0), 0.0, False
     for record in records:
-        if record["error"] is None:
+        if record["error"] is None and "program" not in record:
             wall += record["seconds"]
             known = known or any(branch.get("prefill") is not None for branch in record["branches"])
             for part, seconds in parts(record).items():

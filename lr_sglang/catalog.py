@@ -1,0 +1,122 @@
+"""What ``--program`` may say, known without importing anything heavy.
+
+NAME[:KEY=VALUE,...]              a program that comes with the package: a file of that name in ``programs/``
+FILE.py:FUNCTION[:KEY=VALUE,...]  one from a file
+NAME[:KEY=VALUE,...]              one of an installed package, under the entry point group ``lr_sglang.programs``
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import json
+import re
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from lr_sglang.errors import ConfigError
+
+GROUP = "lr_sglang.programs"
+_FILE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)(?::(?P<options>.*))?", re.DOTALL)
+_HINT = "docs/programs.md has an example"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A program by name.
+
+    Attributes:
+        file: where it is; empty for one of the package, and for an entry point.
+        options: what its function is given beside the conversation.
+    """
+
+    name: str
+    file: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def parse(text: str) -> Chosen:
+    """Reads ``--program``, and checks what can be checked without the program itself.
+
+    Raises:
+        ConfigError: there is no such program.
+    """
+    if found := _FILE.fullmatch(text):
+        if not Path(found["file"]).expanduser().is_file():
+            raise ConfigError(f"there is no file {found['file']}", hint="--program FILE.py:FUNCTION")
+        return Chosen(found["name"], found["file"], _options(found["options"] or ""))
+    name, _, options = text.partition(":")
+    known = [*names(), *(one.name for one in outside())]
+    if name not in known:
+        near = get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}, or FILE.py:FUNCTION"
+        raise ConfigError(f"no program is called {text!r}", hint=hint)
+    return Chosen(name, options=_options(options))
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The programs that come with the package: files in ``programs/`` with a program of their own name."""
+    spec = importlib.util.find_spec(GROUP)
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    files = sorted(path for folder in folders for path in Path(folder).glob("*.py"))
+    return tuple(path.stem for path in files if _answers(path))
+
+
+def _answers(path: Path) -> bool:
+    """Whether a file has a function of its name that takes a conversation."""
+    try:
+        body = ast.parse(path.read_text("utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return False
+    found = (one for one in body if isinstance(one, ast.FunctionDef) and one.name == path.stem)
+    return any([a.arg for a in one.args.args[:2]] == ["s", "messages"] for one in found)
+
+
+def outside() -> tuple[EntryPoint, ...]:
+    """Programs of installed packages."""
+    return tuple(entry_points(group=GROUP))
+
+
+def load(chosen: Chosen) -> Any:
+    """Imports the program.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    try:
+        if chosen.file:
+            return getattr(_module(Path(chosen.file).expanduser().resolve()), chosen.name)
+        if chosen.name in names():
+            return getattr(importlib.import_module(f"{GROUP}.{chosen.name}"), chosen.name)
+        return next(one for one in outside() if one.name == chosen.name).load()
+    except Exception as error:
+        raise ConfigError(f"--program {chosen.name}: {error!r}", hint=_HINT) from error
+
+
+def _module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"lr_sglang_program_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _options(text: str) -> dict[str, Any]:
+    """``samples=5,end=Wait``: values are JSON where they can be, else text."""
+    found: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip().isidentifier():
+            raise ConfigError(f"--program: {part!r} is no KEY=VALUE", hint="for example self_consistency:samples=8")
+        try:
+            found[key.strip()] = json.loads(value)
+        except ValueError:
+            found[key.strip()] = value
+    return found

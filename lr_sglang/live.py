@@ -1,0 +1,158 @@
+"""A deployment for questions from Python: brought up, asked from any number of threads, and taken down."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lr_sglang import policy, verifiers
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.config import Deployment, Lookahead, Runtime
+from lr_sglang.connect import deployed
+from lr_sglang.errors import Cancelled, ConfigError
+from lr_sglang.frontend import LookaheadBackend
+from lr_sglang.job import Job
+from lr_sglang.runner import STOP_SECONDS
+from lr_sglang.runtimes import load_deployment, override
+
+STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
+
+
+def deployment(
+    of: str | Path | Deployment | Mapping[str, RuntimeBackend] | None = None,
+    *,
+    logs: str | Path | None = None,
+    timeout: float = 600.0,
+    **runtimes: str,
+) -> Live:
+    """A deployment for the questions of this process: a context manager, within which its servers are up.
+
+    Args:
+        of: a TOML file, a built-in name or a ``Deployment``; backends by role are used as they are. The default is the
+            pocket models, or nothing but ``runtimes`` where these name a target.
+        logs: where servers log; a temporary folder by default.
+        timeout: seconds to start up.
+        runtimes: ``target``, ``draft`` and ``judge``: a model, or the URL of a server that runs.
+
+    Raises:
+        ConfigError: there is no such deployment or role.
+    """
+    if isinstance(of, Mapping):
+        return Live(Deployment("given", {"target": Runtime(url="http://given")}), logs, timeout, of)
+    if of is None and "target" in runtimes:
+        target = runtimes["target"]
+        is_url = target.startswith(("http://", "https://"))
+        plan = Deployment("custom", {"target": Runtime(url=target) if is_url else Runtime(model=target)})
+    else:
+        plan = of if isinstance(of, Deployment) else load_deployment(str(of or "pocket"))
+    for role, model in runtimes.items():
+        plan = override(plan, role, model)
+    return Live(plan, logs, timeout)
+
+
+class Live:
+    """A deployment that answers questions, of any number of threads at once. Made by ``deployment``.
+
+    Attributes:
+        config: what it is made of, and the defaults of its answers.
+        experience, verifier, backend_for: what its answers share, by their options.
+    """
+
+    def __init__(
+        self,
+        config: Deployment,
+        logs: str | Path | None,
+        timeout: float,
+        roles: Mapping[str, RuntimeBackend] | None = None,
+    ) -> None:
+        self.config, self._logs, self._timeout, self._given = config, logs, timeout, roles
+        self._roles: Mapping[str, RuntimeBackend] | None = None
+        self._stack, self._running = ExitStack(), dict[int, Job]()
+        self._changed = threading.Condition()
+        self.experience = cache(policy.experience_for)
+        self.verifier = cache(lambda name: verifiers.make(name, self.roles, config.judge_prompt))
+        self.backend_for = cache(self._make_backend)
+
+    def open(self) -> Live:
+        """Brings the servers up, for where a ``with`` block does not fit; ``close`` takes them down.
+
+        Raises:
+            LookaheadError: as ``runtimes.launch``.
+        """
+        if self._roles is None and self._given is not None:
+            self._roles = self._given
+        elif self._roles is None:
+            logs = self._logs or self._stack.enter_context(tempfile.TemporaryDirectory(prefix="lr-sglang-"))
+            self._roles = self._stack.enter_context(deployed(self.config, Path(logs), timeout=self._timeout))
+        return self
+
+    def close(self) -> None:
+        """Stops what is being answered, and then the servers. Idempotent; ``open`` brings it up again."""
+        with self._changed:
+            self._roles = None
+        deadline = time.monotonic() + STOP_SECONDS
+        with self._changed:
+            while self._running and time.monotonic() < deadline:
+                for job in self._running.values():
+                    job.stop()
+                self._changed.wait(STOP_AGAIN)
+        self.verifier.cache_clear()
+        self.backend_for.cache_clear()
+        self._stack.close()
+
+    def __enter__(self) -> Live:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def roles(self) -> Mapping[str, RuntimeBackend]:
+        """Backends by role.
+
+        Raises:
+            ConfigError: it is not open.
+        """
+        roles = self._roles
+        if roles is None:
+            raise ConfigError("the deployment is not open", hint="with lr.deployment(...) as d: ...")
+        return roles
+
+    def backend(self, **options: Any) -> LookaheadBackend:
+        """For ``sgl.set_default_backend`` or ``program.run(backend=...)``: any SGLang program, answered by lookahead.
+
+        Args:
+            options: fields of ``Lookahead``.
+
+        Raises:
+            ConfigError: there is no such option, or the verifier lacks its runtime.
+        """
+        return self._make_backend(self.config.lookahead.replace(**options), True)
+
+    def _make_backend(self, look: Lookahead, ahead: bool) -> LookaheadBackend:
+        prompt, known = self.config.judge_prompt, self.experience(look)
+        return LookaheadBackend(self.roles, look, judge_prompt=prompt, ahead=ahead, experience=known)
+
+    @contextmanager
+    def answering(self, job: Job) -> Iterator[None]:
+        """While an answer is made: closing stops it.
+
+        Raises:
+            Cancelled: the deployment was closed.
+        """
+        with self._changed:
+            if self._roles is None:
+                raise Cancelled("the deployment was closed")
+            self._running[id(job)] = job
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._running[id(job)]
+                self._changed.notify_all()

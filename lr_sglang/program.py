@@ -1,0 +1,149 @@
+"""Runs a program for one answer: any ``@sgl.function`` that takes a conversation and leaves an answer.
+
+Its first argument after ``s`` is the conversation; one called ``job`` is the answer's ``Job``. The answer is the
+variable ``answer``, or else what the assistant has said in its last turn.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang.lang.interpreter import ProgramState
+from sglang.lang.ir import SglFunction
+
+from lr_sglang import catalog
+from lr_sglang.ahead import ALL
+from lr_sglang.chat import Tokenizer
+from lr_sglang.course import Course
+from lr_sglang.errors import BadReply, ConfigError, LookaheadError
+from lr_sglang.frontend import LookaheadBackend
+from lr_sglang.job import Job
+from lr_sglang.tokens import TokenText
+
+_HINT = "docs/programs.md has an example"
+
+
+class ProgramError(LookaheadError):
+    """A program raised something, or left no answer. ``detail`` is where."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that answers conversations.
+
+    Attributes:
+        name: as it was asked for.
+        takes_job: whether it is given the answer's ``Job`` too.
+    """
+
+    name: str
+    function: SglFunction
+    takes_job: bool
+
+    @classmethod
+    def load(cls, asked: str | SglFunction) -> Program:
+        """By what ``--program`` says (see ``catalog``), or of a function.
+
+        Raises:
+            ConfigError: there is no such program, it takes no such option, or it takes no conversation.
+        """
+        if isinstance(asked, SglFunction):
+            return cls._of(asked.func.__name__, asked)
+        chosen = catalog.parse(asked)
+        found = catalog.load(chosen)
+        if not isinstance(found, SglFunction):
+            raise ConfigError(f"--program {asked}: it is no @sgl.function", hint=_HINT)
+        taken = [name for name in found.arg_names[1:] if name != "job"]
+        if wrong := sorted(chosen.options.keys() - set(taken)):
+            hint = f"it takes {', '.join(taken)}" if taken else "it takes no options"
+            raise ConfigError(f"--program {asked}: there is no option {wrong[0]!r}", hint=hint)
+        return cls._of(asked, found.bind(**chosen.options))
+
+    @classmethod
+    def _of(cls, name: str, function: SglFunction) -> Program:
+        names = function.arg_names
+        needed = set(names[1 : len(names) - len(function.arg_defaults)]) - {"job"} - function.bind_arguments.keys()
+        if not names or names[0] == "job" or needed:
+            why = f"it also needs {', '.join(sorted(needed))}" if needed else "it takes no conversation"
+            raise ConfigError(f"program {name}: {why}", hint=f"(s, messages) or (s, messages, job); {_HINT}")
+        return cls(name, function, "job" in names)
+
+
+def perform(
+    program: Program, messages: Sequence[Mapping[str, str]], job: Job, backend: LookaheadBackend
+) -> dict[str, Any]:
+    """Runs the program for one answer: ``job.record`` is complete afterwards, as far as it came if it fails.
+
+    What the program does not say is the job's: sampling, and how many tokens a generation may have.
+
+    Returns:
+        For the record: the program's name, how its generations were answered, and each of them in figures.
+
+    Raises:
+        ProgramError: the program raised something, or left no answer.
+        LookaheadError: a runtime failed, or the job was stopped.
+    """
+    course = Course(job, backend.runtimes)
+    inside, text, finish = backend.within(course), TokenText(), ""
+    more: dict[str, Any] = {"job": course.own} if program.takes_job else {}
+    asked = [dict(message) for message in messages]
+    try:
+        most = job.limits.max_tokens or ALL
+        state = program.function.run(asked, backend=inside, max_new_tokens=most, **job.sampling.drawn(), **more)
+        text = _answer(program.name, state)
+        finish = _finish(state, job)
+    except BaseException as error:
+        _let_go(error)
+        if isinstance(error, LookaheadError) or not isinstance(error, Exception):
+            raise
+        if course.error is not None:  # what a program makes of a generation that has failed is not its fault
+            raise course.error from error
+        where = "".join(traceback.format_exception(error))
+        raise ProgramError(f"program {program.name}: {error!r}", hint=_HINT, detail=where) from error
+    finally:
+        course.close()
+        course.complete(str.__str__(text), _ids(text, backend.target.tokenizer), finish)
+    if not program.takes_job and job.on_step:
+        for step in job.record.steps:  # which generations are the answer's is known only now
+            job.on_step(step)
+    return {"name": program.name, "answered": dict(course.counts), "generations": course.summary()}
+
+
+def _let_go(error: BaseException | None) -> None:
+    """An error keeps the frames that it came through, those the program's forks, and these their threads."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
+def _answer(name: str, state: ProgramState) -> TokenText:
+    executor = state.stream_executor
+    state.text()  # of a state that has failed, this raises the named error
+    if (error := executor.error()) is not None:
+        raise error if isinstance(error, LookaheadError) else BadReply(f"program {name}: {error!r}")
+    if "answer" in executor.variables:
+        found = executor.variables["answer"]
+        if not isinstance(found, str):
+            raise ProgramError(f"program {name}: its answer is no text but {type(found).__name__}", hint=_HINT)
+        return TokenText.wrap(found)
+    if executor.cur_role == "assistant":
+        return TokenText.wrap(executor.text_[executor.cur_role_begin_pos :])
+    said = executor.messages_[-1] if executor.messages_ else {}
+    if said.get("role") != "assistant":
+        raise ProgramError(f"program {name} leaves no answer", hint='generate "answer", or set s["answer"]')
+    return TokenText.wrap(said["content"])
+
+
+def _finish(state: ProgramState, job: Job) -> str:
+    """``length`` if the last thing that was generated as an answer was cut off."""
+    meta = state.stream_executor.meta_info.get("answer") or {}
+    reason = meta.get("finish_reason") or {"type": job.record.finish or "stop"}
+    return "length" if reason["type"] == "length" else "stop"
+
+
+def _ids(text: TokenText, known: Tokenizer) -> tuple[int, ...]:
+    ids = text.ids_from(0, known.vocabulary)
+    return known.encode(text) if ids is None else ids

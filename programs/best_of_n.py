@@ -1,0 +1,27 @@
+"""Best of n: some solutions by lookahead reasoning, of which the target picks the one that it rates highest."""
+
+from __future__ import annotations
+
+import sglang as sgl
+from sglang.lang.interpreter import ProgramState
+
+from lr_sglang.ahead import lookahead
+from lr_sglang.dsl import converse
+from lr_sglang.programs.common import SOLUTION, ask_rating, rating_of
+
+
+@sgl.function
+def best_of_n(s: ProgramState, messages: list[dict[str, str]], samples: int = 4) -> None:
+    """Answers a conversation; ``s["ratings"]`` has what the target thinks of each sample, 0 to 9.
+
+    Args:
+        samples: that are written side by side.
+    """
+    converse(s, messages)
+    forks = s.fork(samples)
+    for fork in forks:
+        fork += lookahead("answer")
+    asked = [ask_rating(fork, SOLUTION) for fork in forks]
+    s["ratings"] = [rating_of(one) for one in asked]
+    best = s["ratings"].index(max(s["ratings"]))  # of equals, the first
+    s["answer"] = forks[best]["answer"]

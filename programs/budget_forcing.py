@@ -1,0 +1,36 @@
+"""Budget forcing (s1, arXiv 2501.19393): who stops thinking is told to wait, who thinks for too long to end."""
+
+from __future__ import annotations
+
+import sglang as sgl
+from sglang.lang.interpreter import ProgramState
+
+from lr_sglang.ahead import lookahead
+from lr_sglang.dsl import converse
+from lr_sglang.steps import DELIMITER, THINK_END
+
+
+@sgl.function
+def budget_forcing(
+    s: ProgramState, messages: list[dict[str, str]], waits: int = 1, most: int = 4096, word: str = "Wait"
+) -> None:
+    """Answers a conversation. A model that does not mark its thinking is taken to think to the end of its answer.
+
+    Args:
+        waits: how often the end of the thinking is put off, by writing ``word`` in its place.
+        most: tokens of thinking, after which it is ended.
+    """
+    converse(s, messages)
+    left = most
+    for turn in range(waits + 1):
+        s += lookahead("thought", max_tokens=left, stop=THINK_END)
+        thought, meta = s["thought"], s.get_meta_info("thought")
+        left -= meta["completion_tokens"]
+        out = meta["finish_reason"]["type"] == "length" or left <= 0
+        marked = meta["finish_reason"].get("matched") == THINK_END
+        if out or turn == waits:
+            break
+        s += ("" if thought.endswith("\n") else DELIMITER) + word
+    if marked or out:
+        s += f"\n{THINK_END}{DELIMITER}"
+        s += lookahead("conclusion")

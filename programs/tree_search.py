@@ -1,0 +1,56 @@
+"""A beam search over steps (as in Tree of Thoughts, arXiv 2305.10601): the draft proposes, the target's rating is the
+value of a step, and the best prefixes are gone on from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import sglang as sgl
+from sglang.lang.interpreter import ProgramState
+
+from lr_sglang.dsl import converse, on, step
+from lr_sglang.programs.common import ask_rating, ended, rating_of
+
+
+class Path(NamedTuple):
+    """A prefix of the answer. ``value`` is the mean rating of its steps."""
+
+    state: ProgramState
+    ratings: tuple[int, ...] = ()
+    over: bool = False
+
+    @property
+    def value(self) -> float:
+        return sum(self.ratings) / len(self.ratings) if self.ratings else 0.0
+
+
+@sgl.function
+def tree_search(
+    s: ProgramState, messages: list[dict[str, str]], beam: int = 2, width: int = 2, most: int = 40, role: str = "draft"
+) -> None:
+    """Answers a conversation; ``s["value"]`` is the mean rating of the answer's steps.
+
+    Args:
+        beam: prefixes that are kept.
+        width: steps that are proposed after each of them, all at once.
+        most: steps.
+        role: who proposes them.
+    """
+    converse(s, messages)
+    start = len(s.text())
+    paths = [Path(s)]
+    for _ in range(most):
+        grown = [(path, on(one, role)) for path in paths if not path.over for one in path.state.fork(width)]
+        for _, state in grown:
+            state += step("step")
+        over = [ended(state) for _, state in grown]
+        asked = [ask_rating(on(state, "target")) for _, state in grown]
+        found = [
+            Path(state, (*path.ratings, rating_of(one)), last)
+            for (path, state), one, last in zip(grown, asked, over, strict=True)
+        ]
+        paths = sorted([path for path in paths if path.over] + found, key=lambda path: -path.value)[:beam]
+        if all(path.over for path in paths):
+            break
+    s["value"] = paths[0].value
+    s["answer"] = paths[0].state.text()[start:]

@@ -1,0 +1,364 @@
+"""The gallery, and programs from outside: over simulated runtimes, and over scripted ones where the words matter."""
+
+import json
+import threading
+import time
+
+import pytest
+import sglang as sgl
+
+from lr_sglang import catalog
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
+from lr_sglang.frontend import LookaheadBackend
+from lr_sglang.job import Job
+from lr_sglang.program import Program, ProgramError, perform
+from lr_sglang.results import accounting
+from lr_sglang.runner import Runner, Settings
+from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.steps import DELIMITER, THINK_END
+from lr_sglang.tasks import Question
+from lr_sglang.tasks.plan import plan
+from tests.scripted import END, ScriptedTransport, deployment
+
+QUESTION = Question("q", "Simulated question 1?")
+ASKED = [{"role": "user", "content": "How many?"}]
+
+
+def simulated(**options):
+    return simulated_roles(Simulation(Model(alpha=(0.7,), steps=12, seed=5), 0.005, 0.2, 0.001), **options)
+
+
+def records(program, modes=("lookahead",), roles=None, **settings):
+    given = Settings(lookahead=Lookahead(depth=3), program=program, **settings)
+    with Runner(roles or simulated(), given) as runner:
+        return list(runner.run(plan([QUESTION], modes)))
+
+
+def scripted(target, draft=None, seconds=0.0):
+    """Backends whose texts are what ``target`` and ``draft`` say; the judge never agrees."""
+    roles = {
+        "target": ScriptedTransport(target, lambda text: seconds),
+        "draft": ScriptedTransport(draft or target),
+        "judge": ScriptedTransport(lambda text, sampling: "n"),
+    }
+    return deployment(**roles).roles
+
+
+def answered(program, roles, ahead=True, **options):
+    """What a program answers, and its job."""
+    job = Job(sampling=Sampling(temperature=0.7), limits=Limits(max_tokens=2000))
+    found = Program.load(program)
+    told = perform(found, ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), ahead=ahead, **options))
+    return job, told
+
+
+# -- each of the gallery, on simulated runtimes
+
+
+def test_the_gallery_is_what_the_folder_holds():
+    assert set(catalog.names()) == {
+        *("lookahead", "autoregressive", "specreason", "self_consistency", "best_of_n", "tree_search"),
+        *("plan_then_solve", "budget_forcing"),
+    }
+
+
+@pytest.mark.parametrize("program", catalog.names())
+def test_every_program_answers_and_leaves_a_whole_record(program):
+    (record,) = records(program)
+    assert record["error"] is None and record["finish"] == "stop"
+    assert record["steps"] and record["branches"] and record["text"].strip()
+    assert [step["position"] for step in record["steps"]] == list(range(len(record["steps"])))
+    for step in record["steps"]:
+        assert step["text"].strip() in record["text"] and 0 <= step["seconds"] <= record["seconds"]
+    tokens = record["tokens"]
+    assert tokens["used"] + tokens["wasted"] == tokens["generated"] and tokens["used"] > 0
+    told = record["program"]
+    assert told["name"] == program
+    if program not in ("lookahead", "autoregressive"):
+        assert sum(told["answered"].values()) == len(told["generations"])
+    assert sum(one["generated"] for one in told["generations"]) == tokens["generated"]
+    assert all(branch["ended"] is not None and branch["outcome"] for branch in record["branches"])
+    assert accounting.critical_path(record) == []
+    json.dumps(record)
+
+
+@pytest.mark.parametrize("program", ["self_consistency:samples=3", "plan_then_solve"])
+def test_without_lookahead_the_same_program_is_the_targets_alone(program):
+    ahead, alone = records(program, ("lookahead", "autoregressive"))
+    assert set(ahead["program"]["answered"]) == {"lookahead"}
+    assert set(alone["program"]["answered"]) == {"autoregressive"}
+    assert alone["accepted"] == 0 and {branch["role"] for branch in alone["branches"]} == {"target"}
+
+
+def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
+    def seeds(sample):
+        job = Job(sampling=Sampling(), question="q", sample=sample)
+        perform(Program.load("plan_then_solve"), ASKED, job, LookaheadBackend(simulated(), Lookahead(depth=2)))
+        return {branch.seed for branch in job.record.branches if branch.role == "target"}
+
+    one, again, two = seeds(0), seeds(0), seeds(1)
+    assert one & again and not one & two
+
+
+# -- what they do, on scripted runtimes
+
+
+def by_seed(*texts):
+    """A model that writes one of some texts, by the seed of its request; a rating is the last digit of the text."""
+
+    def write(text, sampling):
+        if text.startswith("The digit is"):
+            return "5"
+        return texts[sampling.get("sampling_seed", 0) % len(texts)] + chr(END)
+
+    return write
+
+
+def test_most_samples_decide():
+    roles = scripted(by_seed("So \\boxed{7}.", "Thus \\boxed{ 7 }.", "No: \\boxed{8}."))
+    job, told = answered("self_consistency:samples=9", roles, ahead=False)
+    drawn = [request["sampling_params"]["sampling_seed"] % 3 for request in roles["target"].transport.requests]
+    sevens = sum(one != 2 for one in drawn)
+    assert ("7" if sevens > 4 else "8") in job.record.text
+    assert len(drawn) == 9 and sum(one["in_answer"] for one in told["generations"]) == 1
+
+
+def test_votes_are_by_the_result_and_not_by_its_words():
+    texts = iter(["So \\boxed{7}.", "No: \\boxed{8}.", "Thus \\boxed{ 7 }."])
+    roles = scripted(lambda text, sampling: next(texts) + chr(END))
+    program = Program.load("self_consistency:samples=3").function
+    state = program.run(ASKED, backend=LookaheadBackend(roles, ahead=False))
+    assert state["votes"] == {"7": 2, "8": 1} and "7" in state["answer"]
+
+
+def test_the_best_rated_sample_is_the_answer():
+    def write(text, sampling):
+        if text.startswith("The digit is"):
+            return str(next(ratings))
+        return f"solution {sampling.get('sampling_seed', 0)}" + chr(END)
+
+    ratings = iter([3, 8, 8, 1])
+    state = Program.load("best_of_n").function.run(ASKED, backend=LookaheadBackend(scripted(write), ahead=False))
+    found = state["ratings"]
+    assert sorted(found) == [1, 3, 8, 8] and state["answer"].startswith("solution")
+
+
+def chapter(name, rating="9"):
+    """Writes four steps that bear its name; a rating is what is given."""
+
+    def write(text, sampling):
+        if text.startswith("The digit is"):
+            return rating
+        at = text.count(DELIMITER)
+        return f"{name} {at}" + (DELIMITER if at < 3 else chr(END))
+
+    return write
+
+
+@pytest.mark.parametrize(("rating", "source"), [("9", "draft"), ("7", "draft"), ("6", "target"), ("x", "target")])
+def test_specreason_keeps_what_the_target_rates_well(rating, source):
+    job, told = answered("specreason", scripted(chapter("target", rating), chapter("draft", rating)))
+    assert job.record.text == DELIMITER.join(f"{source} {at}" for at in range(4))
+    assert {step.source for step in job.record.steps} == {source}
+    assert len(job.record.steps) == 4 and told["answered"]["draft"] == 4
+
+
+def test_tree_search_follows_the_best_rated_steps():
+    """Of every four proposals two say 'down', which is rated worse than 'up'."""
+    lock, proposed = threading.Lock(), []
+
+    def draft(text, sampling):
+        with lock:
+            proposed.append("down" if len(proposed) % 2 else "up")
+            return proposed[-1] + (DELIMITER if text.count(DELIMITER) < 2 else chr(END))
+
+    roles = scripted(lambda text, sampling: "0", draft)
+    target = roles["target"].transport
+    answer = target.generate
+
+    def rate(payload, call, timeout):
+        said = "".join(chr(i) for i in payload["input_ids"])
+        with lock:
+            target.write = lambda text, sampling: "9" if said.rfind("up") > said.rfind("down") else "1"
+            return answer(payload, call, timeout)
+
+    target.generate = rate
+    search = Program.load("tree_search:beam=1,width=4").function
+    state = search.run(ASKED, backend=LookaheadBackend(roles, Lookahead(verifier="exact")))
+    assert state["answer"] == DELIMITER.join(["up"] * 3) and state["value"] == 9
+    assert len(proposed) == 12
+
+
+def test_a_plan_comes_first_and_the_answer_follows_it():
+    def write(text, sampling):
+        return ("Add them." if not seen.append(text) and len(seen) == 1 else "It is 7.") + chr(END)
+
+    seen = []
+    roles = scripted(write)
+    job, told = answered("plan_then_solve", roles, ahead=False)
+    assert job.record.text == "It is 7." and [one["in_answer"] for one in told["generations"]] == [False, True]
+    second = "".join(chr(i) for i in roles["target"].transport.requests[1]["input_ids"])
+    assert "How many?" in second and "Add them." in second and "carry out the plan" in second
+
+
+def thinker(thoughts, conclusion="It is 7."):
+    """Thinks one of some thoughts after each 'Wait', ends each of them by the marker, and then concludes."""
+
+    def write(text, sampling):
+        if THINK_END in text:
+            return conclusion + chr(END)
+        return thoughts[text.count("Wait")] + THINK_END + DELIMITER + conclusion + chr(END)
+
+    return write
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_who_stops_thinking_is_told_to_wait(ahead):
+    roles = scripted(thinker(["It is 6.", ", it is 7.", " again."]))
+    job, _ = answered("budget_forcing:waits=2", roles, ahead=ahead)
+    thinking, _, said = job.record.text.partition(THINK_END)
+    assert thinking.count("Wait") == 2 and "It is 6." in thinking and ", it is 7." in thinking
+    assert said.strip() == "It is 7." and THINK_END not in said
+
+
+def test_who_thinks_for_too_long_is_told_to_end():
+    def write(text, sampling):
+        return "It is 7." + chr(END) if THINK_END in text else ("hm " * 9 + DELIMITER) * 50
+
+    job, _ = answered("budget_forcing:most=100", scripted(write))
+    thinking, _, said = job.record.text.partition(THINK_END)
+    assert len(thinking) <= 101 and said.strip() == "It is 7."
+
+
+def test_a_model_without_the_marker_goes_on_after_its_end():
+    job, _ = answered("budget_forcing", scripted(lambda text, sampling: "done" + chr(END)))
+    assert job.record.text == f"done{DELIMITER}Waitdone" and job.record.finish == "stop"
+
+
+# -- a program of one's own
+
+
+@sgl.function
+def raises(s, messages):
+    raise ZeroDivisionError("mine")
+
+
+@sgl.function
+def says_nothing(s, messages):
+    s += sgl.user("only a question")
+
+
+@sgl.function
+def gives_a_number(s, messages):
+    s["answer"] = 7
+
+
+@sgl.function
+def no_place(s, question, other):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "match"),
+    [
+        (raises, ProgramError, "ZeroDivisionError"),
+        (says_nothing, ProgramError, "leaves no answer"),
+        (gives_a_number, ProgramError, "no text but int"),
+        (no_place, ConfigError, "also needs other"),
+    ],
+)
+def test_a_program_that_cannot_be_is_told_so(function, error, match):
+    with pytest.raises(error, match=match):
+        answered(function, simulated())
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("self_consistancy", "no program"),
+        ("self_consistency:sample=3", "no option 'sample'"),
+        ("self_consistency:3", "no KEY=VALUE"),
+        ("lookahead:job=1", "no option 'job'"),
+        ("judge", "no program"),
+        ("nowhere.py:x", "no file"),
+        ("", "no program"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(name, match):
+    with pytest.raises(ConfigError, match=match):
+        Program.load(name)
+
+
+@pytest.mark.parametrize(
+    ("source", "match"),
+    [("x = 1", "no @sgl.function"), ("1 / 0", "ZeroDivisionError"), ("y = 1", "AttributeError")],
+)
+def test_a_file_that_holds_no_program(tmp_path, source, match):
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    with pytest.raises(ConfigError, match=match):
+        Program.load(f"{file}:x")
+
+
+def test_a_failure_of_a_runtime_is_named_and_leaves_a_record():
+    roles = simulated()
+    roles["draft"].transport.faults.dead = True
+    (record,) = records("specreason", roles=roles)
+    assert record["error"]["kind"] == "RuntimeDown" and record["error"]["role"] == "draft"
+    roles["target"].transport.faults.dead = True
+    with pytest.raises(RuntimeDown):
+        records("plan_then_solve", roles=roles)
+
+
+@pytest.mark.parametrize("program", ["best_of_n", "specreason", "budget_forcing", "lookahead"])
+def test_stopping_frees_the_runtimes(program):
+    roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
+    job = Job(sampling=Sampling(temperature=0.0))
+    backend = LookaheadBackend(roles, Lookahead(depth=2, verifier="exact"))
+    job.verifier, failures = backend._verifier("exact"), []
+
+    def go():
+        try:
+            perform(Program.load(program), ASKED, job, backend)
+        except Cancelled as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    while not roles["target"].transport.running and thread.is_alive():
+        time.sleep(0.01)
+    began = time.monotonic()
+    job.stop()
+    thread.join(30)
+    assert failures and time.monotonic() - began < 8
+    assert not any(backend.transport.running for backend in roles.values())
+
+
+def test_an_error_that_is_kept_keeps_no_thread():
+    """Threads that wait for a fork's next expression would keep Python from exiting."""
+    roles, before = simulated(), threading.active_count()
+    roles["draft"].transport.faults.dead = True
+    with pytest.raises(RuntimeDown) as kept:
+        answered("specreason", roles)
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert kept.value is not None and threading.active_count() <= before
+
+
+def test_what_a_program_leaves_behind_is_ended():
+    @sgl.function
+    def careless(s, messages):
+        s += sgl.user("go on")
+        s += sgl.assistant_begin()
+        for fork in s.fork(3):
+            fork += sgl.gen("never_read", max_tokens=500)
+        s["answer"] = "mine"
+
+    roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
+    job, _ = answered(careless, roles)
+    assert job.record.text == "mine" and job.record.steps == []
+    assert not any(backend.transport.running for backend in roles.values())
