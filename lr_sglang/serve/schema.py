@@ -44,7 +44,10 @@ _SUCCESS = {
     "description": "The answer; with stream, chunks of it as server-sent events.",
     "content": {
         "application/json": {"schema": {"type": "object", "required": ["id", "object", "choices", "usage"]}},
-        "text/event-stream": {"schema": {"type": "string"}},
+        # of each event
+        "text/event-stream": {
+            "schema": {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
+        },
     },
 }
 ANSWERS: dict[int | str, dict[str, Any]] = {200: _SUCCESS, **ERRORS}
