@@ -12,7 +12,7 @@ from sglang.lang.ir import SglGen
 
 from lr_sglang import policy
 from lr_sglang.dsl import Inquiry, Spares, backend_of, end, fork, light, step, watch
-from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong
+from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.flight import Arrival, Flight
 from lr_sglang.hearing import Hearing
 from lr_sglang.job import Job
@@ -147,7 +147,8 @@ class Answer:
         elif child is not None:
             self._drafted(child, arrival)
         elif isinstance(result, LookaheadError):
-            raise result
+            if not self._unreadable(node, result):
+                raise result
         else:
             node.target, node.target_state = self._step("target", arrival)
             self._witness.written(node)
@@ -175,6 +176,15 @@ class Answer:
         child.confidence = policy.confidence(arrival.result.meta, len(written.ids))
         self.tree.drafted(child, written)
         self._witness.drafted(child)
+
+    def _unreadable(self, node: Node, error: LookaheadError) -> bool:
+        """Whether it is the drafted step before it that the target cannot go on from: tokens that it does not know."""
+        refused = isinstance(error, RuntimeRefused) and not error.retryable and not isinstance(error, PromptTooLong)
+        if not refused or node.source != "draft" or node.verdict is not None:
+            return False
+        self.trace.failures["draft"] += 1
+        self._refuse(node, Verdict(False, "draft", str(error), failed=True))
+        return True
 
     def _refuse(self, child: Node, verdict: Verdict) -> None:
         child.verdict = verdict

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 import sglang as sgl
 
+from lr_sglang import verifiers
+from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.dsl import end, fork, on, step, watch
-from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown
+from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown, RuntimeRefused
+from lr_sglang.job import Job
+from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.transport import Call
-from tests.scripted import END, ScriptedTransport, deployment
+from tests.scripted import END, ScriptedTransport, chapters, deployment
 
 DOWN = RuntimeDown("it died", role="target")
 BOUND = 5.0
@@ -335,3 +339,22 @@ def test_a_conversation_has_known_roles_only():
     backend = deployment(target=ScriptedTransport(lambda text, sampling: "an answer" + chr(END)))
     with pytest.raises(ConfigError, match="no role is called 'gen'"):
         autoregressive.run([{"role": "gen", "content": "x"}], Job(), backend=backend)
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_a_drafted_step_that_the_target_cannot_read_costs_the_draft_not_the_answer(schedule):
+    """Tokens outside of its vocabulary: SGLang answers 400."""
+    odd, steps = "\u4e00", ["one", "two", "three", "four"]
+    target = ScriptedTransport(
+        chapters(steps),
+        seconds=lambda text: 0.0 if odd in text else 0.1,
+        fail=lambda text: RuntimeRefused("400: out of vocabulary", role="target") if odd in text else None,
+    )
+    draft = ScriptedTransport(lambda text, seed: odd + "\n\n", seconds=lambda text: 0.01)
+    backend = deployment(target=target, draft=draft)
+    exact = verifiers.make("exact", backend.roles, "paper")
+    look, limits = Lookahead(schedule, depth=2, verifier="exact"), Limits(max_tokens=300)
+    job = Job(look, Sampling(temperature=0.0), limits, exact, "q")
+    lookahead.run([{"role": "user", "content": "q"}], job, backend=backend)
+    assert [step.text.strip() for step in job.record.steps] == steps
+    assert job.record.failures["draft"] > 0
