@@ -15,6 +15,7 @@ from lr_sglang.results.plots import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, STYLE
 from lr_sglang.results.report import Report
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
@@ -67,8 +68,7 @@ def alpha(points: list[Spent]) -> Figure | None:
             label=label,
         )
         axes.plot(shares, _paper(of), color=colour, linestyle=":", label=f"{label}, the paper's formula")
-    axes.axhline(1, color="#333333", linewidth=1)
-    axes.set_ylim(bottom=0)
+    _frame(axes, [one.speedup.value for one in known] + _paper(known))
     axes.set(xlabel="share of steps that are accepted", ylabel="speed-up, tokens/s\nover no lookahead")
     axes.set_title("Speed-up against acceptance")
     legend_below(figure, axes)
@@ -99,12 +99,17 @@ def budget(points: list[Spent]) -> Figure | None:
             axes.annotate(
                 str(one.budget), (one.spent, one.speedup.value), (5, 5), textcoords="offset points", fontsize=10
             )
-    axes.axhline(1, color="#333333", linewidth=1)
-    axes.set_ylim(bottom=0)
+    _frame(axes, [one.speedup.value for one in points])
     axes.set(xlabel="tokens of the target spent for each one delivered", ylabel="speed-up, tokens/s\nover no lookahead")
     axes.set_title("What the parallel budget M buys (the numbers beside the points)")
     legend_below(figure, axes)
     return figure
+
+
+def _frame(axes: Axes, values: list[float]) -> None:
+    """Room for all values; intervals of very few questions may go on above."""
+    axes.axhline(1, color="#333333", linewidth=1)
+    axes.set_ylim(0, 1.35 * max(1.0, *(value for value in values if value == value)))
 
 
 def _lines(points: Iterable[Spent], key: Callable[[Spent], Any]) -> dict[Any, list[Spent]]:

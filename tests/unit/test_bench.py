@@ -365,6 +365,19 @@ def test_going_on(call, tmp_path):
     assert other.exit_code and "another configuration" in other.output
 
 
+def test_several_at_a_time_and_several_settings(call, tmp_path):
+    options = ("--modes", "autoregressive,lookahead", "--concurrency", "1,2", "--sweep", "depth=2,4", "--json")
+    done = call("--limit", 3, *options, "--output", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    groups = json.loads(done.stdout)["groups"]
+    assert Counter((g["mode"], g["concurrency"]) for g in groups) == {
+        **{("autoregressive", n): 1 for n in (1, 2)},
+        **{("lookahead", n): 2 for n in (1, 2)},
+    }
+    assert all(g["samples"] == 3 and not g["errors"] for g in groups)
+    assert all(g["speed"] for g in groups if g["mode"] == "lookahead")
+
+
 def test_a_clear_stop(call, tmp_path, monkeypatch):
     from lr_sglang.results.store import Store
 
