@@ -1,0 +1,46 @@
+"""Commands of the pages that need servers, run as they stand there, on the session's servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from lr_sglang.config import ROLES
+from tests.commands import ROOT, Command, commands
+from tests.e2e.conftest import Pocket
+
+PAGE = "docs/getting-started.md"
+RECORDS = ("run", "report", "view", "grade")
+
+
+def runnable(one: Command) -> bool:
+    """With records or a question, and on the pocket deployment (--attach needs one that is launched)."""
+    return one.page == PAGE and not one.title and one.arguments[0] in RECORDS and "--attach" not in one.arguments
+
+
+def test_a_first_hour(pocket: Pocket, tmp_path: Path) -> None:
+    """Getting started, from top to bottom in one folder. Variables say where the servers are."""
+    shown = [one for one in commands() if one.words[0] == "lr-sglang" and runnable(one)]
+    assert [one.arguments[0] for one in shown] == ["run", "run", "report", "view", "run"]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    urls = {f"LR_SGLANG_RUN_{role}".upper(): pocket.fleet.urls[role] for role in ROLES}
+    for one in shown:
+        done = subprocess.run(
+            [sys.executable, ROOT / "cli.py", *one.arguments],
+            cwd=tmp_path,
+            env={**os.environ, **urls},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{one}\n{done.stderr}"
+        assert done.stdout.strip(), f"{one} says nothing"
+    first = [json.loads(line) for line in (tmp_path / "runs/first/records.jsonl").read_text("utf-8").splitlines()]
+    assert {record["mode"] for record in first} == {"autoregressive", "lookahead"}
+    assert all(record["error"] is None for record in first)
+    assert len(first) == 20
+    assert (tmp_path / "runs/first/view.html").is_file()
