@@ -47,9 +47,9 @@ measure() { # NAME SECONDS OPTIONS...: one benchmark, stopped (and its servers w
 }
 
 # Acceptance and depth, one answer at a time: the parallel budget M is the depth here.
-measure depth 340 --alpha "${ALPHA:-0.4,0.63,0.8}" --sweep "depth=${DEPTHS:-1,2,4,6,8}" --limit "${LIMIT:-2}" \
-    --max-tokens "${TOKENS:-512}"
+measure depth 355 --alpha "${ALPHA:-0.4,0.63,0.8}" --sweep "depth=${DEPTHS:-1,2,4,6,8}" --limit "${LIMIT:-2}" \
+    --max-tokens "${TOKENS:-256}"
 # The same work while others wait.
-measure load 220 --alpha 0.63 --sweep depth=2,6 --concurrency "${CONCURRENCY:-4,16}" --limit "${LOAD:-32}" \
-    --max-tokens "${TOKENS:-512}"
+measure load 210 --alpha 0.63 --sweep depth=2,6 --concurrency "${CONCURRENCY:-4,16}" --limit "${LOAD:-16}" \
+    --max-tokens "${TOKENS:-256}"
 ls -R "$folder" | head -n 60

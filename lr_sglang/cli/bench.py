@@ -57,8 +57,8 @@ class Modes(click.Choice[str]):
     "--sweep",
     multiple=True,
     metavar="NAME=VALUES",
-    help="depth=1..8, width=1,2, verifier=exact,judge, concurrency=1,2,4, sd-tokens=0..16, budget=4,8,16; again to "
-    "multiply.",
+    help="depth=1..8, width=1,2, verifier=exact,judge, alpha=0.4,0.8, concurrency=1,2,4, sd-tokens=0..16, "
+    "budget=4,8,16; again to multiply.",
 )
 @click.option("--paper", type=click.Choice(list(paper.PRESETS)), help="The paper's setting: tasks, samples, lengths.")
 @click.option("--fair", type=click.Choice(fair.WAYS), help="Modes without lookahead get all its GPUs.")
@@ -78,6 +78,7 @@ class Modes(click.Choice[str]):
 @click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]")
 @click.option("--print", is_flag=True, help="Print the plan, and start nothing.")
 @graded.options
+@options.program
 @options.method
 @options.token_layer
 @options.sampling

@@ -16,6 +16,7 @@ from lr_sglang.cli.run import chosen_folder
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import ROLES, Deployment
 from lr_sglang.errors import ConfigError, LookaheadError, RecordError
+from lr_sglang.modes import MODES
 from lr_sglang.runtimes import platforms
 
 if TYPE_CHECKING:
@@ -80,10 +81,8 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             "--alpha, --shapes and --flag go with --dummy-weights", hint="--verifier random:0.6 accepts a share"
         )
-    from lr_sglang.modes import MODES
-
     filled["task"] = tuple(dict.fromkeys(filled["task"])) or (() if filled["input"] else ("pocket",))
-    filled["mode"] = filled["modes"] or tuple(MODES)
+    filled["mode"] = filled["modes"] or _possible(given)
     filled["concurrency"] = filled["concurrency"] or (1,)
     if given["concurrency"] and any(text.startswith("concurrency=") for text in filled["sweep"]):
         raise ConfigError("--concurrency and --sweep concurrency say the same", hint="leave one of them out")
@@ -91,6 +90,12 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
         target = settle(filled).models["target"]
         filled["max_tokens"] = preset.max_tokens(target)
     return filled
+
+
+def _possible(given: dict[str, Any]) -> tuple[str, ...]:
+    """All modes; of servers that run already those without a token layer, which is set when a server starts."""
+    running = given["attach"] or (given["target"] or "").startswith(("http://", "https://"))
+    return tuple(name for name, mode in MODES.items() if not (running and mode.token_layer))
 
 
 def _questions(given: dict[str, Any]) -> dict[str, list[Question]]:

@@ -20,14 +20,13 @@ from lr_sglang.errors import LookaheadError
 from lr_sglang.grading import Grader
 from lr_sglang.results import machine
 from lr_sglang.results.record import Record, key
-from lr_sglang.results.store import Store, write_whole
+from lr_sglang.results.store import RUN, Store, write_whole
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.plan import Work
 
 if TYPE_CHECKING:
     from lr_sglang.runner import Runner
 
-BENCH = "bench.json"
 EVERY = 60.0  # seconds between two words about the time that is left, where no bar shows it
 Item = tuple[Question, int]  # and which sample of it
 
@@ -38,7 +37,7 @@ class Bench:
 
     Attributes:
         sets: by number, the variants that share servers, and the deployment that they need.
-        about: for bench.json: what was asked for and in which order it is made.
+        about: for run.json: what was asked for and in which order it is made.
         graders: by task.
     """
 
@@ -208,8 +207,8 @@ class Making:
 
 
 def write(bench: Bench, began: Sequence[dict[str, Any]]) -> None:
-    """bench.json: what was asked for, the order, and when servers were started, also in runs before this one."""
-    path = bench.folder / BENCH
+    """run.json: what was asked for, the order, and when servers were started, also in runs before this one."""
+    path = bench.folder / RUN
     try:
         earlier = json.loads(path.read_text(encoding="utf-8"))["starts"]
     except (OSError, ValueError, KeyError, TypeError):

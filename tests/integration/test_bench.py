@@ -79,7 +79,7 @@ def test_every_mode_answers_every_question(undisturbed):
         ("lookahead", True): QUESTIONS * 2,
         ("lossless", False): QUESTIONS * 2,
     }
-    about = json.loads((undisturbed / "bench.json").read_text("utf-8"))
+    about = json.loads((undisturbed / "run.json").read_text("utf-8"))
     assert about["order"]["servers"] == "together"
     assert len(about["order"]["stretches"][0]["first"]) == min(24, len(found))
 

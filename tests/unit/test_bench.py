@@ -324,7 +324,7 @@ def test_all_modes_on_the_same_questions(call, tmp_path):
     )
     assert {r["question_id"] for r in records} == {"pocket-0001", "pocket-0002"}
     assert "Table 1" in result.output and "lookahead+sd" in result.output
-    about = json.loads((tmp_path / "out" / "bench.json").read_text())
+    about = json.loads((tmp_path / "out" / "run.json").read_text())
     assert about["order"]["servers"] == "blocks"
     assert [one["servers"] for one in about["starts"]] == [[1], [2], [1]]
     assert len(call.servers.started) == 3
@@ -361,6 +361,9 @@ def test_going_on(call, tmp_path):
         ("lookahead", "pocket-0001"): 2,
         ("lookahead", "pocket-0002"): 2,
     }
+    assert call("--limit", 1, "--modes", "autoregressive").exit_code == 0
+    newest = call("--limit", 2, "--modes", "autoregressive", "--resume")
+    assert newest.exit_code == 0 and "1 of 2 samples are done already" in newest.output, newest.output
     other = call("--limit", 2, *out, "--resume", "--temperature", "0.7")
     assert other.exit_code and "another configuration" in other.output
 
@@ -417,6 +420,17 @@ def test_the_papers_table(call):
     plan = json.loads(deepseek.stdout)
     assert {one["config"]["limits"]["max_tokens"] for one in plan["variants"].values()} == {32 * 1024}
     assert not call.servers.started
+
+
+def test_what_runs_already_is_asked_for_its_own_modes(call, monkeypatch):
+    """Nobody can give a server that runs a token layer."""
+    monkeypatch.setattr(settings, "_model", lambda role, runtime: f"known/{role}")
+    plan = call(
+        "--target", "http://localhost:1", "--draft", "http://localhost:2", "--judge", "target", "--print", "--json"
+    )
+    assert plan.exit_code == 0, plan.output
+    found = {name.split("/")[1] for name in json.loads(plan.stdout)["variants"]}
+    assert found == {"autoregressive", "lookahead", "lossless"}
 
 
 def test_fewer_samples_of_livecodebench():
