@@ -1,6 +1,6 @@
 """Looks at a wheel that lies alone: all files there, every module importable, and nothing found anywhere else.
 
-python scripts/wheel_check.py SOURCE ALONE: the sources that it was built from, and the folder that it was installed into.
+python scripts/wheel_check.py SOURCE ALONE: the sources it was built from, and the folder that it was installed into.
 """
 
 import importlib

@@ -163,6 +163,7 @@ def time(report: Report) -> Figure | None:
 
 
 def new_figure(width: float, height: float = 4.5) -> tuple[Figure, Axes]:
+    """Sizes are inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")

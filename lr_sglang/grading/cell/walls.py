@@ -62,6 +62,7 @@ def read_only(folder: str) -> bool:
 
 
 def write(path: str, text: str) -> None:
+    """In one go: the kernel reads a whole map or none."""
     with open(path, "w") as file:
         file.write(text)
 

@@ -60,6 +60,7 @@ def one(job: dict[str, Any], test: dict[str, Any], standing: list[str], clear: C
 
 
 def compare(job: dict[str, Any], test: dict[str, Any], token: str, said: bytes) -> str:
+    """What is wrong with what a test printed; empty if nothing is."""
     if job["kind"] == "asserts":
         return "" if said == token.encode() else "ended before its tests did"
     if job["kind"] == "calls":
@@ -81,6 +82,7 @@ def same_output(written: str, expected: str) -> bool:
 
 
 def same_line(one: str, other: str) -> bool:
+    """Whether two lines are equal, as text or number by number."""
     if one == other:
         return True
     try:
@@ -110,6 +112,7 @@ def wait(child: int, reading: int, seconds: float) -> tuple[bytes, int | None]:
 
 
 def read(name: str, most: int) -> str:
+    """The beginning of a file; empty where it cannot be read."""
     try:
         with open(name, "rb") as file:
             return file.read(most).decode("utf-8", "replace")
@@ -147,10 +150,12 @@ def descendants() -> None:
 
 
 def children() -> list[int]:
+    """Process ids of what we started, or inherited."""
     return [int(pid) for pid in read(f"/proc/self/task/{os.getpid()}/children", 1 << 16).split()]
 
 
 def reap() -> None:
+    """Takes leave of those that have ended."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, 0)[0]:
             pass
