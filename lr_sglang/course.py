@@ -27,6 +27,8 @@ from lr_sglang.trace import StepRecord, Trace
 from lr_sglang.transport import Call
 from lr_sglang.tree import Branch, Outcome
 
+HANG_UP_AFTER = 5  # stops
+
 
 class Samples:
     """Numbers the times that the same prompt is asked, so that each is another sample of it."""
@@ -78,6 +80,7 @@ class Course:
         self._running: dict[int, Job | Call] = {id(self.own): self.own}
         self._changed, self._stopped = threading.Condition(), False
         self.error: LookaheadError | None = None
+        self._stops = 0
         job.listen(self.stop)
 
     def now(self) -> float:
@@ -93,8 +96,13 @@ class Course:
         """Ends what is being generated, from any thread; nothing more will be."""
         with self._changed:
             self._stopped, running = True, list(self._running.values())
+            self._stops += 1
         for one in running:
             one.stop() if isinstance(one, Job) else one.cancel()
+        if self._stops > HANG_UP_AFTER:  # a runtime that hangs takes no abort
+            for call in [call for one in running for call in _calls(one)]:
+                if call.cancelled:
+                    call.hang_up()
 
     def close(self) -> None:
         """Ends what a program has left behind, and waits until the runtimes are rid of it."""
@@ -245,6 +253,11 @@ def _note(part: _Part, branch: Branch, seconds: float, result: Any, known: Runti
     part.text = result.meta["text"]
     part.trace.seconds, part.trace.prompt_tokens = seconds, result.prompt_tokens
     part.trace.finish = "length" if result.finish == "length" else "stop"
+
+
+def _calls(one: Job | Call) -> list[Call]:
+    branches = one.record.branches if isinstance(one, Job) else []
+    return [one] if isinstance(one, Call) else [branch.call for branch in list(branches) if branch.call is not None]
 
 
 def _later(step: StepRecord, base: int, seconds: float) -> StepRecord:

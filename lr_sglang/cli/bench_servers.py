@@ -90,6 +90,7 @@ def runners_of(live: Live, wanted: Mapping[Key, Variant], versions: dict[str, st
                 sampling=plan.sampling,
                 limits=plan.limits,
                 judge_prompt=plan.judge_prompt,
+                program=plan.program,
                 suffix=variant.asked["prompt_suffix"],
                 config={variant.mode: variant.config},
                 versions=versions | ({"runtimes": "simulated"} if simulated else {}),

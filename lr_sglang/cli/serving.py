@@ -97,6 +97,7 @@ def service_of(plan: Plan, modes: list[str], given: Mapping[str, Any]) -> Servic
         sampling=plan.sampling,
         limits=plan.limits,
         judge_prompt=plan.judge_prompt,
+        program=plan.program,
     )
 
 

@@ -17,14 +17,15 @@ from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.events import Event
 from lr_sglang.job import Job
 from lr_sglang.modes import MODES
+from lr_sglang.program import ProgramError
 from lr_sglang.runner import keep_what_is_imported, slots
 from lr_sglang.serve.admission import Admission
-from lr_sglang.serve.errors import out_of_time, refusal_of, stopping, target_down
+from lr_sglang.serve.errors import Refusal, out_of_time, refusal_of, stopping, target_down
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.order import Order
-from lr_sglang.serve.program import answer_request
+from lr_sglang.serve.program import Given, answer_request
 from lr_sglang.serve.prompt import Prompt, prepare
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.summary import Costs, Summary, extension, usage
@@ -64,7 +65,7 @@ class Engine:
         service: what the operator allows.
 
     Raises:
-        ConfigError: a verifier lacks its runtime, or a mode its draft.
+        ConfigError: a verifier lacks its runtime, or a mode its draft; there is no such program.
     """
 
     def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service, metrics: Metrics, health: Health) -> None:
@@ -74,6 +75,7 @@ class Engine:
         names = dict.fromkeys((*service.verifiers, "exact")) if ahead else {}
         self._verifiers: dict[str, Verifier] = {n: verifiers.make(n, roles, service.judge_prompt) for n in names}
         self._experience = policy.experience_for(service.lookahead)
+        self._given = Given(roles, service, self._experience) if service.program else None
         self._threads = ThreadPoolExecutor(service.concurrency, thread_name_prefix="lr-answer")
         self._running: set[_Answer] = set()
         metrics.watch(metrics.running, lambda: len(self._running))
@@ -101,6 +103,8 @@ class Engine:
         deadline = asyncio.get_running_loop().time() + self.service.timeout
         if self.health.watches["target"].down:
             raise target_down()
+        if self._given is not None and not order.chat:
+            raise Refusal(400, "This endpoint answers conversations only", param="prompt")
         try:
             async with asyncio.timeout_at(deadline):
                 prompt = await asyncio.to_thread(prepare, order, self.roles["target"], self.service)
@@ -187,7 +191,10 @@ class Engine:
     def _make(self, prompt: Prompt, answer: _Answer) -> None:
         """In a thread: the program, to its end."""
         try:
-            answer_request.run(prompt.asked, answer.job, answer.order.mode.ahead, backend=self.roles["target"])
+            if self._given is not None:
+                self._given.answer(prompt.asked, answer.job, answer.order.mode.ahead)
+            else:
+                answer_request.run(prompt.asked, answer.job, answer.order.mode.ahead, backend=self.roles["target"])
         except Cancelled:
             if not answer.delivery.stopped:
                 raise
@@ -205,8 +212,8 @@ class Engine:
         if error is None:
             self._finish(answer)
             return
-        if not isinstance(error, LookaheadError | asyncio.CancelledError):
-            log("internal error", logging.ERROR, error=type(error).__name__, where=where(error))
+        if not isinstance(error, LookaheadError | asyncio.CancelledError) or isinstance(error, ProgramError):
+            log("internal error", logging.ERROR, error=type(error).__name__, where=where(error.__cause__ or error))
         # It keeps the frames that it came through, and with them the program's states and their threads.
         error.__traceback__ = error.__context__ = error.__cause__ = None
         answer.ready.put_nowait(error)

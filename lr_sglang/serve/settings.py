@@ -29,6 +29,7 @@ class Service(Table):
         drain: seconds that answers have to end in when the endpoint is told to stop.
         reasoning: whether an answer begins inside of ``<think>``: ``auto`` goes by the prompt and by what is written,
             ``on`` says that it always does, ``off`` leaves markers in the content.
+        program: that answers conversations in place of lookahead reasoning's own (docs/programs.md).
         hosts_are_open: whether requests may call the endpoint by any name. One with no key, on a loopback address,
             should not be reached by a web page whose domain points there.
         open_metrics: whether ``/metrics`` can be read without a key; None is on a loopback address only.
@@ -43,6 +44,7 @@ class Service(Table):
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     judge_prompt: str = "paper"
+    program: str = ""
     max_depth: int | None = None
     max_width: int | None = None
     concurrency: int = 8

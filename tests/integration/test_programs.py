@@ -362,3 +362,121 @@ def test_what_a_program_leaves_behind_is_ended():
     job, _ = answered(careless, roles)
     assert job.record.text == "mine" and job.record.steps == []
     assert not any(backend.transport.running for backend in roles.values())
+
+
+# -- on the endpoint, and from outside
+
+
+def served(program, asked, **request):
+    """One answer of an endpoint whose operator has given a program."""
+    from starlette.testclient import TestClient
+
+    from lr_sglang.serve.app import create_app
+    from lr_sglang.serve.settings import Service
+
+    service = Service(program=program, lookahead=Lookahead(depth=3), modes=("lookahead", "autoregressive"))
+    with TestClient(create_app(simulated(), service)) as client:
+        route = "/v1/chat/completions" if isinstance(asked, list) else "/v1/completions"
+        body = {"messages" if isinstance(asked, list) else "prompt": asked}
+        return client.post(route, json={"model": "lookahead", **body, **request})
+
+
+@pytest.mark.parametrize("program", ["self_consistency:samples=2", "lookahead"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_endpoint_answers_by_it(program, stream):
+    reply = served(program, [{"role": "user", "content": "Simulated question 1?"}], stream=stream)
+    assert reply.status_code == 200
+    if stream:
+        chunks = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+        text = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+    else:
+        text = reply.json()["choices"][0]["message"]["content"]
+        assert reply.json()["usage"]["completion_tokens"] > 200
+    assert text.count(DELIMITER) == 11
+
+
+def test_an_endpoint_with_a_program_takes_no_raw_prompt():
+    assert served("self_consistency", "Simulated question 1?").status_code == 400
+
+
+PACKAGE = '''
+import sglang as sgl
+import lr_sglang as lr
+from lr_sglang.runtimes.token_layer import Algorithm
+from lr_sglang.tasks import Question
+from lr_sglang.tree import Verdict
+
+
+@sgl.function
+def shout(s, messages, mark="!"):
+    lr.converse(s, messages)
+    s += lr.lookahead("words", max_tokens=200, verifier="never")
+    s["answer"] = s["words"] + mark
+
+
+class Never:
+    name = "never"
+
+    @classmethod
+    def make(cls, setup):
+        return cls()
+
+    def verify(self, inquiry):
+        return Verdict(False, self.name, "never")
+
+
+def sums():
+    return [Question("one", "Simulated question 1?", "2")]
+
+
+GUESS = Algorithm("GUESS", lambda layer: {}, "none", on_cpu=True, built_in=False)
+'''
+POINTS = """[lr_sglang.programs]
+shout = outside_lr:shout
+[lr_sglang.verifiers]
+never = outside_lr:Never
+[lr_sglang.tasks]
+sums = outside_lr:sums
+[lr_sglang.token_layers]
+guess = outside_lr:GUESS
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """One file of somebody else's, installed: a program, a verifier, a task and an algorithm of the token layer."""
+    from lr_sglang.runtimes import token_layer
+
+    (tmp_path / "outside_lr.py").write_text(PACKAGE)
+    info = tmp_path / "outside_lr-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside-lr\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(POINTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    token_layer.algorithms.cache_clear()
+    yield tmp_path / "outside_lr.py"
+    token_layer.algorithms.cache_clear()
+
+
+def test_one_file_adds_a_program_a_verifier_a_task_and_an_algorithm(package):
+    from lr_sglang import tasks
+    from lr_sglang.config import TokenLayer
+    from lr_sglang.runtimes import token_layer
+
+    questions = tasks.load("sums")
+    settings = Settings(lookahead=Lookahead(depth=2), program="shout:mark=?")
+    with Runner(simulated(), settings) as runner:
+        (record,) = list(runner.run(plan(questions, ("lookahead",))))
+    assert record["text"].endswith("?") and record["accepted"] == 0
+    assert {v["by"] for step in record["steps"] for v in step["verdicts"] if v} <= {"never", "late", "ending"}
+    assert token_layer.find(TokenLayer("guess"), "here").name == "GUESS"
+
+
+def test_the_file_itself_does_too(package):
+    from lr_sglang import tasks
+
+    questions = tasks.load(f"{package}:sums")
+    settings = Settings(lookahead=Lookahead(depth=2, verifier=f"{package}:Never"), program=f"{package}:shout")
+    with Runner(simulated(), settings) as runner:
+        (record,) = list(runner.run(plan(questions, ("lookahead",))))
+    assert record["text"].endswith("!") and record["program"]["name"] == f"{package}:shout"

@@ -1,0 +1,229 @@
+"""lr_sglang from Python: solve, stream, batches and closing, over simulated runtimes; and the examples of the docs."""
+
+import asyncio
+import re
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import sglang as sgl
+
+import lr_sglang as lr
+from lr_sglang import live
+from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
+from tests.scripted import END, ScriptedTransport, deployment
+
+DOCS = Path(__file__).parents[2] / "docs"
+QUESTION = "Simulated question 1?"
+
+
+def simulated(steps=12, seconds=0.005):
+    return simulated_roles(Simulation(Model(alpha=(0.7,), steps=steps, seed=5), seconds, 0.2, 0.001))
+
+
+@pytest.fixture
+def d():
+    with lr.deployment(simulated()) as opened:
+        yield opened
+
+
+def says(text):
+    """A deployment whose models all say the same."""
+    roles = ("target", "draft", "judge")
+    return deployment(**{role: ScriptedTransport(lambda t, s: text + chr(END)) for role in roles}).roles
+
+
+def test_one_question(d):
+    solution = lr.solve(QUESTION, deployment=d, depth=3, verifier="exact", temperature=0)
+    alone = lr.solve(QUESTION, deployment=d, mode="autoregressive", temperature=0)
+    assert str(solution) == solution.text == alone.text
+    assert len(solution.steps) == 12 and solution.record["mode"] == "lookahead" and alone.alpha is None
+    assert solution.record["config"]["lookahead"]["depth"] == 3
+    assert solution.question == QUESTION and solution.error is None and solution.seconds > 0
+
+
+def test_a_conversation_and_its_answer():
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}]
+    with lr.deployment(says("So \\boxed{17}.")) as d:
+        solution = lr.solve(messages, deployment=d, max_tokens=50)
+    assert solution.answer == "17" and solution.question == "How many?"
+
+
+def test_streamed_steps_are_the_answers(d):
+    steps = lr.stream(QUESTION, deployment=d, depth=3)
+    with pytest.raises(lr.LookaheadError, match="not complete"):
+        _ = steps.solution
+    found = list(steps)
+    assert "".join(step.text for step in found) == steps.solution.text
+    with pytest.raises(lr.LookaheadError, match="once"):
+        list(steps)
+
+
+def test_the_event_loop_has_both(d):
+    async def go():
+        steps = lr.stream(QUESTION, deployment=d, verifier="exact", temperature=0)
+        found = [step.text async for step in steps]
+        both = await asyncio.gather(
+            *(lr.asolve(QUESTION, deployment=d, verifier="exact", temperature=0) for _ in range(3))
+        )
+        return "".join(found), {solution.text for solution in both}
+
+    text, texts = asyncio.run(go())
+    assert texts == {text}
+
+
+def test_leaving_a_stream_early_stops_the_answer():
+    with lr.deployment(simulated(steps=300, seconds=0.02)) as d:
+        for step in lr.stream(QUESTION, deployment=d):
+            assert step.position == 0
+            break
+        assert not d._running
+
+        async def go():
+            with pytest.raises(asyncio.TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await lr.asolve(QUESTION, deployment=d)
+
+        asyncio.run(go())
+        assert not d._running
+
+
+def test_events_are_told(d):
+    events = []
+    solution = lr.solve(QUESTION, deployment=d, depth=3, on_event=events.append)
+    kinds = [event.kind for event in events]
+    assert {"drafted", "verified", "accepted"} <= set(kinds) and kinds[-1] == "ended"
+    assert sum(kind in ("accepted", "corrected", "bonus") for kind in kinds) == len(solution.steps)
+    heard = []
+    lr.solve(QUESTION, deployment=d, program="self_consistency:samples=2", on_event=heard.append)
+    assert sum(event.kind == "ended" for event in heard) == 2
+
+
+def test_a_batch_keeps_its_order_and_its_failures(d):
+    questions = [f"Simulated question {n}?" for n in (1, 2, 1)]
+    one, two, again = lr.solve_many(questions, deployment=d, concurrency=3)
+    assert [s.question for s in (one, two, again)] == questions and one.text.strip() and one.text != two.text
+    assert (one.record["sample"], again.record["sample"]) == (0, 1)
+    assert lr.solve_many([], deployment=d) == []
+    d.roles["target"].transport.faults.dead = True
+    failed = lr.solve_many(questions, deployment=d)
+    assert all(isinstance(s.error, lr.LookaheadError) and s.record["error"]["role"] == "target" for s in failed)
+
+
+def test_many_threads_share_one_deployment(d):
+    texts, before = [], threading.active_count()
+
+    def ask():
+        texts.append(lr.solve(QUESTION, deployment=d, verifier="exact", temperature=0).text)
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(texts) == 6 and len(set(texts)) == 1
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert threading.active_count() <= before
+
+
+def test_a_program_of_ones_own(d):
+    @sgl.function
+    def twice(s, messages, note="again"):
+        lr.converse(s, messages)
+        s += lr.lookahead("first", max_tokens=100, depth=2)
+        s += note
+        s += lr.lookahead("answer", max_tokens=100)
+
+    solution = lr.solve(QUESTION, deployment=d, program=twice)
+    assert solution.record["program"]["answered"] == {"lookahead": 2}
+    assert solution.steps and len(list(lr.stream(QUESTION, deployment=d, program=twice))) == len(solution.steps)
+
+
+def test_an_unchanged_program_runs_on_its_backend(d):
+    @sgl.function
+    def plain(s, question):
+        s += sgl.user(question)
+        s += sgl.assistant(sgl.gen("answer", max_tokens=500))
+
+    backend = d.backend(depth=3)
+    assert plain.run(QUESTION, backend=backend)["answer"].strip() and backend.counts == {"lookahead": 1}
+
+
+def test_closing_stops_what_is_running():
+    d = lr.deployment(simulated(steps=300, seconds=0.05)).open()
+    failures = []
+
+    def ask():
+        try:
+            lr.solve(QUESTION, deployment=d)
+        except lr.LookaheadError as error:
+            failures.append(type(error).__name__)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while not d._running and thread.is_alive():
+        time.sleep(0.01)
+    d.close()
+    d.close()
+    thread.join(20)
+    assert failures == ["Cancelled"]
+    with pytest.raises(lr.LookaheadError, match="not open"):
+        lr.solve(QUESTION, deployment=d)
+
+
+@pytest.mark.parametrize(
+    ("question", "given", "match"),
+    [
+        ("", {}, "empty"),
+        ([], {}, "empty"),
+        ([{"role": "user"}], {}, "empty"),
+        (QUESTION, {"dept": 3}, "no option 'dept'"),
+        (QUESTION, {"depth": 0}, "depth"),
+        (QUESTION, {"temperature": -1}, "temperature"),
+        (QUESTION, {"mode": "fast"}, "no mode"),
+        (QUESTION, {"program": "fast"}, "no program"),
+        (QUESTION, {"verifier": "fast"}, "no verifier"),
+        ([{"role": "robot", "content": "x"}], {}, "no role"),
+    ],
+)
+def test_what_cannot_be_is_said(d, question, given, match):
+    with pytest.raises(lr.LookaheadError, match=match):
+        lr.solve(question, deployment=d, **given)
+
+
+def test_a_notebook_shows_no_markup_of_the_models():
+    with lr.deployment(says("<script>alert(1)</script>")) as d:
+        shown = lr.solve("<b>How</b> many?", deployment=d)._repr_html_()
+    assert "<script>" not in shown and "&lt;script&gt;" in shown and "<b>How" not in shown and "steps 1" in shown
+
+
+def test_every_public_name_is_there_and_documented():
+    text = (DOCS / "python.md").read_text("utf-8")
+    for name in lr.__all__:
+        assert getattr(lr, name) is not None
+        assert name == "__version__" or f"lr.{name}" in text, name
+
+
+def blocks():
+    for page in ("python.md", "programs.md"):
+        text = (DOCS / page).read_text("utf-8")
+        for number, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL)):
+            yield pytest.param(code, id=f"{page}-{number}")
+
+
+@pytest.mark.parametrize("code", blocks())
+def test_the_examples_of_the_docs_run(code, monkeypatch, tmp_path):
+    @contextmanager
+    def deployed(plan, logs, timeout):
+        yield simulated(steps=4)
+
+    monkeypatch.setattr(live, "deployed", deployed)
+    monkeypatch.setattr(lr, "deployed", lambda plan, logs: deployed(plan, logs, 0), raising=False)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "docs", "exec"), {"__name__": "__main__", "print": lambda *_, **__: None})
