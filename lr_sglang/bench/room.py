@@ -8,8 +8,8 @@ from lr_sglang.config import Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import memory
 
-# GiB that the processes of a server on a CPU take beside its weights; those of the pocket models take 1.6 to 2.1.
-PROCESSES = 2.2
+# GiB that the processes of a server on a CPU take; of four of the pocket models 0.9 to 1.5 each were measured (PSS).
+PROCESSES = 1.6
 # On a CPU weights are in float32, and the token layer's model beside them.
 WIDER = 2.0
 # The share of what is free that servers may take.

@@ -285,7 +285,7 @@ def test_servers_are_up_together_if_memory_allows(monkeypatch, free, how):
 
 def test_models_of_unknown_size_take_all_there_is():
     assert room.on_cpu([Runtime(model="nobody/knows")]) == float("inf")
-    assert 2 < room.on_cpu([Runtime(model="pocket:target")]) < 4
+    assert 1 < room.on_cpu([Runtime(model="pocket:target")]) < 4
 
 
 # -- the command
