@@ -1,24 +1,68 @@
-"""The examples run, on the session's servers."""
+"""The examples run, on the session's servers: each as the function it is, for a process would import SGLang again."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner
 
 from lr_sglang.config import ROLES
 from tests.e2e.conftest import Pocket
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+QUESTION = "Jack starts with 5 stickers. Emma brings 2 boxes with 6 stickers each. How many has Jack?"
+full = os.environ.get("LR_SGLANG_FULL") == "1"
 
 
-def test_asking_from_python(pocket: Pocket, tmp_path: Path) -> None:
-    deployment = tmp_path / "running.toml"
+@pytest.fixture
+def running(pocket: Pocket, tmp_path: Path) -> Path:
+    """A deployment file of the servers that are up."""
+    path = tmp_path / "running.toml"
     runtimes = "".join(f'[runtimes.{role}]\nurl = "{pocket.fleet.urls[role]}"\n' for role in ROLES)
-    deployment.write_text(f'name = "running"\njudge_prompt = "pocket"\n{runtimes}')
-    question = "Jack starts with 5 stickers. Emma brings 2 boxes with 6 stickers each. How many has Jack?"
-    command = [sys.executable, EXAMPLES / "ask.py", question, "--deployment", deployment, "--logs", tmp_path]
+    path.write_text(f'name = "running"\njudge_prompt = "pocket"\n{runtimes}')
+    return path
+
+
+def module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_asking_as_a_script(running: Path, tmp_path: Path) -> None:
+    command = [sys.executable, EXAMPLES / "ask.py", QUESTION, "--deployment", running, "--logs", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "\\boxed{" in done.stdout
     assert "tokens" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("stream", [QUESTION, "--compare"], "by the target alone"),
+        ("events", [QUESTION], "ended 1"),
+        ("custom_program", [QUESTION], "{'lookahead': 2}"),
+        ("unchanged_program", [QUESTION], "'select': 1"),
+        ("batch", [str(EXAMPLES / "questions.jsonl")], " right"),
+        ("custom_verifier", [QUESTION], "['"),
+    ],
+)
+def test_an_example(running: Path, name: str, arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(module(name).main, [*arguments, "--deployment", str(running)])
+    assert done.exit_code == 0, done.output
+    assert said in done.output
+    assert "\\boxed{" in done.output or name == "batch"
+
+
+def test_every_example_is_run() -> None:
+    source = Path(__file__).read_text("utf-8")
+    assert not [path.stem for path in EXAMPLES.glob("*.py") if path.stem not in source]

@@ -1,0 +1,51 @@
+"""A verifier of one's own: two versions of a step agree if they come to the same numbers.
+
+    python examples/custom_verifier.py "Ava has 16 marbles. Sam has 3 times as many. How many has Sam?"
+    lr-sglang run --verifier examples/custom_verifier.py:Numbers "..."
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+import lr_sglang as lr
+from lr_sglang.dsl import Inquiry
+from lr_sglang.tree import Verdict
+from lr_sglang.verifiers.setup import Setup
+
+
+class Numbers:
+    """Accepts a draft whose last numbers, as many as ``last``, are the target's."""
+
+    name = "numbers"
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    @classmethod
+    def make(cls, setup: Setup) -> Numbers:
+        return cls(int(setup.argument or 1))
+
+    def verify(self, inquiry: Inquiry) -> Verdict:
+        versions = inquiry.pair.target, inquiry.pair.draft
+        ours, theirs = (re.findall(r"\d+", version.text)[-self.last :] for version in versions)
+        return Verdict(ours == theirs, self.name, f"{ours} and {theirs}")
+
+
+@click.command()
+@click.argument("question")
+@click.option("--deployment", default="pocket", help="Built-in name or TOML file.")
+def main(question: str, deployment: str) -> None:
+    with lr.deployment(deployment) as running:
+        verifier = f"{Path(__file__)}:Numbers:2"
+        solution = lr.solve(question, deployment=running, verifier=verifier, max_tokens=400)
+        click.echo(solution)
+        for step in solution.steps:
+            click.echo(f"{step.outcome:9} {'; '.join(v.reason for v in step.verdicts if v)}")
+
+
+if __name__ == "__main__":
+    main()
