@@ -48,7 +48,7 @@ class Table:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, ready for JSON."""
-        return dataclasses.asdict(self)  # type: ignore[call-overload]
+        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed; None means 'leave as it is'."""

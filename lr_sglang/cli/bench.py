@@ -87,7 +87,7 @@ class Modes(click.Choice[str]):
 @click.option("--resume", is_flag=True, help="Go on with what is in --output, or with the newest of that name.")
 @options.output
 @click.pass_context
-def bench(ctx: click.Context, **given: Any) -> None:
+def bench(ctx: click.Context, /, **given: Any) -> None:
     """Measures modes side by side on the same questions, and leaves a record of each answer.
 
     With no other options the pocket models answer the pocket task in every mode. Modes that share servers take turns

@@ -76,7 +76,8 @@ def sampling_of_file(options: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("attach"):
         return launched.find(options["attach"]).sampling
     name = options.get("deployment") or deployments.DEFAULT
-    return tomllib.loads(deployments.path_of(name).read_text(encoding="utf-8")).get("sampling", {})
+    table: dict[str, Any] = tomllib.loads(deployments.path_of(name).read_text(encoding="utf-8")).get("sampling", {})
+    return table
 
 
 def _model(role: str, runtime: Runtime) -> str:

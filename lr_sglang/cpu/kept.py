@@ -68,8 +68,8 @@ class KeptRows:
         if not bool((known <= self._seq_lens).all()):
             return False
         old = torch.arange(width) < known.view(-1, 1)
-        return torch.equal(rows[:, :width] * old, before[:, :width] * old)
+        return bool(torch.equal(rows[:, :width] * old, before[:, :width] * old))
 
     def _fits(self, layer: tuple[torch.Tensor, ...]) -> bool:
         bytes_each = sum(buffer.numel() * buffer.element_size() for buffer in layer)
-        return (len(self._layers) + 1) * bytes_each <= MOST_BYTES
+        return bool((len(self._layers) + 1) * bytes_each <= MOST_BYTES)

@@ -27,7 +27,7 @@ def final_answer(text: str) -> str | None:
     if (found := boxed(part)) is not None:
         return found
     if tokens := _TOKEN.findall(part):
-        return (tokens[-1][0] or tokens[-1][1]).rstrip(".,;")
+        return str(tokens[-1][0] or tokens[-1][1]).rstrip(".,;")
     if "\\boxed" in part:  # it was begun, and cut off
         return None
     for pattern in (_MARK, _SAYS):

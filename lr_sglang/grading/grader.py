@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from lr_sglang.errors import ConfigError, LookaheadError
-from lr_sglang.grading import choices, mathematics, programs
+from lr_sglang.grading import answers, choices, mathematics, programs
 from lr_sglang.grading.grade import Grade
 from lr_sglang.grading.pool import Pool
 from lr_sglang.grading.rater import Rater
@@ -136,7 +136,7 @@ class Grader:
         return question.gold is not None or not isinstance(self.kind, str)
 
     def _gym(self, text: str, question: Question) -> Grade:
-        answer = mathematics.answers.final_answer(text)
+        answer = answers.final_answer(text)
         if "generator" not in question.extra:
             return mathematics.grade(text, question, self._pool.compare)
         if gym.missing():
@@ -154,4 +154,4 @@ class Grader:
             return found
         if not isinstance(found, (bool, type(None))):
             raise ConfigError(f"grader {self.name}: expected true, false or None, not {found!r}")
-        return Grade(found, mathematics.answers.final_answer(text), by=self.name)
+        return Grade(found, answers.final_answer(text), by=self.name)

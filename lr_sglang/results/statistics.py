@@ -126,7 +126,8 @@ def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: 
 def _influence(table: Floats, sums: Floats, signs: Floats) -> Floats:
     """How much each question moves the logarithm: the sum of power * its part of the factor's sum."""
     moved: Floats = (signs[:, None] * table / sums[:, None]).sum(axis=0)
-    return moved - signs.sum() / table.shape[1]
+    influence: Floats = moved - signs.sum() / table.shape[1]
+    return influence
 
 
 def _studentised(table: Floats, signs: Floats, middle: float) -> tuple[float, float] | None:

@@ -63,4 +63,4 @@ def _family(model: str) -> str:
 def _gpus() -> int:
     import torch  # a second to import, and only here
 
-    return torch.cuda.device_count()
+    return int(torch.cuda.device_count())

@@ -83,6 +83,7 @@ class Faults:
             return None
         with self._lock:
             for order in self._orders:
+                fault: Fault
                 fault, seen, left = order
                 order[1] += 1
                 if seen < fault.after or left == 0 or (fault.share < 1 and self._draw.random() >= fault.share):

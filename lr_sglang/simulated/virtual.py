@@ -153,6 +153,7 @@ class VirtualAnswer:
 
     def take(self) -> Node:
         """What has come, and what follows from it for the tree."""
+        node: Node
         key, node, child, result = cast(Any, self.inbox.popleft())
         if self.open.pop(key, None) is None:
             return node  # stopped in the very moment it came
