@@ -111,7 +111,7 @@ def _module(path: Path) -> Any:
 def _options(text: str) -> dict[str, Any]:
     """``samples=5,end=Wait``: values are JSON where they can be, else text."""
     found: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
+    for part in filter(None, re.split(r",(?=\s*\w+=)", text)):  # a value may have commas
         key, equals, value = part.partition("=")
         if not equals or not key.strip().isidentifier():
             raise ConfigError(f"--program: {part!r} is no KEY=VALUE", hint="for example self_consistency:samples=8")

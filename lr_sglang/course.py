@@ -157,9 +157,10 @@ class Course:
             self._running.pop(id(one), None)
             self._changed.notify_all()
 
-    def complete(self, text: str, ids: tuple[int, ...], finish: str) -> None:
+    def complete(self, text: str, ids: tuple[int, ...], finish: str | None) -> None:
         """Writes the job's record: the answer, the steps of the generations that are in it, and all branches.
 
+        ``finish`` is that of the last of these generations where it is None; it is empty for a program that has failed.
         What the program has generated beside its answer counts as wasted.
         """
         record = self.job.record
@@ -178,6 +179,8 @@ class Course:
                 record.steps += [_later(step, base, part.began) for step in part.trace.steps]
             record.branches += [_moved(branch, base, part) for branch in part.trace.branches]
         traces = [part.trace for part in parts]
+        if finish is None:
+            finish = ([part.trace.finish for part in parts if part.used] or ["stop"])[-1]
         record.text, record.ids, record.finish = text, ids, finish
         record.prompt_tokens = next((t.prompt_tokens for t in traces if t.prompt_tokens), 0)
         record.cycles, record.seeded = sum(t.cycles for t in traces), all(t.seeded for t in traces)

@@ -87,14 +87,15 @@ def perform(
         LookaheadError: a runtime failed, or the job was stopped.
     """
     course = Course(job, backend.runtimes)
-    inside, text, finish = backend.within(course), TokenText(), ""
+    inside, text = backend.within(course), TokenText()
+    finish: str | None = ""
     more: dict[str, Any] = {"job": course.own} if program.takes_job else {}
     asked = [dict(message) for message in messages]
     try:
         most = job.limits.max_tokens or ALL
         state = program.function.run(asked, backend=inside, max_new_tokens=most, **job.sampling.drawn(), **more)
         text = _answer(program.name, state)
-        finish = _finish(state, job)
+        finish = _finish(state)
     except BaseException as error:
         _let_go(error)
         if isinstance(error, LookaheadError) or not isinstance(error, Exception):
@@ -137,11 +138,10 @@ def _answer(name: str, state: ProgramState) -> TokenText:
     return TokenText.wrap(said["content"])
 
 
-def _finish(state: ProgramState, job: Job) -> str:
-    """``length`` if the last thing that was generated as an answer was cut off."""
-    meta = state.stream_executor.meta_info.get("answer") or {}
-    reason = meta.get("finish_reason") or {"type": job.record.finish or "stop"}
-    return "length" if reason["type"] == "length" else "stop"
+def _finish(state: ProgramState) -> str | None:
+    """Why the generation ended that is the answer, if there is one of that name."""
+    reason = (state.stream_executor.meta_info.get("answer") or {}).get("finish_reason")
+    return None if reason is None else "length" if reason["type"] == "length" else "stop"
 
 
 def _ids(text: TokenText, known: Tokenizer) -> tuple[int, ...]:

@@ -349,6 +349,18 @@ def test_an_error_that_is_kept_keeps_no_thread():
     assert kept.value is not None and threading.active_count() <= before
 
 
+def test_an_answer_that_was_cut_off_says_so():
+    roles = scripted(lambda text, sampling: ("x" * 40 + DELIMITER) * 60)
+    job, _ = answered("self_consistency:samples=2", roles, ahead=False)
+    assert job.record.finish == "length" and len(job.record.text) == 2000
+
+
+def test_options_are_json_or_text():
+    assert catalog.parse("budget_forcing:word=So, then,waits=2").options == {"word": "So, then", "waits": 2}
+    assert catalog.parse("budget_forcing:word=[1,2],waits=2").options == {"word": [1, 2], "waits": 2}
+    assert catalog.parse("budget_forcing:").options == {}
+
+
 def test_what_a_program_leaves_behind_is_ended():
     @sgl.function
     def careless(s, messages):
