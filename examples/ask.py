@@ -1,6 +1,6 @@
 """Lookahead reasoning from Python: bring a deployment up, ask, and see how the answer came about.
 
-    python examples/ask.py "Ava has 16 marbles. Sam has 3 times as many marbles as Ava. How many marbles does Sam have?"
+    python examples/ask.py "Ava has 14 eggs. Ben gives Ava 5 eggs. How many eggs does Ava have now?"
     python examples/ask.py --deployment my.toml "..."
 """
 

@@ -65,7 +65,7 @@ def cli() -> None:
     \b
     Examples:
       lr-sglang demo
-      lr-sglang run "Ava has 16 marbles. Sam has 3 times as many marbles as Ava. How many marbles does Sam have?"
+      lr-sglang run "Ava has 14 eggs. Ben gives Ava 5 eggs. How many eggs does Ava have now?"
     """
 
 
