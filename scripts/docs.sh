@@ -9,7 +9,11 @@ case ${1-} in
 --write) .venv/bin/python scripts/cli_page.py ;;
 --serve) exec .venv/bin/python -m mkdocs serve --strict ;;
 esac
-.venv/bin/python -m mkdocs build --strict --quiet
+# Not --quiet: warnings that are not said are not counted by --strict either.
+log=$(.venv/bin/python -m mkdocs build --strict 2>&1) || {
+    printf '%s\n' "$log" >&2
+    exit 1
+}
 # Nothing in the site is fetched from elsewhere when it is read; links are for who follows them.
 if grep -rnoE '(<(script|img|iframe)[^>]* src|<link[^>]*(stylesheet|preconnect|icon)[^>]* href)="?(https?:)?//[^" ]*' build/site --include='*.html'; then
     echo "the site fetches these from elsewhere" >&2
