@@ -108,6 +108,8 @@ def _questions(given: dict[str, Any]) -> dict[str, list[Question]]:
         tasks.get(task)
         found[task] = tasks.load(task, given["limit"], span)
     if given["input"] is not None:
+        if given["input"].name in found:
+            raise ConfigError(f"--input {given['input']}: a task is called so too", hint="give the file another name")
         found[given["input"].name] = tasks.load(given["input"], given["limit"], span)
     if given["dummy_weights"]:
         from lr_sglang.cli import bench_dummy

@@ -43,7 +43,8 @@ def plan(bench: Bench, questions: dict[str, list[Question]], display: Display) -
             config = variant.config
             look, layers = config["lookahead"] or {}, _layers(config) if variant.plan.layered(variant.mode) else ""
             most = config["limits"].get("max_tokens")
-            cells: list[Any] = [variant.task, variant.name, number, variant.concurrency, len(questions[variant.task])]
+            name = variant.name + (f" ({fair})" if (fair := variant.asked.get("fair")) else "")
+            cells: list[Any] = [variant.task, name, number, variant.concurrency, len(questions[variant.task])]
             cells += [counts.get(variant.key, 0), most or "context", f"{config['sampling']['temperature']:g}"]
             cells += [look.get("depth", ""), look.get("verifier", ""), layers]
             table.add_row(*(Text(str(cell)) for cell in cells))

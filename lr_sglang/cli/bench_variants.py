@@ -95,7 +95,8 @@ def variants(setting: Setting) -> list[Variant]:
             for point in setting.points:
                 for mode, greedy in _modes(setting):
                     one = _variant(setting, task, suffix, point, number, mode, greedy)
-                    found.setdefault(one.key, one)
+                    if found.setdefault(one.key, one).config != one.config:
+                        raise ConfigError(f"two settings would have the folder {one.folder}", hint="bench them apart")
     return list(found.values())
 
 

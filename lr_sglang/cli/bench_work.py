@@ -132,10 +132,11 @@ class Making:
             for stretch in self.bench.stretches:
                 self._stretch(stretch)
         except (KeyboardInterrupt, LookaheadError):
-            self.display.warn(
-                f"{self._count()} of {self.total} samples are kept; the same options with"
-                f" --resume --output {self.bench.folder} go on from there"
-            )
+            if kept := self._count():
+                self.display.warn(
+                    f"{kept} of {self.total} samples are kept; the same options with"
+                    f" --resume --output {self.bench.folder} go on from there"
+                )
             raise
         finally:
             self.display.end()

@@ -210,6 +210,11 @@ def test_names_of_folders_are_names_of_folders():
     assert not [v.folder for v in found if set(v.folder) & set("/:\\ ") or v.folder.startswith(".")]
 
 
+def test_settings_whose_folders_would_be_the_same():
+    with pytest.raises(ConfigError, match="two settings would have the folder"):
+        variants(dataclasses.replace(setting(("lookahead",)), tasks={"a/b": "", "a-b": ""}))
+
+
 # -- fairness
 
 
