@@ -11,9 +11,8 @@
 # MINUTES is when it stops at the latest; what is finished then is reported, and the same command goes on.
 # LEFT BEHIND: FOLDER/{depth,load}/ with every record, FOLDER/*.json with every figure, FOLDER/plots-*/ with pictures.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-
-folder=${1:-gpu-bench}
+folder=$(realpath -m "${1:-gpu-bench}")
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 shapes=${SHAPES:-qwen3-32b,qwen3-1.7b,qwen2.5-7b}
 minutes=${MINUTES:-9.5}
 command=${LR_SGLANG:-.venv/bin/lr-sglang}
@@ -32,7 +31,7 @@ measure() { # NAME SECONDS OPTIONS...: one benchmark, stopped (and its servers w
         echo "$name: no time is left"
         return
     fi
-    [ -e "$folder/$name/bench.json" ] && resume=(--resume)
+    [ -e "$folder/$name/run.json" ] && resume=(--resume)
     timeout --signal=TERM --kill-after=30 "$most" "$command" bench --dummy-weights --shapes "$shapes" \
         --output "$folder/$name" "${flags[@]}" "${resume[@]}" "$@" >"$folder/$name.txt" 2>&1 || status=$?
     if ((status)); then

@@ -240,7 +240,12 @@ def _make(made: Bench, given: dict[str, Any], questions: dict[str, list[Question
                 if asked_of[folder].get(record["question_id"], record["question"]) != record["question"]:
                     raise RecordError(f"{store.folder}: question {record['question_id']} was another one then")
         making = Making(made, stores, display)
-        making.run()
+        try:
+            making.run()
+        except KeyboardInterrupt:
+            if given["dummy_weights"] and making.done:
+                _draw(made, display)  # whoever stops it when its time is over wants to see how far it came
+            raise
         records = [record for store in stores.values() for record in store.records.values()]
         if records and all(record["error"] for record in records):
             error = records[-1]["error"]
@@ -249,6 +254,14 @@ def _make(made: Bench, given: dict[str, Any], questions: dict[str, list[Question
         bench_show.result(made, display)
         return
     from lr_sglang.bench import budget
-    from lr_sglang.cli import bench_dummy
 
-    bench_dummy.draw(bench_show.result(made, display, budget.table), made.folder, display)
+    bench_show.result(made, display, budget.table)
+    _draw(made, display)
+
+
+def _draw(made: Bench, display: Display) -> None:
+    from lr_sglang.cli import bench_dummy
+    from lr_sglang.results import collection
+    from lr_sglang.results import report as reports
+
+    bench_dummy.draw(reports.make(collection.read([made.folder])), made.folder, display)

@@ -76,7 +76,7 @@ def _layers(config: dict[str, Any]) -> str:
     return ", ".join(found)
 
 
-def result(bench: Bench, display: Display, more: Callable[[Report], Table | None] = lambda made: None) -> Report:
+def result(bench: Bench, display: Display, more: Callable[[Report], Table | None] = lambda made: None) -> None:
     """The tables of the report, one more at their end, and where there are pictures."""
     from lr_sglang.results import collection, formats
     from lr_sglang.results import report as reports
@@ -84,7 +84,7 @@ def result(bench: Bench, display: Display, more: Callable[[Report], Table | None
     made = reports.make(collection.read([bench.folder]))
     if display.as_json:
         display.out.file.write(formats.as_json(made))
-        return made
+        return
     from lr_sglang.cli.report import show
 
     if (last := more(made)) is not None:
@@ -94,4 +94,3 @@ def result(bench: Bench, display: Display, more: Callable[[Report], Table | None
     again = f"lr-sglang report {bench.folder}"
     display.note(f"plots: {again} --plots {bench.folder / 'plots'}")
     display.note(f"a page: lr-sglang view {bench.folder} --output {bench.folder / 'view.html'}")
-    return made

@@ -482,6 +482,24 @@ def test_random_weights_are_given_their_acceptance(call):
     assert all(c["runtimes"]["judge"]["model"].startswith("dummy:") for c in ahead)
 
 
+def test_random_weights_that_are_stopped_leave_pictures(call, tmp_path, monkeypatch):
+    from lr_sglang.results.store import Store
+
+    append, left = Store.append, iter(range(8))
+
+    def interrupted(self, record):
+        append(self, record)
+        if next(left) == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "append", interrupted)
+    result = CliRunner().invoke(
+        cli, ["bench", "--dummy-weights", "--sweep", "depth=1,2", "--limit", "4", "--output", "out"]
+    )
+    assert result.exit_code == 130, result.output
+    assert (tmp_path / "out" / "plots" / "budget.json").exists()
+
+
 @pytest.fixture
 def swept(tmp_path):
     """A run at two acceptance rates and two depths, of random weights."""
