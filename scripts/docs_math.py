@@ -43,7 +43,8 @@ def _drawn(tex: str, inline: bool) -> str:
     svg = re.sub(r'<g id="patch_1">.*?</g>', "", svg, count=1, flags=re.S)
     svg = re.sub(r'style="fill: #000000"|id="(?:figure|text)_1"', "", svg)
     place = f"vertical-align:-{depth:.2f}pt" if inline else "display:block;margin:.6em auto;max-width:100%"
-    return svg.replace("<svg ", f'<svg fill="currentColor" role="img" aria-label="{html.escape(tex.strip())}" style="{place}" ', 1)
+    said = html.escape(tex.strip())
+    return svg.replace("<svg ", f'<svg fill="currentColor" role="img" aria-label="{said}" style="{place}" ', 1)
 
 
 def on_page_content(content: str, page, config, files) -> str:
