@@ -28,7 +28,7 @@ from lr_sglang.events import Event
 from lr_sglang.job import Job
 from lr_sglang.live import STOP_AGAIN, Live
 from lr_sglang.modes import MODES, Mode
-from lr_sglang.program import Program, perform
+from lr_sglang.program import Program, let_go, perform
 from lr_sglang.results import machine, record
 from lr_sglang.runner import PROGRAMS
 from lr_sglang.solution import Solution
@@ -60,7 +60,11 @@ class _Task:
         with self.live.answering(self.job):
             if self.program is None:
                 target = self.live.roles["target"]
-                PROGRAMS[self.mode.program].run(self.messages, self.job, backend=target)
+                try:
+                    PROGRAMS[self.mode.program].run(self.messages, self.job, backend=target)
+                except BaseException as error:
+                    let_go(error)
+                    raise
                 return self._solution(record.make)
             backend = self.live.backend_for(self.job.lookahead, self.mode.ahead)
             told = perform(self.program, self.messages, self.job, backend)

@@ -97,7 +97,7 @@ def perform(
         text = _answer(program.name, state)
         finish = _finish(state)
     except BaseException as error:
-        _let_go(error)
+        let_go(error)
         if isinstance(error, LookaheadError) or not isinstance(error, Exception):
             raise
         if course.error is not None:  # what a program makes of a generation that has failed is not its fault
@@ -113,7 +113,7 @@ def perform(
     return {"name": program.name, "answered": dict(course.counts), "generations": course.summary()}
 
 
-def _let_go(error: BaseException | None) -> None:
+def let_go(error: BaseException | None) -> None:
     """An error keeps the frames that it came through, those the program's forks, and these their threads."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)

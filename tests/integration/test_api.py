@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -175,6 +177,30 @@ def test_closing_stops_what_is_running():
     assert failures == ["Cancelled"]
     with pytest.raises(lr.LookaheadError, match="not open"):
         lr.solve(QUESTION, deployment=d)
+
+
+SCRIPT = """
+import lr_sglang as lr
+from tests.integration.test_api import simulated
+
+with lr.deployment(simulated(steps=50)) as d:
+    def fail(event):
+        if event.kind == "accepted":
+            d.roles["target"].transport.faults.dead = True
+    try:
+        lr.solve("Simulated question 1?", deployment=d, on_event=fail)
+    except lr.LookaheadError as error:
+        kept = error
+    d.roles["target"].transport.faults.dead = False
+    lr.solve("Simulated question 1?", deployment=d, on_event=fail, program="best_of_n")
+"""
+
+
+def test_a_script_that_fails_ends():
+    """Python waits for threads at its end, and an error that nobody has caught is kept until then."""
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=DOCS.parent)
+    assert done.returncode == 1 and "RuntimeDown" in done.stderr
 
 
 @pytest.mark.parametrize(
