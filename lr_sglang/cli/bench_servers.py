@@ -130,7 +130,8 @@ class Caches:
         deadline = time.monotonic() + (0.0 if role in self.kept else FLUSH_SECONDS)
         while True:
             try:
-                return backend.flush_cache()
+                backend.flush_cache()
+                return
             except RuntimeDown:
                 raise
             except LookaheadError:
