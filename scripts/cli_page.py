@@ -1,4 +1,7 @@
-"""Writes docs/cli.md from the commands themselves; ``make docs`` runs it, and a test fails when the page is stale."""
+"""Writes docs/cli.md from the commands themselves; ``make docs`` runs it, and a test fails when the page is stale.
+
+``--check`` writes nothing and fails if it is.
+"""
 
 from __future__ import annotations
 
@@ -86,5 +89,6 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(PAGE.read_text("utf-8") != page() and "docs/cli.md is stale: make docs writes it")
     PAGE.write_text(page(), "utf-8")
-    sys.stdout.write(f"{PAGE.name}\n")
