@@ -14,7 +14,7 @@ mkdir "$work/source" "$work/alone" "$work/elsewhere"
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
     git ls-files -z --cached --others --exclude-standard
 else
-    find . -type f -not -path './.venv/*' -not -path './build/*' -not -path './*.egg-info/*' -not -name '*.pyc' -print0
+    find . -type f -not -path './.git/*' -not -path './.venv/*' -not -path './runs/*' -not -path './build/*' -not -path './*.egg-info/*' -not -name '*.pyc' -print0
 fi | tar --null --ignore-failed-read -T - -cf - 2>/dev/null | tar -C "$work/source" -xf -
 say "building"
 # Through the source archive, as for a release; .venv has the setuptools that pyproject.toml asks for.
