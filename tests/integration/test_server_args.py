@@ -27,7 +27,11 @@ from lr_sglang.runtimes import flags, fleet, load_deployment, platforms, token_l
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "lr_sglang" / "runtimes" / "presets").glob("*.toml"))
-EXAMPLES = sorted((ROOT / "examples" / "deployments").glob("*.toml")) + PRESETS
+EXAMPLES = [
+    path
+    for path in sorted((ROOT / "examples" / "deployments").glob("*.toml")) + PRESETS
+    if not load_deployment(path).runtimes["target"].url  # what runs elsewhere has no command line here
+]
 LAYERED = [path for path in EXAMPLES if load_deployment(path).runtimes["target"].token_layer.on]
 FOUR = ("autoregressive", "sd", "lookahead", "lookahead+sd")
 
