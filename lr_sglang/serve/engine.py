@@ -31,8 +31,8 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.serve.summary import Costs, Summary, extension, usage
 from lr_sglang.trace import StepRecord
 
-STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
-HANG_UP_AFTER = 5  # stops: an abort that is heard takes some milliseconds
+STOP_AGAIN = 0.1  # seconds until it is looked whether an answer that was stopped has ended
+HANG_UP_AFTER = 5  # of these looks: an abort that is heard takes some milliseconds
 
 # Seconds that a complete answer waits for its books to be so, too.
 PATIENCE = 1.0

@@ -600,11 +600,16 @@ def test_metrics_count_what_was_done():
         one.ask()
         list(one.stream())
         one.ask(model="x")
-        text = one.http.get("/metrics").text
-        values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        well = 'lr_sglang_requests_total{mode="lookahead",route="/v1/chat/completions",status="200"}'
+        for _ in range(100):  # a request is counted when its last byte has been sent
+            text = one.http.get("/metrics").text
+            values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+            count = {key: float(value) for key, value in values.items()}
+            if count.get(well) == 2:
+                break
+            time.sleep(0.02)
         assert all(name.startswith("lr_sglang_") for name in values)
-        count = {key: float(value) for key, value in values.items()}
-        assert count['lr_sglang_requests_total{mode="lookahead",route="/v1/chat/completions",status="200"}'] == 2
+        assert count[well] == 2
         assert count['lr_sglang_requests_total{mode="",route="/v1/chat/completions",status="404"}'] == 1
         assert count['lr_sglang_tokens_total{kind="delivered"}'] == 2 * 192
         assert count["lr_sglang_steps_judged_total"] == 16 and 0 < count["lr_sglang_alpha"] <= 1
