@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 full = os.environ.get("LR_SGLANG_FULL") == "1"
-KILLS = 20 if full else 3
+KILLS = 20 if full else 2
 QUESTIONS = 6 if full else 3
 MODES = ("autoregressive", "lookahead", "lossless")
 
