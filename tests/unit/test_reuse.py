@@ -120,24 +120,26 @@ times = st.integers(0, 4)
 
 
 @pytest.mark.parametrize("head", [1, 2, 32])
-@given(others=st.lists(st.tuples(ids, times, times, ids), max_size=8), prompt=ids)
-def test_it_equals_the_definition(head, others, prompt):
-    """Every request of the runtime compared in full, token by token."""
+@given(st.lists(st.tuples(ids, times, times, times, ids), min_size=1, max_size=9), st.randoms())
+def test_it_equals_the_definition(head, requests, order):
+    """Every request of the runtime compared in full, token by token, whoever is asked about first."""
     with patch("lr_sglang.reuse.HEAD", head):
-        compare(others, prompt)
+        ledger = Ledger()
+        entries = []
+        for text, entered, prefilled, finished, output in requests:
+            entries.append(noted(ledger, text, entered, prefilled or 0.5, finished or 0.5, output))
+        for one in order.sample(entries, len(entries)):
+            assert ledger.shareable(one) == defined(one, [other for other in entries if other is not one])
 
 
-def compare(others, prompt):
-    ledger, now, expected = Ledger(), 3, 0
-    for text, prefilled, finished, output in others:
-        noted(ledger, text, 0, prefilled=prefilled or 0.5, finished=finished or 0.5, output=output)
-        if (prefilled or 0.5) <= now:
-            known = text + (output[:-1] if (finished or 0.5) <= now else "")
-            shared = next((i for i, (a, b) in enumerate(zip(known, prompt, strict=False)) if a != b), None)
-            shared = min(len(known), len(prompt)) if shared is None else shared
-            expected = max(expected, min(shared, len(prompt) - 1))
-    entry = noted(ledger, prompt, now)
-    assert ledger.shareable(entry) == expected
+def defined(entry, others):
+    most = 0
+    for other in others:
+        if other.prefilled <= entry.entered:
+            known = other.prompt + (other.output[:-1] if other.finished <= entry.entered else ())
+            parted = (i for i, (a, b) in enumerate(zip(known, entry.prompt, strict=False)) if a != b)
+            most = max(most, next(parted, min(len(known), len(entry.prompt))))
+    return min(most, len(entry.prompt) - 1)
 
 
 @pytest.mark.timeout(20)
