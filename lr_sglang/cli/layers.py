@@ -28,12 +28,13 @@ Given = Iterable[tuple[str | None, Any]]  # role (None: those that it suits) and
 
 
 def modes_of(options: Mapping[str, Any]) -> list[str]:
-    """The modes that are asked for; a token layer alone asks for lookahead with it.
+    """The modes that are asked for; a token layer alone (other than none) asks for lookahead with it.
 
     Raises:
         ConfigError: a token layer for modes that have none.
     """
-    given = [name for name in ("token_layer", *FIELDS) if options.get(name)]
+    given = ["token_layer"] if is_asked(options) else []
+    given += [name for name in FIELDS if options.get(name)]
     asked = list(dict.fromkeys(options.get("mode") or ()))
     attached = launched.find(options["attach"]).mode if options.get("attach") else "lookahead"
     modes = asked or ["lookahead+sd" if given else attached]
@@ -43,6 +44,11 @@ def modes_of(options: Mapping[str, Any]) -> list[str]:
     return modes
 
 
+def is_asked(options: Mapping[str, Any]) -> bool:
+    """Whether a token layer is asked for by its name."""
+    return any(name != "none" for _, name in options.get("token_layer") or ())
+
+
 def apply(options: Mapping[str, Any], deployment: Deployment, modes: Sequence[str]) -> Deployment:
     """A copy with the token layers that the modes need and the options ask for.
 
@@ -50,13 +56,17 @@ def apply(options: Mapping[str, Any], deployment: Deployment, modes: Sequence[st
         ConfigError: an option that means nothing to any runtime, or a layer that cannot be.
     """
     layers = {role: runtime.token_layer for role, runtime in deployment.runtimes.items() if not runtime.url}
+    told: set[str] = set()
     for role, name in options.get("token_layer") or ():
         for taker in _suited(role, name, layers, deployment):
             layers[taker] = TokenLayer(name)
-    if any(MODES[mode].token_layer for mode in modes) and not any(layer.on for layer in layers.values()):
-        for role in ("target", "draft"):
-            if role in layers:
-                layers[role] = TokenLayer(DEFAULT)
+            told.add(taker)
+    layered = next((mode for mode in modes if MODES[mode].token_layer), None)
+    if layered and not any(layer.on for layer in layers.values()):
+        takers = [role for role in ("target", "draft") if role in layers and role not in told]
+        if told and not takers:
+            raise ConfigError(f"--token-layer none: mode {layered} has one", hint="take another --mode, or a layer")
+        layers |= dict.fromkeys(takers, TokenLayer(DEFAULT))
     if options.get("reference_defaults"):
         layers = {role: _as_reference(layer) if layer.on else layer for role, layer in layers.items()}
     for option, name in FIELDS.items():

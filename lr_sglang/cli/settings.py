@@ -45,7 +45,7 @@ def settle(options: Mapping[str, Any]) -> Plan:
     look = look.replace(**_given(options, tuple(field.name for field in dataclasses.fields(look))))
     limits = deployment.limits.replace(**_given(options, ("max_tokens", "max_total_tokens")))
     prompt = _judge_prompt(options, deployment, models)
-    layered, program = bool(options.get("token_layer")), options.get("program") or ""
+    layered, program = layers.is_asked(options), options.get("program") or ""
     return Plan(deployment, models, look, sampling, limits, prompt, lossless_layer=layered, program=program)
 
 

@@ -210,6 +210,15 @@ def test_a_layer_with_a_model_is_for_the_target():
     assert not found["draft"].on
 
 
+def test_none_is_no_token_layer():
+    assert modes_of({"token_layer": everyone("none")}) == ["lookahead"]
+    assert not any(layer.on for layer in layers(token_layer=everyone("none")).values())
+    off = layers(token_layer=everyone("none"), mode=("lossless",))
+    assert not off["target"].on and not settings.settle({"token_layer": everyone("none")}).lossless_layer
+    found = layers(token_layer=(("target", "none"), ("draft", "ngram")), mode=("lookahead+sd",))
+    assert (found["target"].on, found["draft"]) == (False, TokenLayer("ngram"))
+
+
 def test_each_role_may_have_its_own():
     found = layers(
         token_layer=(("target", "standalone"), ("draft", "ngram")),
@@ -240,6 +249,7 @@ def test_the_mode_follows_the_layer_if_it_is_not_given():
         ({"token_layer": everyone("ngran")}, "no token layer is called 'ngran'"),
         ({"token_layer": everyone("standalone")}, "it drafts with a model"),
         ({"token_layer": everyone("ngram"), "sd_steps": everyone(3)}, "no token layer here has such a setting"),
+        ({"mode": ("sd",), "token_layer": everyone("none")}, "--token-layer none: mode sd has one"),
         ({"token_layer": (("judge", "ngram"),)}, "the judge writes one token"),
         ({"token_layer": (("draft", "ngram"),), "draft": "target"}, "it shares the runtime of target"),
     ],
