@@ -99,14 +99,14 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
 
 
 def _elsewhere(tokenizer: str) -> bool:
-    return models.is_path(tokenizer) and not Path(tokenizer).expanduser().is_dir()
+    return models.is_path(tokenizer) and not Path(os.path.expanduser(tokenizer)).is_dir()
 
 
 def api_key(role: str, runtime: Runtime) -> str:
     """The key that ``runtime.api_key_env`` names, or an empty string.
 
     Raises:
-        ConfigError: the variable is not set.
+        ConfigError: the variable is not set, or holds what cannot be sent.
     """
     return _key(role, runtime.api_key_env, "api_key_env")
 
@@ -114,7 +114,9 @@ def api_key(role: str, runtime: Runtime) -> str:
 def _key(role: str, variable: str, option: str) -> str:
     if not variable:
         return ""
-    key = os.environ.get(variable, "")
+    key = os.environ.get(variable, "").strip()  # secrets that come from a file end in a newline
     if not key:
         raise ConfigError(f"the variable {variable} ({option}) is not set", role=role)
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"the variable {variable} ({option}) holds a character that no header can have", role=role)
     return key

@@ -438,6 +438,12 @@ def test_attaching_finds_the_tokenizer(start, tmp_path, monkeypatch):
     server = start(key="secret")
     monkeypatch.setenv("KEY", "secret")
     server.wait_ready(10, api_key="secret")
+    monkeypatch.setenv("FROM_A_FILE", "secret\n")
+    assert attach("draft", Runtime(url=server.url, api_key_env="FROM_A_FILE")).api_key == "secret"
+    monkeypatch.setenv("STRANGE", "sécret")
+    with pytest.raises(ConfigError, match="STRANGE") as caught:
+        attach("draft", Runtime(url=server.url, api_key_env="STRANGE"))
+    assert "cret" not in str(caught.value)
     found = attach("draft", Runtime(url=server.url + "/", api_key_env="KEY"))
     assert (found.url, found.tokenizer, found.api_key) == (server.url, str(tmp_path), "secret")
     assert "secret" not in repr(found)
