@@ -170,6 +170,8 @@ class Runtime(Table):
         need(not self.url or self.url.startswith(("http://", "https://")), f"url: {self.url!r} is no http address")
         need(0 <= self.port < 65536, "port: must be in 0..65535 (0: any free one)")
         need(0 < self.timeout < math.inf, "timeout: must be more than 0 seconds")
+        need(all(gpu >= 0 for gpu in self.gpus), "gpus: they are counted from 0")
+        need(len(set(self.gpus)) == len(self.gpus), "gpus: each of them once")
         need(self.tensor_parallel >= 1 and self.data_parallel >= 1, "parallel sizes must be at least 1")
         fraction = self.memory_fraction
         need(fraction is None or 0 < fraction < 1, "memory_fraction: must be between 0 and 1")

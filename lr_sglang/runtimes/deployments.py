@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def built_in() -> list[str]:
 def path_of(name_or_path: str | Path) -> Path:
     """The file of a deployment: one of ours by its name, else the path that it is."""
     ours = (folder / f"{name_or_path}.toml" for folder in BUILT_IN if str(name_or_path) in built_in())
-    return next((file for file in ours if file.is_file()), Path(name_or_path).expanduser())
+    return next((file for file in ours if file.is_file()), Path(os.path.expanduser(name_or_path)))
 
 
 def summary(name_or_path: str | Path) -> str:
@@ -102,8 +103,9 @@ def _placed(runtime: Runtime | None, role: str, gpus: tuple[int, ...]) -> Runtim
         raise ConfigError("GPUs are given, but the role has no runtime of its own", role=role)
     if runtime.url:
         raise ConfigError("GPUs are given, but the runtime at a URL is not ours to place", role=role)
-    if not gpus or len(set(gpus)) < len(gpus) or min(gpus) < 0 or len(gpus) % runtime.data_parallel:
-        raise ConfigError(f"GPUs {list(gpus)} cannot be used here", role=role, hint="give different ones, from 0")
+    if not gpus or len(gpus) % runtime.data_parallel:
+        hint = f"a multiple of {runtime.data_parallel}, its data_parallel"
+        raise ConfigError(f"GPUs {list(gpus)} cannot be used here", role=role, hint=hint)
     device = "cuda" if runtime.device == "cpu" else runtime.device
     return runtime.replace(gpus=gpus, tensor_parallel=len(gpus) // runtime.data_parallel, device=device)
 

@@ -8,7 +8,7 @@ import pytest
 
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import built_in, load_deployment, override
+from lr_sglang.runtimes import built_in, load_deployment, models, override
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "deployments").glob("*.toml"))
 
@@ -86,8 +86,11 @@ def test_a_name_that_is_no_deployment(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_deployment("pockets")
     assert "pockets" in caught.value.message and "pocket" in caught.value.hint
-    with pytest.raises(ConfigError):
-        load_deployment(tmp_path)
+    for path in (tmp_path, "~nobody-of-this-name/mine.toml"):
+        with pytest.raises(ConfigError, match="cannot read"):
+            load_deployment(path)
+    with pytest.raises(ConfigError, match="does not exist"):
+        models.locate("~nobody-of-this-name/model")
 
 
 def test_a_model_replaces_a_model_and_keeps_the_rest(written):
