@@ -20,7 +20,8 @@ _SETTINGS = re.compile(
 # MAX_TOKENS and TOKEN_LAYER are none.
 _SECRET = re.compile(r"KEY|TOKEN$|SECRET|PASS|CREDENTIAL|AUTH|COOKIE", re.I)
 _LOOKS_SECRET = re.compile(r"\b(?:hf|sk|ghp|gho|pk|xox[a-z])[-_][\w-]{8,}|\bBearer\s+\S+|\beyJ[\w-]{10,}\.[\w.-]+")
-_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^\s,;'\"]+", re.I)
+# A password may hold a comma; what follows it ends at one.
+_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?:[^\s/?#]*@)?[^\s,;'\"]*", re.I)
 _HIDDEN = "(set, not shown)"
 
 

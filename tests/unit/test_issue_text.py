@@ -14,6 +14,7 @@ SECRETS = {
     "LR_SGLANG_RATER_KEY": "k3",
     "SGLANG_PASSWORD": "k4",
     "LR_SGLANG_RUN_TARGET": "http://user:pw@host:30000/v1?api_key=k5#k6",
+    "LR_SGLANG_RUN_DRAFT": "http://user:k0,pw@host/x,https://me@there",
     "LR_SGLANG_RUN_NAME": "hf_abcdefghijkl",
     "LR_SGLANG_RUN_OUTPUT": "sk-0123456789abcdef",
     "CUDA_X": "Bearer k7k7k7k7",
@@ -22,10 +23,11 @@ SECRETS = {
 
 def test_secrets_are_taken_out():
     said = issue_text.text(FOUND, SECRETS | {"AWS_SECRET_ACCESS_KEY": "k8", "MY_OWN": "k9"})
-    for secret in ("abc123", "k1", "k2", "k3", "k4", "pw", "k5", "k6", "abcdefghijkl", "0123456789", "k7", "k8", "k9"):
+    for secret in ("abc123", "k0", "k1", "k2", "k3", "k4", "pw", "k5", "k6", "abcdefghijkl", "0123456789", "k7", "k8", "k9"):
         assert secret not in said, secret
     assert "`HF_TOKEN=(set, not shown)`" in said
     assert "`LR_SGLANG_RUN_TARGET=http://host:30000/v1`" in said
+    assert "`LR_SGLANG_RUN_DRAFT=http://host/x,https://there`" in said
     assert "AWS" not in said and "MY_OWN" not in said
     assert "https://mirror.example/hub" in said
 
