@@ -48,10 +48,11 @@ class Starting:
     def __rich__(self) -> Table:
         table = Table.grid(padding=(0, 2))
         now = time.monotonic() - self._began
-        for role, (stage, at) in self._stages.items():
+        stages = list(self._stages.items())  # we are in the screen's own thread, and more may come meanwhile
+        for role, (stage, at) in stages:
             ready = stage in READY
             sign: RenderableType = Text("+", style="bold green") if ready else self._spinner
             table.add_row(sign, role, Text(stage, style="green" if ready else ""), f"{at if ready else now:.0f} s")
-        if self._stages and all(stage in READY for stage, _ in self._stages.values()):
+        if stages and all(stage in READY for _, (stage, _) in stages):
             table.add_row(self._spinner, "SGLang", "importing", f"{now:.0f} s")
         return table

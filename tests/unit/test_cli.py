@@ -12,8 +12,9 @@ import click
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from rich.text import Text
 
-from lr_sglang.cli import COMMANDS, cli, configuration, display, failures, session, settings
+from lr_sglang.cli import COMMANDS, cli, configuration, display, failures, session, settings, starting
 from lr_sglang.config import TokenLayer
 from lr_sglang.errors import LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
@@ -577,12 +578,26 @@ def on_a_terminal(monkeypatch, **more):
 
 def test_a_terminal_sees_the_servers_come_up(monkeypatch):
     shown, written = on_a_terminal(monkeypatch)
-    with shown.starting() as starting:
-        starting(ProgressEvent("target", "starting", 0.0))
-        starting(ProgressEvent("target", "ready", 9.0))
-        assert "importing" in plain(starting)
-        starting.finish()
+    with shown.starting() as progress:
+        progress(ProgressEvent("target", "starting", 0.0))
+        progress(ProgressEvent("target", "ready", 9.0))
+        assert "importing" in plain(progress)
+        progress.finish()
     assert "runtimes: target ready 9 s" in written.getvalue()
+
+
+def test_a_server_may_start_while_the_screen_is_drawn(monkeypatch):
+    """The screen is drawn by a thread of its own."""
+    shown, _ = on_a_terminal(monkeypatch)
+    drawn = shown.starting()
+    drawn(ProgressEvent("target", "starting", 0.0))
+
+    def text(*arguments, **more):
+        drawn(ProgressEvent("draft", "starting", 1.0))
+        return Text(*arguments, **more)
+
+    monkeypatch.setattr(starting, "Text", text)
+    assert "draft" not in plain(drawn) and "draft" in plain(drawn)
 
 
 def plain(thing):
@@ -606,8 +621,8 @@ def test_a_terminal_sees_a_bar_and_coloured_steps(monkeypatch):
 
 def test_quiet_is_quiet_on_a_terminal_too(monkeypatch):
     shown, written = on_a_terminal(monkeypatch, quiet=True)
-    with shown.starting() as starting:
-        starting(ProgressEvent("target", "ready", 9.0))
+    with shown.starting() as progress:
+        progress(ProgressEvent("target", "ready", 9.0))
     shown.begin(2, 0)
     shown.note("x")
     assert written.getvalue() == ""
