@@ -30,7 +30,8 @@ class Sampling(Table):
     def __post_init__(self) -> None:
         need(0 <= self.temperature < math.inf, "temperature: must be 0 or more")
         need(0 < self.top_p <= 1, "top_p: must be in (0, 1]")
-        need(self.top_k == -1 or self.top_k >= 1, "top_k: must be -1 (off) or at least 1")
+        # SGLang's scheduler keeps it in 32 bits, and ends when it does not fit
+        need(self.top_k == -1 or 1 <= self.top_k < 2**31, "top_k: must be -1 (off) or in 1..2147483647")
         need(0 <= self.min_p <= 1, "min_p: must be in [0, 1]")
 
     def drawn(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 INT64 = 2**63
 LONGEST_STOP = 500
 
+Text = Annotated[str, Field(min_length=1)]
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 Seed = Annotated[int, Field(ge=-INT64, lt=INT64)]
 # Nobody's context is longer, and JSON has integers of any length.
@@ -52,7 +53,7 @@ class Asking(Lenient):
     model: str = Field(max_length=512)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1, le=2**31, description="-1 or 0: off.")
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31, description="-1 or 0: off.")
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: Seed | None = None
     max_tokens: Tokens | None = None
@@ -150,7 +151,7 @@ class ChatRequest(Asking):
 class CompletionRequest(Asking):
     """POST /v1/completions: a raw prompt, in which nothing is a special token."""
 
-    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1, max_length=1)]
+    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=1)]
     best_of: int | None = None
     echo: bool | None = None
     suffix: str | None = None
@@ -160,12 +161,6 @@ class CompletionRequest(Asking):
     def text(self) -> str:
         """The prompt."""
         return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
-
-    @model_validator(mode="after")
-    def _not_empty(self) -> CompletionRequest:
-        if not self.text:
-            raise ValueError("prompt: must not be empty")
-        return self
 
     def unsupported(self) -> list[str]:
         found = super().unsupported() + [name for name in ("echo", "suffix") if getattr(self, name)]

@@ -88,6 +88,7 @@ def test_a_wrong_type_is_refused_by_name(kind, table, said):
         lambda: Sampling(top_p=0.0),
         lambda: Sampling(top_p=1.1),
         lambda: Sampling(top_k=0),
+        lambda: Sampling(top_k=2**31),
         lambda: Sampling(min_p=2.0),
         lambda: Limits(max_tokens=0),
         lambda: Limits(max_total_tokens=-1),

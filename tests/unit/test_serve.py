@@ -369,6 +369,7 @@ WRONG = [
     ({"temperature": float("nan")}, "temperature"),
     ({"top_p": 0}, "top_p"),
     ({"top_k": 1.5}, "top_k"),
+    ({"top_k": 2**31}, "top_k"),
     ({"min_p": -0.1}, "min_p"),
     ({"seed": 2**63}, "seed"),
     ({"seed": 1.5}, "seed"),
