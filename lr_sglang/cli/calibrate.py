@@ -13,7 +13,6 @@ from lr_sglang.errors import RecordError
 
 if TYPE_CHECKING:
     from lr_sglang.results.calibration import Calibration, Confidence
-    from lr_sglang.results.record import Record
 
 
 @click.command()
@@ -50,26 +49,19 @@ def calibrate(folders: tuple[Path, ...], precision: float, reference: str, outpu
       lr-sglang calibrate runs/sure --output sure.json
       lr-sglang run --task pocket --gate 0.075 --calibration sure.json
     """
+    from lr_sglang.cli import runs
     from lr_sglang.pocket.problems import meaning
     from lr_sglang.results import calibration
-    from lr_sglang.results.store import RECORDS, read_records
-
-    def read(folder: Path) -> list[Record]:
-        path = folder / RECORDS if folder.is_dir() else folder
-        try:
-            return read_records(path)[0]
-        except OSError as error:
-            hint = f"give the folder of a run, which has {RECORDS}"
-            raise RecordError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
 
     def same(target: str, draft: str) -> bool:
         return meaning(target) is not None and meaning(target) == meaning(draft)
 
-    records = [record for folder in folders for record in read(folder)]
-    gate = calibration.confidence(records)
+    records = [record for folder in folders for record in runs.read(folder)]
     found = None
-    if gate is None or calibration.has_cascade(records):
-        found = calibration.calibrate(records, precision, same if reference == "pocket" else None)
+    with runs.complete(*folders):
+        gate = calibration.confidence(records)
+        if gate is None or calibration.has_cascade(records):
+            found = calibration.calibrate(records, precision, same if reference == "pocket" else None)
     table = found.to_dict() if found else {}
     text = json_format.dumps(table | ({"gate": gate.to_dict()} if gate else {}), indent=1)
     if output is not None:

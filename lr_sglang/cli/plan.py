@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 
 if TYPE_CHECKING:
@@ -99,19 +99,11 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
 
 
 def _measured(folder: Path, mode: str | None) -> Measured:
-    from lr_sglang.results.store import RECORDS, read_records
+    from lr_sglang.cli import runs
     from lr_sglang.theory import measure
 
-    path = folder / RECORDS if folder.is_dir() else folder
-    try:
-        found, _ = read_records(path)
-    except OSError as error:
-        hint = f"give the folder of a run, which has {RECORDS}"
-        raise RecordError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
-    try:
-        return measure(found, mode)
-    except (KeyError, TypeError) as error:
-        raise RecordError(f"{path}: a record lacks {error}", hint="measure a run of this release") from error
+    with runs.complete(folder):
+        return measure(runs.read(folder), mode)
 
 
 def _case(given: dict[str, Any], measured: Measured | None) -> Case:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lr_sglang.cli.options import together
-from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.errors import ConfigError
 
 if TYPE_CHECKING:
     from lr_sglang.simulated.simulation import Simulation
@@ -104,15 +104,10 @@ def traced(folder: Path) -> tuple[tuple[bool, ...], ...]:
         RecordError: there is no such run.
         ConfigError: it did not look ahead.
     """
-    from lr_sglang.results.store import RECORDS, read_records
+    from lr_sglang.cli import runs
 
-    path = folder / RECORDS if folder.is_dir() else folder
-    try:
-        records, _ = read_records(path)
-    except OSError as error:
-        hint = f"give the folder of a run, which has {RECORDS}"
-        raise RecordError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
-    rows = [tuple(step["source"] == "draft" for step in r["steps"]) for r in records if r["judged"]]
+    with runs.complete(folder):
+        rows = [tuple(step["source"] == "draft" for step in r["steps"]) for r in runs.read(folder) if r["judged"]]
     if not rows:
-        raise ConfigError(f"{path} has no answer that looked ahead", hint="give a run of mode lookahead")
+        raise ConfigError(f"{folder} has no answer that looked ahead", hint="give a run of mode lookahead")
     return tuple(rows)

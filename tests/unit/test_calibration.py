@@ -195,3 +195,11 @@ def test_a_folder_without_records_is_named(tmp_path):
     result = CliRunner().invoke(cli, ["calibrate", str(tmp_path / "none")])
     assert result.exit_code != 0
     assert "cannot be read" in result.output
+
+
+@pytest.mark.parametrize("command", [["calibrate"], ["bench", "simulated", "--trace"], ["plan", "--records"]])
+def test_a_record_that_lacks_a_field_is_named(tmp_path, command):
+    (tmp_path / "records.jsonl").write_text('{"schema": 1, "question_id": "a", "sample": 0, "mode": "lookahead"}\n')
+    result = CliRunner().invoke(cli, [*command, str(tmp_path)])
+    assert result.exit_code == 1
+    assert f"{tmp_path}: a record lacks '" in result.output

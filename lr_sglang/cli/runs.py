@@ -1,0 +1,39 @@
+"""The records of runs that commands work from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lr_sglang.errors import RecordError
+from lr_sglang.results.record import Record
+from lr_sglang.results.store import RECORDS, read_records
+
+
+def read(folder: Path) -> list[Record]:
+    """The records of a run, by its folder or their file.
+
+    Raises:
+        RecordError: there are none, or they are none.
+    """
+    path = folder / RECORDS if folder.is_dir() else folder
+    try:
+        return read_records(path)[0]
+    except OSError as error:
+        hint = f"give the folder of a run, which has {RECORDS}"
+        raise RecordError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
+
+
+@contextmanager
+def complete(*folders: Path) -> Iterator[None]:
+    """While records are gone through whose fields nobody has looked at yet.
+
+    Raises:
+        RecordError: one lacks a field.
+    """
+    try:
+        yield
+    except (KeyError, TypeError) as error:
+        where = ", ".join(map(str, folders))
+        raise RecordError(f"{where}: a record lacks {error}", hint="take a run of this release") from error
