@@ -19,7 +19,8 @@ from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.frontend import LookaheadBackend
 from lr_sglang.job import Job
 from lr_sglang.runner import STOP_SECONDS
-from lr_sglang.runtimes import load_deployment, override
+from lr_sglang.runtimes import deployments, load_deployment, override
+from lr_sglang.runtimes.attach import model_of, prompt_for
 
 STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
 
@@ -46,14 +47,12 @@ def deployment(
     if isinstance(of, Mapping):
         return Live(Deployment("given", {"target": Runtime(url="http://given")}), logs, timeout, of)
     if of is None and "target" in runtimes:
-        target = runtimes["target"]
-        is_url = target.startswith(("http://", "https://"))
-        plan = Deployment("custom", {"target": Runtime(url=target) if is_url else Runtime(model=target)})
+        plan = deployments.custom(runtimes["target"])
     else:
-        plan = of if isinstance(of, Deployment) else load_deployment(str(of or "pocket"))
+        plan = of if isinstance(of, Deployment) else load_deployment(of or deployments.DEFAULT)
     for role, model in runtimes.items():
         plan = override(plan, role, model)
-    return Live(plan, logs, timeout)
+    return Live(plan, logs, timeout, own_judge="judge" in runtimes)
 
 
 class Live:
@@ -70,13 +69,15 @@ class Live:
         logs: str | Path | None,
         timeout: float,
         roles: Mapping[str, RuntimeBackend] | None = None,
+        own_judge: bool = False,
     ) -> None:
         self.config, self._logs, self._timeout, self._given = config, logs, timeout, roles
+        self._own_judge = own_judge  # which is not the one that the file's prompt was written for
         self._roles: Mapping[str, RuntimeBackend] | None = None
         self._stack, self._running = ExitStack(), dict[int, Job]()
         self._changed = threading.Condition()
         self.experience = cache(policy.experience_for)
-        self.verifier = cache(lambda name: verifiers.make(name, self.roles, config.judge_prompt))
+        self.verifier = cache(lambda name: verifiers.make(name, self.roles, self.config.judge_prompt))
         self.backend_for = cache(self._make_backend)
 
     def open(self) -> Live:
@@ -88,8 +89,12 @@ class Live:
         if self._roles is None and self._given is not None:
             self._roles = self._given
         elif self._roles is None:
-            logs = self._logs or self._stack.enter_context(tempfile.TemporaryDirectory(prefix="lr-sglang-"))
-            self._roles = self._stack.enter_context(deployed(self.config, Path(logs), timeout=self._timeout))
+            if self._own_judge and (judge := self.config.runtime("judge")):
+                self.config = self.config.replace(judge_prompt=prompt_for(model_of("judge", judge)))
+            with ExitStack() as stack:
+                logs = self._logs or stack.enter_context(tempfile.TemporaryDirectory(prefix="lr-sglang-"))
+                self._roles = stack.enter_context(deployed(self.config, Path(logs), timeout=self._timeout))
+                self._stack = stack.pop_all()
         return self
 
     def close(self) -> None:

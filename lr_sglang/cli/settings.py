@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import tomllib
 from collections.abc import Mapping
 from typing import Any
 
 from lr_sglang.cli import layers
 from lr_sglang.cli.configuration import Plan
-from lr_sglang.config import ROLES, Deployment, Runtime, Sampling
+from lr_sglang.config import ROLES, Deployment, Sampling
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import deployments, launched, load_deployment, override, probe, shapes
-from lr_sglang.runtimes.attach import what_runs
+from lr_sglang.runtimes import deployments, launched, load_deployment, override
+from lr_sglang.runtimes.attach import model_of, prompt_for
 
 # How a family's makers advise to sample it; the first name that stands in the model's name counts.
 FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("deepseek-r1", {"temperature": 0.6, "top_p": 0.95}),
     ("qwen3", {"temperature": 0.6, "top_p": 0.95, "top_k": 20}),
 )
-POCKET = re.compile(r"(?:^|/)pocket(?::|/weights/|/)(target|draft|judge)/?$")
 REFERENCE_DEPTH = 4
 
 
@@ -35,7 +33,7 @@ def settle(options: Mapping[str, Any]) -> Plan:
         raise ConfigError("--attach and --deployment both say where the runtimes are", hint="leave one of them out")
     modes = layers.modes_of(options)
     deployment = layers.apply(options, _deployment(options), modes)
-    models: dict[str, str] = {role: _model(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))}
+    models: dict[str, str] = {role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))}
     family = next((advice for name, advice in FAMILIES if name in models["target"].lower()), {})
     asked = _given(options, ("temperature", "top_p", "top_k", "min_p", "seed"))
     sampling = Sampling.from_dict({**family, **sampling_of_file(options), **asked}, "sampling")
@@ -56,9 +54,7 @@ def _deployment(options: Mapping[str, Any]) -> Deployment:
     elif not _only_given(options):
         deployment = load_deployment(options.get("deployment") or deployments.DEFAULT)
     else:
-        target = options["target"]
-        runtime = Runtime(url=target) if target.startswith(("http://", "https://")) else Runtime(model=target)
-        deployment = Deployment("custom", {"target": runtime})
+        deployment = deployments.custom(options["target"])
     for role in ROLES:
         deployment = override(deployment, role, options.get(role), options.get(f"{role}_gpus"))
     return deployment
@@ -80,24 +76,12 @@ def sampling_of_file(options: Mapping[str, Any]) -> dict[str, Any]:
     return table
 
 
-def _model(role: str, runtime: Runtime) -> str:
-    """The model's name; a runtime at a URL is asked."""
-    model = runtime.model
-    if runtime.url:
-        try:
-            model = what_runs(role, runtime)[0].model
-        except probe.NoSuchRoute:
-            model = runtime.tokenizer  # nobody says; whether that will do is for whoever attaches to it
-    pocket = POCKET.search(model)
-    return f"pocket:{pocket[1]}" if pocket else shapes.name_of(model) or model
-
-
 def _judge_prompt(options: Mapping[str, Any], deployment: Deployment, models: Mapping[str, str]) -> str:
     """A judge from the command line is not the one that the file's prompt was written for."""
     if options.get("judge_prompt"):
         return str(options["judge_prompt"])
     if options.get("judge") or _only_given(options):
-        return "pocket" if models.get("judge", "").startswith("pocket:") else "paper"
+        return prompt_for(models.get("judge", ""))
     return deployment.judge_prompt
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 from lr_sglang import router
 from lr_sglang.config import Runtime
 from lr_sglang.errors import BadReply, ConfigError, RuntimeDown, RuntimeTimeout
-from lr_sglang.runtimes import models, probe
+from lr_sglang.runtimes import models, probe, shapes
+
+_POCKET = re.compile(r"(?:^|/)pocket(?::|/weights/|/)(target|draft|judge)/?$")
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,27 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
     if not infos:
         raise probe.NoSuchRoute(f"no worker behind {url} can be asked from here", role=role)
     return infos
+
+
+def model_of(role: str, runtime: Runtime) -> str:
+    """The model's name; a runtime at a URL is asked. Directories of pocket models and shapes get their names back.
+
+    Raises:
+        LookaheadError: as ``what_runs``; where nobody says, there is the tokenizer's name instead.
+    """
+    model = runtime.model
+    if runtime.url:
+        try:
+            model = what_runs(role, runtime)[0].model
+        except probe.NoSuchRoute:
+            model = runtime.tokenizer  # whether that will do is for whoever attaches to it
+    pocket = _POCKET.search(model)
+    return f"{models.POCKET}{pocket[1]}" if pocket else shapes.name_of(model) or model
+
+
+def prompt_for(judge: str) -> str:
+    """The judge's prompt that suits a model, where no deployment file says one."""
+    return "pocket" if models.is_pocket(judge) else "paper"
 
 
 def _elsewhere(tokenizer: str) -> bool:

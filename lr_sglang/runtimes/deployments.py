@@ -57,6 +57,11 @@ def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
         raise ConfigError(f"{path.name}: {error.message}", role=error.role, hint=error.hint) from error
 
 
+def custom(target: str) -> Deployment:
+    """A deployment of nothing but a target: a URL, or a model."""
+    return Deployment("custom", {"target": _other(None, target)})
+
+
 def override(
     deployment: Deployment, role: str, model_or_url: str | None = None, gpus: tuple[int, ...] | None = None
 ) -> Deployment:

@@ -253,3 +253,42 @@ def test_the_examples_of_the_docs_run(code, monkeypatch, tmp_path):
     monkeypatch.setattr(lr, "deployed", lambda plan, logs: deployed(plan, logs, 0), raising=False)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "docs", "exec"), {"__name__": "__main__", "print": lambda *_, **__: None})
+
+
+@pytest.mark.parametrize(
+    ("given", "prompt"),
+    [
+        ({}, "pocket"),
+        ({"judge": "Qwen/Qwen2.5-7B-Instruct"}, "paper"),
+        ({"judge": "target"}, "pocket"),
+        ({"target": "owner/name", "draft": "owner/small", "judge": "pocket:judge"}, "pocket"),
+        ({"target": "owner/name", "draft": "owner/small", "judge": "target"}, "paper"),
+    ],
+)
+def test_the_judges_prompt_follows_the_judge(monkeypatch, given, prompt):
+    @contextmanager
+    def deployed(plan, logs, timeout):
+        assert plan.judge_prompt == prompt
+        yield simulated()
+
+    monkeypatch.setattr(live, "deployed", deployed)
+    with lr.deployment(**given) as d:
+        assert d.backend(verifier="exact") and d.config.judge_prompt == prompt
+
+
+def test_servers_that_do_not_come_up_leave_no_folder(monkeypatch):
+    folders = []
+
+    @contextmanager
+    def deployed(plan, logs, timeout):
+        folders.append(logs)
+        assert logs.is_dir()
+        raise lr.LookaheadError("no")
+        yield
+
+    monkeypatch.setattr(live, "deployed", deployed)
+    d = lr.deployment("pocket")
+    for _ in range(2):
+        with pytest.raises(lr.LookaheadError, match="no"):
+            d.open()
+    assert len(folders) == 2 and not any(folder.exists() for folder in folders)
