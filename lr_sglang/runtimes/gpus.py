@@ -37,7 +37,8 @@ def visible(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return read(reply.stdout, environ.get("CUDA_VISIBLE_DEVICES"))
+    # A part of a GPU (MIG) is not in the table, and memory that GPU and processor share reads [N/A].
+    return read(reply.stdout, environ.get("CUDA_VISIBLE_DEVICES")) or _from_torch()
 
 
 def read(table: str, allowed: str | None) -> list[Gpu]:
@@ -66,7 +67,7 @@ def read(table: str, allowed: str | None) -> list[Gpu]:
 
 
 def _from_torch() -> list[Gpu]:
-    """Containers can lack ``nvidia-smi`` and have a GPU; the device files then tell whether to ask torch, slowly."""
+    """For what ``nvidia-smi`` does not say, or where it is lacking; device files tell whether to ask torch, slowly."""
     if not os.path.exists("/dev/nvidiactl"):
         return []
     import torch

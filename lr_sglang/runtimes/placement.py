@@ -51,8 +51,12 @@ def place(needs: Mapping[str, Need], gpus: Sequence[float]) -> dict[str, Place]:
             return _split(layout, needs, gpus)
         why = why or lack
     if not why:
-        asked = max(one.parallel for one in needs.values())
-        raise ConfigError(f"a runtime asks for {asked} GPUs, of which this machine shows {len(gpus)}")
+        first, *others = needs
+        role = next((other for other in others if needs[other].parallel), first)
+        hint = "only the target is placed on several: name this one's 'gpus'" if role != first else ""
+        raise ConfigError(
+            f"it asks for {needs[role].parallel} GPUs, of {len(gpus)} that it could have", role=role, hint=hint
+        )
     raise ConfigError(
         f"the runtimes do not fit: {why}",
         hint="quantization = 'fp8', smaller models, judge = 'target' (no third model), or more GPUs",
@@ -149,7 +153,7 @@ def _lack(layout: Layout, needs: Mapping[str, Need], gpus: Sequence[float]) -> s
         wanted = sum(_weights(role, layout, needs) + _least(role, layout, needs) for role in roles)
         if wanted > _room(memory, len(roles)):
             total = wanted + memory - _room(memory, len(roles))
-            return f"{' and '.join(roles)} need {total:.0f} GiB of GPU {gpu}, which has {memory:.0f} free"
+            return f"{' and '.join(roles)} need {total:.0f} GiB of a GPU that has {memory:.0f} free"
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_a_server_alone_on_a_gpu_gets_most_of_it():
 @pytest.mark.parametrize(
     ("models", "machine", "said"),
     [
-        (QWEN, [H100], "target and draft and judge need 97 GiB of GPU 0, which has 79 free"),
+        (QWEN, [H100], "target and draft and judge need 97 GiB of a GPU that has 79 free"),
         (QWEN, [A10] * 2, "do not fit"),
         ({"target": "Qwen/Qwen3-32B"}, [L40], "target need"),
         (QWEN, [], "no GPU"),
@@ -126,8 +127,11 @@ def test_what_does_not_fit_is_refused_with_the_reason(models, machine, said):
 def test_a_parallel_size_that_is_given_is_kept():
     two = Runtime(model="Qwen/Qwen3-8B", tensor_parallel=2)
     assert place({"target": need(two)}, [H100] * 4)["target"].gpus == (0, 1)
-    with pytest.raises(ConfigError, match="asks for 2 GPUs"):
+    with pytest.raises(ConfigError, match="target: it asks for 2 GPUs, of 1"):
         place({"target": need(two)}, [H100])
+    with pytest.raises(ConfigError, match="draft: it asks for 2 GPUs, of 4") as caught:
+        place({"target": need(Runtime(model="Qwen/Qwen3-8B")), "draft": need(two)}, [H100] * 4)
+    assert "name this one's 'gpus'" in caught.value.hint
 
 
 # -- in a deployment
@@ -200,3 +204,12 @@ TABLE = """\
 )
 def test_gpus_are_those_that_we_may_see(allowed, free):
     assert [round(gpu.free) for gpu in gpus.read(TABLE, allowed)] == free
+
+
+def test_torch_is_asked_where_nvidia_smi_does_not_say(monkeypatch):
+    part = gpus.Gpu("a part of an H100", 20.0, 19.0)
+    monkeypatch.setattr(gpus, "_from_torch", lambda: [part])
+    monkeypatch.setattr(gpus.shutil, "which", lambda name: name)
+    monkeypatch.setattr(gpus.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=TABLE))
+    assert gpus.visible({"CUDA_VISIBLE_DEVICES": "MIG-1234"}) == [part]
+    assert len(gpus.visible({})) == 3
