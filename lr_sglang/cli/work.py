@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class Order:
     versions: dict[str, str] = field(default_factory=machine.versions)
     grader: Grader | None = None
 
-    @property
+    @cached_property
     def work(self) -> list[Work]:
         """The samples, in order."""
         return plan(self.questions, self.modes, self.samples)
