@@ -12,7 +12,7 @@ _TOKEN = re.compile(r"\\boxed\s+([^\s{}$\\]{1,100})|\\boxed(\d)")
 _MARK = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]{0,200})$", re.MULTILINE)
 _SAYS = re.compile(r"\banswer\b[*_ ]{0,4}(?:is|:|=)[*_ :]{0,6}([^\n]{1,300})", re.IGNORECASE)
 _SENTENCE = re.compile(r"\.(?:\s|$)")
-_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+#.-]*)[^\n`]*$", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*+```[ \t]*+([\w+#.-]*+)[^\n`]*+$", re.MULTILINE)
 
 
 def after_thinking(text: str) -> str:
@@ -58,5 +58,5 @@ def code(text: str, wanted: str = "") -> str | None:
     ours = [body for language, body in blocks if language in ("", "python", "python3", "py")]
     if ours:
         return next((body for body in reversed(ours) if wanted and wanted in body), ours[-1])
-    bare = re.search(r"^(?:def|class|import|from|    )\s*\S", part, re.MULTILINE)
+    bare = re.search(r"^(?:def|class|import|from|    )[ \t]*+\S", part, re.MULTILINE)
     return part.strip("\n") if bare and not blocks else None

@@ -49,8 +49,10 @@ class Pool:
         """
         worker = self._places.get()
         try:
-            if worker is None or not worker.alive():
-                worker = self._start()
+            if worker is not None and not worker.alive():
+                self._drop(worker)
+                worker = None
+            worker = worker or self._start()
             reply = worker.ask([gold, answer], self.seconds)
         except BaseException:
             self._drop(worker)

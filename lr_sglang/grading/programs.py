@@ -88,7 +88,7 @@ def lcb_tests(packed: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
             text = _TextOnly(io.BytesIO(data)).load()
         found: list[dict[str, Any]] = json.loads(text)
         return [test for test in found if {"input", "output"} <= test.keys()]
-    except (ValueError, TypeError, AttributeError, EOFError, zlib.error, pickle.UnpicklingError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, EOFError, zlib.error, pickle.UnpicklingError) as error:
         raise ConfigError(f"livecodebench: tests that cannot be read ({error!r})") from error
 
 

@@ -69,12 +69,12 @@ class Rater:
 
     def _ask(self, content: str) -> str:
         messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
-        model = self.model or str(self._call("GET", "/models")["data"][0]["id"])
-        body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 2048}
         try:
+            model = self.model or str(self._call("GET", "/models")["data"][0]["id"])
+            body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 2048}
             return str(self._call("POST", "/chat/completions", body)["choices"][0]["message"]["content"] or "")
         except (KeyError, IndexError, TypeError) as error:
-            raise _Refused(f"the server's reply is no chat completion ({error!r})") from error
+            raise _Refused(f"the server's reply is not as OpenAI's ({error!r})") from error
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         import urllib3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -71,11 +70,14 @@ class Sandbox:
             SetupError: this machine cannot do it, or the sandbox was closed.
         """
         limits = limits or Limits()
-        folder = tempfile.mkdtemp(prefix="lr-answer-")
         try:
-            said = self._communicate(json.dumps({**job, **asdict(limits), "folder": folder}), folder, limits)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder = tempfile.mkdtemp(prefix="lr-answer-")
+            try:
+                said = self._communicate(json.dumps({**job, **asdict(limits), "folder": folder}), folder, limits)
+            finally:
+                _remove(folder)
+        except OSError as error:
+            raise SetupError(f"code of answers cannot be run: {error}", hint="is the disk full?") from error
         if self._closed:
             raise SetupError("grading was stopped")
         if said is None:
@@ -134,6 +136,15 @@ class Sandbox:
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
                     stream.close()
+
+
+def _remove(folder: str) -> None:
+    """What an answer leaves, where it had no file system of its own, may be closed, or too deep for shutil."""
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+        return
+    for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+        subprocess.run([*command, folder], stderr=subprocess.DEVNULL, check=False)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -49,6 +49,7 @@ degree deg ^\\circ
 °f
 radian rad
 """
+LONGEST = 60  # characters of a unit; what is taken apart goes a call deeper with each part
 UNITS = {word: line.split()[0] for line in _SAME.strip().splitlines() for word in line.split()}
 _RATE = re.compile(r"(.+?)\s*(?:/|\bper\b)\s*(.+)")
 _POWER = re.compile(r"(.+?)\s*(?:\^\s*\{?\s*([23])\s*\}?|([²³]))$")
@@ -86,6 +87,8 @@ def quantity(text: str) -> Quantity | None:
 def canonical(word: str) -> str | None:
     """Our name of a unit: ``centimetres`` is ``cm``, ``sq ft`` is ``ft^2``, ``miles per hour`` is ``mph``."""
     word = " ".join(word.casefold().split()).rstrip(".")
+    if len(word) > LONGEST:
+        return None
     if square := _SQUARE.fullmatch(word):
         base = canonical(square[2])
         return f"{base}^{3 if square[1].startswith('cu') else 2}" if base else None

@@ -103,6 +103,13 @@ def test_ten_megabytes_are_no_trouble(part, pool):
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.parametrize("text", ["```" + "a" * 60_000 + "`", "```" + " " * 60_000 + "`", "    \n" * 60_000])
+def test_a_program_is_looked_for_once(text):
+    began = time.monotonic()
+    answers.code(text)
+    assert time.monotonic() - began < 2
+
+
 def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch):
     monkeypatch.setattr("lr_sglang.grading.pool._CODE", HANGS)
     with Pool(seconds=0.5) as pool:
@@ -112,6 +119,11 @@ def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch):
         assert pool.compare("1", "die") == (False, "the comparison ended its process")
         assert pool.compare("1", "fine")[0] is True
         assert first is None and len(pool._all) == 1
+        (worker,) = pool._all
+        worker._process.kill()
+        worker._process.wait()
+        assert pool.compare("1", "fine")[0] is True
+        assert len(pool._all) == 1 and worker not in pool._all
     assert not pool._all
 
 
@@ -215,6 +227,11 @@ def test_quantities(text, unit):
     assert (found.unit if found else None) == unit
 
 
+@pytest.mark.parametrize("unit", ["m/" * 1400 + "m", "cu " * 900 + "m"])
+def test_a_unit_of_thousands_is_none(unit):
+    assert units.quantity(f"5 {unit}") is None
+
+
 def test_a_pool_is_not_started_for_what_needs_no_algebra():
     with Grader("math") as grader:
         for answer, gold in (("17", "17.0"), ("1,234", "1234"), ("x", "x"), ("17", "71"), ("50\\%", "0.5")):
@@ -271,7 +288,7 @@ def server():
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.answer({"data": [{"id": "first-model"}]})
+            self.answer({"data": made.models})
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -292,7 +309,7 @@ def server():
             pass
 
     made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.asked, made.replies = [], ["Good. Rating: [[8]]"]
+    made.asked, made.replies, made.models = [], ["Good. Rating: [[8]]"], [{"id": "first-model"}]
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield made
@@ -346,6 +363,11 @@ def test_a_server_that_is_busy_is_asked_again(server, url):
     server.replies = [500]
     assert "status 500" in Rater(url, "m").grade("text", OPEN).reason
     assert Rater("http://127.0.0.1:9", "m").grade("text", OPEN).reason.startswith("no rating")
+
+
+def test_a_server_without_models_gives_no_rating(server, url):
+    server.models = []
+    assert Rater(url).grade("text", OPEN).reason.startswith("no rating")
 
 
 def test_an_answer_that_is_only_thinking_gets_the_lowest_rating_unasked(server, url):

@@ -122,6 +122,21 @@ HOSTILE = {
         "import sys\ndel sys.modules['_ctypes'], sys.modules['ctypes']\nimport ctypes",
         "not allowed",
     ),
+    "foreign code under another name": (
+        "import glob, importlib.machinery as m, importlib.util as u, shutil, sysconfig\n"
+        "shutil.copy(glob.glob(sysconfig.get_path('stdlib') + '/lib-dynload/_ctypes.*')[0], 'x.so')\n"
+        "u.module_from_spec(u.spec_from_loader('a._ctypes', m.ExtensionFileLoader('a._ctypes', 'x.so')))",
+        "not allowed",
+    ),
+    "process without an event": (
+        "import multiprocessing.util as u; u.spawnv_passfds(b'/x', [b'x'], ())",
+        "not allowed",
+    ),
+    "signal without an event": (
+        "import os, signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 9)",
+        "not allowed",
+    ),
+    "another interpreter": ("import _xxsubinterpreters as s; s.create()", "creation failed"),
     "memory": ("x = bytearray(4 << 30)", "MemoryError"),
     "a long file": ("f = open('a', 'w')\nwhile True: f.write('x' * 100000)", "too large"),
     "much output": ("while True: print('x' * 100000)", "too large"),
@@ -155,7 +170,7 @@ def test_a_hostile_program_fails_and_harms_nothing(name, sandbox, monkeypatch):
     assert "HF_TOKEN" not in done.reason
 
 
-@pytest.mark.parametrize("name", ["socket", "fork", "early end", "endless"])
+@pytest.mark.parametrize("name", ["socket", "fork", "early end", "endless", "signal without an event"])
 def test_where_the_kernel_gives_no_namespaces_the_interpreter_refuses(name, sandbox):
     done = hostile(name, sandbox, Limits(seconds=1.0, namespaces=False))
     assert done.walls == ("sockets and processes refused by the interpreter",)
@@ -199,6 +214,25 @@ def test_nothing_is_left_behind(sandbox, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     sandbox.run({"program": "open('a', 'w').write('x')", "kind": "asserts", "test": "pass", "tests": [{}]})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+@pytest.mark.parametrize(
+    "left",
+    ["for _ in range(1500): os.mkdir('d'); os.chdir('d')", "os.makedirs('a/b'); os.chmod('a', 0)", "os.chmod('.', 0)"],
+)
+def test_nothing_is_left_behind_on_purpose(sandbox, tmp_path, monkeypatch, namespaces, left):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    job = {"program": f"import os\n{left}", "kind": "asserts", "test": "pass", "tests": [{}]}
+    assert sandbox.run(job, Limits(namespaces=namespaces)).passed
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_processes_are_not_seen(sandbox):
+    """Only where the kernel permits it; the verdict says so."""
+    program = "import os; assert all(int(name) < 10 for name in os.listdir('/proc') if name.isdigit())"
+    done = sandbox.run({"program": program, "kind": "asserts", "test": "pass", "tests": [{}]}, QUICK)
+    assert done.passed or "read-only files" not in done.walls
 
 
 def test_closing_ends_what_is_running():
@@ -262,6 +296,35 @@ def problem(tests, function=""):
 def test_livecodebench(sandbox, program, tests, function, correct):
     grade = programs.livecodebench(fenced(program), problem(tests, function), sandbox)
     assert grade.correct is correct and bool(grade.reason) is not correct, grade
+
+
+@pytest.mark.parametrize("put", ["os.mkdir({!r})", "os.mkfifo({!r})", "os.symlink('/dev/zero', {!r})"])
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_nothing_can_be_put_in_the_place_of_its_input_and_output(sandbox, put, namespaces):
+    names = "".join(f"\nclear({name!r}); {put.format(name)}" for name in ("stdin", "stdout", "stderr"))
+    clear = "def clear(name):\n    if os.path.lexists(name): (os.rmdir if os.path.isdir(name) else os.unlink)(name)"
+    job = {"program": f"import os\n{clear}{names}\n{ADD}", "kind": "stdio", "tests": OUT}
+    done = sandbox.run(job, Limits(seconds=1.0, total=5.0, namespaces=namespaces))
+    assert done.passed, done
+
+
+def test_what_a_test_expects_cannot_be_looked_up(sandbox):
+    program = """
+import sys
+frame, found = sys._getframe(), []
+while frame:
+    found += [str(value) for value in frame.f_locals.values() if value is not found]
+    frame = frame.f_back
+print(found)
+raise Exception("seen" if "-%d-" % 4711 in str(found) else "not seen")
+"""
+    done = sandbox.run({"program": program, "kind": "stdio", "tests": [{"input": "", "output": "-4711-"}]}, QUICK)
+    assert done.reason == "Exception: not seen", done
+
+
+def test_a_report_too_deep_to_be_read_is_wrong(sandbox):
+    deep = "def add(a, b):\n    import os\n    os.write(3, b'[' * 60000)\n    os._exit(0)"
+    assert programs.livecodebench(fenced(deep), problem(CALLS, "add"), sandbox).correct is False
 
 
 def test_a_tuple_is_a_list_there(sandbox):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import _posixsubprocess
+import _signal  # type: ignore[import-not-found]
 import contextlib
 import json
 import os
 import resource
+import signal
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from lr_sglang.grading.cell import walls
 
@@ -30,19 +34,27 @@ pow = __builtins__["pow"] if isinstance(__builtins__, dict) else __builtins__.po
 """
 
 REFUSED = ("socket.", "subprocess.", "os.fork", "os.exec", "os.posix_spawn", "os.system", "os.spawn", "pty.", "ctypes.")
+FOREIGN = ("_ctypes", "_cffi_backend")
 
 
 def refuse(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook, which nothing can take out again."""
     if event.startswith(REFUSED):
         raise PermissionError(f"{event} is not allowed in an answer")
-    if event == "import" and (arguments[0] == "_ctypes" or os.path.basename(str(arguments[1])).startswith("_ctypes.")):
-        raise PermissionError("ctypes is not allowed in an answer")
+    if event == "import" and str(arguments[0]).rpartition(".")[2] in FOREIGN:
+        raise PermissionError(f"{arguments[0]} is not allowed in an answer")
+    if event == "cpython.PyInterpreterState_New":  # which would not have this hook
+        raise PermissionError("another interpreter is not allowed in an answer")
     if event in ("os.kill", "os.killpg"):
         raise PermissionError("signals are not allowed in an answer")
 
 
-def lock_up(job: dict[str, Any], standing: list[str]) -> None:
+def refused(*_: object) -> NoReturn:
+    """In place of what raises no event."""
+    raise PermissionError("processes and signals are not allowed in an answer")
+
+
+def lock_up(job: dict[str, Any], standing: Sequence[str]) -> None:
     """The limits of a prisoner. ``seconds`` of processor time; memory and file size in MiB."""
     os.setsid()
     seconds, memory, size = job["seconds"], job["memory"] << 20, job["file_size"] << 20
@@ -62,10 +74,16 @@ def lock_up(job: dict[str, Any], standing: list[str]) -> None:
     walls.drop_capabilities()
     for name in ("ctypes", "_ctypes"):
         sys.modules[name] = None  # type: ignore[assignment]
+    for module, name in (
+        (_posixsubprocess, "fork_exec"),
+        (_signal, "pidfd_send_signal"),
+        (signal, "pidfd_send_signal"),
+    ):
+        setattr(module, name, refused)
     sys.addaudithook(refuse)
 
 
-def serve(job: dict[str, Any], test: dict[str, Any], token: str, report: int) -> None:
+def serve(job: dict[str, Any], arguments: Sequence[Any], token: str, report: int) -> None:
     """Runs the program and one test. Anything but the right report is a failure, so that leaving early is one too."""
     code = compile(job["program"], "answer.py", "exec")
     if job["kind"] == "stdio":
@@ -82,7 +100,7 @@ def serve(job: dict[str, Any], test: dict[str, Any], token: str, report: int) ->
     exec(code, names)
     owner = names["Solution"]() if "Solution" in names else None
     function = getattr(owner, job["function"], None) or names[job["function"]]
-    answer = json.dumps(function(*test["arguments"]), default=plain)
+    answer = json.dumps(function(*arguments), default=plain)
     done = 0
     while done < len(answer):
         done += os.write(report, answer[done:].encode())
@@ -93,19 +111,30 @@ def plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else list(value)
 
 
-def prisoner(job: dict[str, Any], test: dict[str, Any], token: str, report: int, standing: list[str]) -> None:
-    """Never returns."""
+def prisoner(
+    job: dict[str, Any],
+    arguments: Sequence[Any],
+    token: str,
+    report: int,
+    standing: Sequence[str],
+    streams: Sequence[int],
+) -> None:
+    """Never returns.
+
+    Args:
+        arguments: of the function that is called, for such tests.
+        streams: files for its input, output and errors.
+    """
     status = 1
     try:
-        for number, name in enumerate(("stdin", "stdout", "stderr")):
-            flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            os.dup2(os.open(name, flags, 0o600), number)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
         os.dup2(report, 3)
         os.closerange(4, 256)
         lock_up(job, standing)
         sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "w" if n else "r", closefd=False) for n in range(3))
         sys.argv = ["answer.py"]
-        serve(job, test, token, 3)
+        serve(job, arguments, token, 3)
         status = 0
     except SystemExit as error:
         status = 0 if error.code in (None, 0) else 1

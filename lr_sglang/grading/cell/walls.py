@@ -9,9 +9,12 @@ import signal
 
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
-MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x4000, 0x40000
 MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, RDONLY = 442, -100, 0x8000, 1
 NETWORK, PROCESSES, FILES = "network namespace", "process namespace", "read-only files"
+
+# Of the folder, in all; it is gone with its namespace, however deep an answer has dug in it.
+ROOM = b"size=256m,nr_inodes=10000,mode=700"
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -39,7 +42,7 @@ def isolate(folder: str) -> list[str]:
 
 
 def read_only(folder: str) -> bool:
-    """Makes every file system read-only but this folder."""
+    """Makes every file system read-only but this folder, which gets one of its own in memory."""
 
     class Attributes(ctypes.Structure):
         _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns")]
@@ -52,13 +55,23 @@ def read_only(folder: str) -> bool:
         )
         return bool(done == 0)
 
-    name = folder.encode()
     return (
-        libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None) == 0
-        and libc.mount(name, name, None, ctypes.c_ulong(MS_BIND), None) == 0
+        mount("none", "/", MS_REC | MS_PRIVATE)
+        and mount("tmpfs", folder, MS_NOSUID | MS_NODEV | MS_NOEXEC, ROOM)
         and set_attributes("/", AT_RECURSIVE, set=RDONLY)
         and set_attributes(folder, 0, clear=RDONLY)
     )
+
+
+def own_processes() -> None:
+    """In a process namespace: /proc shows no others. Where it is masked, as in some containers, it stays as it is."""
+    mount("proc", "/proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def mount(kind: str, place: str, flags: int, options: bytes | None = None) -> bool:
+    """Whether the kernel did it."""
+    name = kind.encode()
+    return bool(libc.mount(name, place.encode(), name, ctypes.c_ulong(flags), options) == 0)
 
 
 def write(path: str, text: str) -> None:

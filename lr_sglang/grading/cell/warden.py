@@ -27,19 +27,25 @@ from lr_sglang.grading.cell.prisoner import TAIL, prisoner
 CHATTER = 1 << 20  # bytes of output that are looked at besides what is expected
 
 
-def one(job: dict[str, Any], test: dict[str, Any], standing: list[str], clear: Callable[[], None]) -> str:
+def one(
+    job: dict[str, Any], test: dict[str, Any], standing: list[str], clear: Callable[[], None], streams: list[int]
+) -> str:
     """Why a test fails; empty where it passes."""
-    with open("stdin", "w", encoding="utf-8") as file:
+    for stream in streams:
+        os.ftruncate(stream, 0)
+        os.lseek(stream, 0, os.SEEK_SET)
+    with open(streams[0], "w", encoding="utf-8", errors="replace", closefd=False) as file:
         file.write(test.get("input", ""))
-    for name in ("stdout", "stderr"):
-        with contextlib.suppress(OSError):
-            os.unlink(name)
+    os.lseek(streams[0], 0, os.SEEK_SET)
     token = secrets.token_hex(16)
     reading, report = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        prisoner(job, test, token, report, standing)
+        arguments = test.get("arguments", ())
+        for each in (test, *job["tests"]):  # an answer can look through the frames below its own
+            each.clear()
+        prisoner(job, arguments, token, report, standing, streams)
     os.close(report)
     said, status = wait(child, reading, job["seconds"] * 3 + 5)
     clear()
@@ -55,23 +61,22 @@ def one(job: dict[str, Any], test: dict[str, Any], standing: list[str], clear: C
         }
         return known.get(number, f"ended by signal {number}")
     if os.WEXITSTATUS(status):
-        return read("stderr", TAIL).strip() or "ended with an error"
-    return compare(job, test, token, said)
+        return read(streams[2], TAIL).strip() or "ended with an error"
+    return compare(job, test, token, said, streams[1])
 
 
-def compare(job: dict[str, Any], test: dict[str, Any], token: str, said: bytes) -> str:
-    """What is wrong with what a test printed; empty if nothing is."""
+def compare(job: dict[str, Any], test: dict[str, Any], token: str, said: bytes, output: int) -> str:
+    """What is wrong with what a test reported, or printed into the file ``output``; empty if nothing is."""
     if job["kind"] == "asserts":
         return "" if said == token.encode() else "ended before its tests did"
     if job["kind"] == "calls":
         try:
-            returned = json.loads(said)
-        except ValueError:
+            same = json.loads(said) == test["expected"]
+        except (ValueError, RecursionError):
             return "returned nothing that can be compared"
-        same = returned == test["expected"]
     else:
         expected = test["output"]
-        same = same_output(read("stdout", len(expected) * 2 + CHATTER), expected)
+        same = same_output(read(output, len(expected) * 2 + CHATTER), expected)
     return "" if same else f"test {test['number']}: another result than expected"
 
 
@@ -93,7 +98,7 @@ def same_line(one: str, other: str) -> bool:
 
 def wait(child: int, reading: int, seconds: float) -> tuple[bytes, int | None]:
     """What the prisoner reported, and its status; none where it had to be killed. More than 64 MiB is not read."""
-    said, deadline, open_ends = b"", time.monotonic() + seconds, [os.pidfd_open(child), reading]
+    said, deadline, open_ends = bytearray(), time.monotonic() + seconds, [os.pidfd_open(child), reading]
     ended = open_ends[0]
     while (left := deadline - time.monotonic()) > 0:
         ready, _, _ = select.select(open_ends, [], [], left)
@@ -104,31 +109,31 @@ def wait(child: int, reading: int, seconds: float) -> tuple[bytes, int | None]:
             said += part
         elif ended in ready:
             os.close(ended)
-            return said, os.waitpid(child, 0)[1]
+            return bytes(said), os.waitpid(child, 0)[1]
     os.close(ended)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return said, None
+    return bytes(said), None
 
 
-def read(name: str, most: int) -> str:
-    """The beginning of a file; empty where it cannot be read."""
-    try:
-        with open(name, "rb") as file:
-            return file.read(most).decode("utf-8", "replace")
-    except OSError:
-        return ""
+def read(file: int, most: int) -> str:
+    """The beginning of a file."""
+    return os.pread(file, most, 0).decode("utf-8", "replace")
+
+
+def unnamed() -> int:
+    """A file that no answer can put something else in the place of."""
+    file = os.open("unnamed", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    os.unlink("unnamed")
+    return file
 
 
 def warden(job: dict[str, Any], standing: list[str]) -> dict[str, Any]:
     """Test after test, until one fails."""
     clear = everything_else if walls.PROCESSES in standing else descendants
-    try:
-        compile(job["program"], "answer.py", "exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-        return {"passed": False, "reason": f"{type(error).__name__}: {error}"[:TAIL]}
+    streams = [unnamed() for _ in range(3)]
     for number, test in enumerate(job["tests"], 1):
-        if reason := one(job, {**test, "number": number}, standing, clear):
+        if reason := one(job, {**test, "number": number}, standing, clear, streams):
             return {"passed": False, "reason": reason}
     return {"passed": True, "reason": ""}
 
@@ -151,7 +156,11 @@ def descendants() -> None:
 
 def children() -> list[int]:
     """Process ids of what we started, or inherited."""
-    return [int(pid) for pid in read(f"/proc/self/task/{os.getpid()}/children", 1 << 16).split()]
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:  # a kernel without this list
+        return []
 
 
 def reap() -> None:
@@ -173,6 +182,8 @@ def main() -> None:
     if child == 0:
         walls.die_with_parent()
         walls.stand_alone()
+        if walls.PROCESSES in standing and walls.FILES in standing:
+            walls.own_processes()
         verdict = warden(job, standing)
         verdict["walls"] = standing or ["sockets and processes refused by the interpreter"]
         os.write(verdicts, json.dumps(verdict).encode())
