@@ -88,8 +88,8 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether no answer is being made."""
-        return not self._running
+        """Whether no answer is being made, or about to be."""
+        return not self.admission.running
 
     async def answer(self, order: Order) -> AsyncGenerator[Item, None]:
         """The pieces of an answer as they come, events if they are wanted, and at the end the summary.
@@ -143,7 +143,7 @@ class Engine:
                 async with asyncio.timeout_at(min(deadline, now() + PATIENCE)):
                     return await answer.ready.get()
             except TimeoutError:
-                if answer.job.record.finish:
+                if answer.job.record.finish and self._given is None:  # a program may go on after an answer
                     # not at once: the loop may not have put the last step there yet
                     asyncio.get_running_loop().call_soon(self._finish, answer)
                 elif now() >= deadline:

@@ -1,6 +1,7 @@
 """An answer's last step and its end may come at the same moment: the client gets both, in this order."""
 
 import asyncio
+from pathlib import Path
 
 from lr_sglang.serve import engine as engine_module
 from lr_sglang.serve.app import create_app
@@ -37,3 +38,44 @@ def test_nothing_is_lost_when_the_end_is_looked_for_all_the_time(monkeypatch):
 
     wrong = list(filter(None, asyncio.run(crowd())))
     assert not wrong, f"{len(wrong)} of {TIMES * AT_ONCE}: {wrong[0]}"
+
+
+PROGRAM = """
+import time
+from pathlib import Path
+
+import sglang as sgl
+
+from lr_sglang.answer import Answer
+from lr_sglang.dsl import converse
+from lr_sglang.programs.lookahead import look_ahead
+
+
+@sgl.function
+def and_more(s, messages, job):
+    converse(s, messages)
+    aside = s.fork(1)[0]
+    with Answer(s, job) as answer:
+        look_ahead(answer)
+    time.sleep(0.3)
+    aside += sgl.gen("title", max_tokens=8)
+    Path(__file__).with_suffix(".title").write_text(aside["title"])
+"""
+
+
+def test_a_program_goes_on_after_an_answer_of_its_own(monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(engine_module, "PATIENCE", 0.02)
+    (tmp_path / "mine.py").write_text(PROGRAM)
+    model = Model(steps=3, tokens=10)
+    service = Service(model="simulated", program=f"{tmp_path / 'mine.py'}:and_more")
+    made = create_app(simulated_roles(Simulation(model, step_seconds=0.003, judge_seconds=0.001)), service)
+    request = ChatRequest(model="simulated", messages=[{"role": "user", "content": "How many?"}])
+
+    async def ask() -> str:
+        async with made.router.lifespan_context(made):
+            items = [item async for item in made.state.engine.answer(order_of(request, service))]
+        assert isinstance(items[-1], Summary)
+        return "".join(piece.text for pieces in items[:-1] for piece in pieces)
+
+    assert not Truth(model).wrong("How many?", asyncio.run(ask()))
+    assert (tmp_path / "mine.title").read_text(), "it was let go on to its end"
