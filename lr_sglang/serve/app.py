@@ -121,22 +121,14 @@ async def _respond(
     engine: Engine, service: Service, body: ChatRequest | CompletionRequest, request: Request
 ) -> Response:
     about = request.scope["state"]["about"]
-
-    def refused(error: Refusal) -> None:
-        about["error"] = error.code or error.kind
-        engine.metrics.refused.labels(about["error"]).inc()
-
-    try:
-        order = order_of(body, service)
-        about["mode"], about["stream"] = order.mode.name, order.stream
-        reply = Reply(order, service.model, about["id"], about)
-        items = engine.answer(order)
-        if order.stream:
-            return EventStream(await begun(request.receive, reply.chunks(items)), refused)
-        return JSONResponse(await unless_gone(request.receive, reply.whole(items)))
-    except Refusal as error:
-        refused(error)
-        raise
+    order = order_of(body, service)
+    about["mode"], about["stream"] = order.mode.name, order.stream
+    reply = Reply(order, service.model, about["id"], about)
+    items = engine.answer(order)
+    if order.stream:
+        chunks = await begun(request.receive, reply.chunks(items))
+        return EventStream(chunks, lambda error: about.update(error=error.reason))
+    return JSONResponse(await unless_gone(request.receive, reply.whole(items)))
 
 
 def _state(engine: Engine, health: Health, metrics: Metrics) -> APIRouter:
@@ -184,18 +176,18 @@ def _file(path: Path) -> Any:
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     message, param = message_of(error.errors())
-    return response_of(Refusal(400, message, param=param))
+    return response_of(Refusal(400, message, param=param), request.scope)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, StarletteHTTPException):
         if error.status_code == 413:
             service: Service = request.app.state.engine.service
-            return response_of(too_large(service.max_body_bytes))
-        response = response_of(Refusal(error.status_code, _said(error, request)))
+            return response_of(too_large(service.max_body_bytes), request.scope)
+        response = response_of(Refusal(error.status_code, _said(error, request)), request.scope)
         response.headers.update(error.headers or {})
         return response
-    return response_of(refusal_of(error))
+    return response_of(refusal_of(error), request.scope)
 
 
 def _said(error: StarletteHTTPException, request: Request) -> str:

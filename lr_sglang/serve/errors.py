@@ -44,6 +44,11 @@ class Refusal(LookaheadError):
         super().__init__(message)
         self.status, self.kind, self.param, self.code, self.again = status, kind, param, code, again
 
+    @property
+    def reason(self) -> str:
+        """In one word, for logs and metrics."""
+        return self.code or self.kind
+
     def body(self) -> dict[str, Any]:
         """What the client is sent."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}

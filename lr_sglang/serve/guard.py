@@ -57,14 +57,14 @@ class Guard:
                 await self.app(scope, self._limited(receive), tell)
             else:
                 await _drop(receive)
-                await response_of(refusal)(scope, receive, tell)
+                await response_of(refusal, scope)(scope, receive, tell)
         except Disconnected:
             self.metrics.disconnects.inc()
             about["error"], status = "disconnected", CLIENT_GONE
         except Exception as error:  # noqa: BLE001 - whatever it is, the client hears of it in the documented form
-            about["error"], about["where"] = type(error).__name__, where(error)
             if not status:
-                await response_of(refusal_of(error))(scope, receive, tell)
+                await response_of(refusal_of(error), scope)(scope, receive, tell)
+            about["error"], about["where"] = type(error).__name__, where(error)
         finally:
             self._note(scope, about, status, time.monotonic() - began)
 
@@ -99,6 +99,8 @@ class Guard:
     def _note(self, scope: Scope, about: dict[str, Any], status: int, seconds: float) -> None:
         path = getattr(scope.get("route"), "path", "")
         self.metrics.requests.labels(path or "other", str(status), about.get("mode", "")).inc()
+        if "error" in about and status != CLIENT_GONE:
+            self.metrics.refused.labels(about["error"]).inc()
         log("request", method=scope["method"], route=path or "other", status=status, seconds=round(seconds, 4), **about)
 
 
@@ -108,8 +110,9 @@ def _is_ours(host: str, own: str) -> bool:
     return "." not in name or name.endswith(".localhost") or name == own or _ADDRESS.fullmatch(name) is not None
 
 
-def response_of(refusal: Refusal) -> JSONResponse:
-    """The response for an error."""
+def response_of(refusal: Refusal, scope: Scope) -> JSONResponse:
+    """The response for an error, which is noted of the request."""
+    scope["state"]["about"]["error"] = refusal.reason
     return JSONResponse(refusal.body(), refusal.status, refusal.headers())
 
 

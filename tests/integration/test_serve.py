@@ -426,7 +426,7 @@ def test_who_finds_the_queue_full_is_sent_away():
         streams[0].close()
         second.join(10)
         assert not second.is_alive()
-        assert 'lr_sglang_rejected_total{reason="queue_full"} 1.0' in one.http.get("/metrics").text
+        within(1, lambda: 'lr_sglang_rejected_total{reason="queue_full"} 1.0' in one.http.get("/metrics").text)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -600,6 +600,7 @@ def test_metrics_count_what_was_done():
         one.ask()
         list(one.stream())
         one.ask(model="x")
+        one.ask(temperature="hot")
         well = 'lr_sglang_requests_total{mode="lookahead",route="/v1/chat/completions",status="200"}'
         for _ in range(100):  # a request is counted when its last byte has been sent
             text = one.http.get("/metrics").text
@@ -611,6 +612,8 @@ def test_metrics_count_what_was_done():
         assert all(name.startswith("lr_sglang_") for name in values)
         assert count[well] == 2
         assert count['lr_sglang_requests_total{mode="",route="/v1/chat/completions",status="404"}'] == 1
+        assert count['lr_sglang_rejected_total{reason="model_not_found"}'] == 1
+        assert count['lr_sglang_rejected_total{reason="invalid_request_error"}'] == 1
         assert count['lr_sglang_tokens_total{kind="delivered"}'] == 2 * 192
         assert count["lr_sglang_steps_judged_total"] == 16 and 0 < count["lr_sglang_alpha"] <= 1
         assert count["lr_sglang_time_to_first_step_seconds_count"] == 2
