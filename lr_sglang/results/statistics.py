@@ -24,6 +24,9 @@ Verdict = Literal["kept", "worse", "open"]
 RESAMPLES = 2000
 # Fewer questions than this give too few different resamples to studentise; the t interval stands in.
 LEAST_BOOTSTRAP = 8
+# So does it where more than a tenth of the resamples have less of the error than this: one question then makes most
+# of it, and those without that question know no spread to divide by.
+LEAST_SPREAD, MOST_WITHOUT = 0.1, 0.1
 MARGIN = 0.02
 
 
@@ -119,7 +122,7 @@ def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: 
     t = float(stats.t.ppf(0.975, questions - 1))
     down, up = t, t
     if questions >= LEAST_BOOTSTRAP and spread > 0:
-        down, up = _studentised(table, signs, middle) or (t, t)
+        down, up = _studentised(table, signs, middle, spread) or (t, t)
     return _estimate(exp(middle), exp(middle - down * spread), exp(middle + up * spread), samples, questions)
 
 
@@ -130,27 +133,20 @@ def _influence(table: Floats, sums: Floats, signs: Floats) -> Floats:
     return influence
 
 
-def _studentised(table: Floats, signs: Floats, middle: float) -> tuple[float, float] | None:
-    """By how many standard errors the interval goes down and up."""
+def _studentised(table: Floats, signs: Floats, middle: float, spread: float) -> tuple[float, float] | None:
+    """By how many standard errors the interval goes down and up; None where that cannot be told."""
     weights = _weights(table.shape[1])
     sums = weights @ table.T
     usable = (sums > 0).all(axis=1)
     sums, weights = sums[usable], weights[usable]
     parts = sum(sign * column / sums[:, [k]] for k, (sign, column) in enumerate(zip(signs, table, strict=True)))
     errors = np.sqrt((weights * (parts - signs.sum() / table.shape[1]) ** 2).sum(axis=1))
-    sound = errors > 1e-12
-    if sound.mean() < 0.9:
+    sound = errors > LEAST_SPREAD * spread
+    if sound.mean() < 1 - MOST_WITHOUT:
         return None
     drawn = (np.log(sums[sound]) @ signs - middle) / errors[sound]
     low, high = np.quantile(drawn, [0.025, 0.975])
     return float(high), float(-low)
-
-
-def mean(values: Mapping[Hashable, Sequence[float]]) -> Estimate | None:
-    """A mean of positive values, all samples alike."""
-    kept = [list(of) for of in values.values() if len(of)]
-    count = sum(map(len, kept))
-    return product([[sum(of) for of in kept], [len(of) for of in kept]], [1, -1], count) if kept else None
 
 
 @dataclass(frozen=True)
