@@ -49,8 +49,7 @@ class Modes(click.Choice[str]):
     metavar="MODE,MODE",
     help="all, or some of them; lossless is made beside autoregressive at temperature 0.  [default: all]",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many questions of each task.")
-@click.option("--range", metavar="A:B", help="Questions A to B-1, counted from 0.")
+@options.chosen
 @click.option("--samples", type=click.IntRange(min=1), help="Answers per question and mode.  [default: 1]")
 @click.option("--concurrency", type=Numbers(), help="Answers at a time, one number or several.  [default: 1]")
 @click.option(
@@ -75,7 +74,6 @@ class Modes(click.Choice[str]):
 @click.option(
     "--flag", multiple=True, metavar="NAME[=VALUE]", help="With --dummy-weights: of SGLang, for every server."
 )
-@click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]")
 @click.option("--print", is_flag=True, help="Print the plan, and start nothing.")
 @graded.options
 @options.program
@@ -84,7 +82,7 @@ class Modes(click.Choice[str]):
 @options.sampling
 @options.runtimes
 @click.option("--name", help="Of the benchmark, for its folder.  [default: bench]")
-@click.option("--resume", is_flag=True, help="Go on with what is in --output, or with the newest of that name.")
+@options.resume
 @options.output
 @click.pass_context
 def bench(ctx: click.Context, /, **given: Any) -> None:

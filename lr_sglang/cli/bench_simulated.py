@@ -8,6 +8,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from lr_sglang.cli import options
 from lr_sglang.cli.simulation import simulation, simulation_of
 
 
@@ -24,7 +25,7 @@ from lr_sglang.cli.simulation import simulation, simulation_of
 )
 @click.option("--questions", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at once.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="That share them.")
-@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
+@options.as_json
 def simulated(json: bool, **given: Any) -> None:
     """Measures the controller over simulated runtimes, with no model.
 

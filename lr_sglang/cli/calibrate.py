@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lr_sglang.cli import options
 from lr_sglang.errors import RecordError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     help="What is right: the verdict of the cascade's last stage, or the pocket problems' own ground truth.",
 )
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.json", help="Also kept here.")
-@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
+@options.as_json
 def calibrate(folders: tuple[Path, ...], precision: float, reference: str, output: Path | None, json: bool) -> None:
     """Chooses when each cheap verifier of a cascade may decide alone, and finds what the draft's confidence is worth.
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lr_sglang.cli import options
+
 if TYPE_CHECKING:
     from lr_sglang.cli.checkup import Findings
 
@@ -15,7 +17,7 @@ MARKS = {"ok": ("ok", "green"), "note": ("-", "yellow"), "missing": ("missing", 
 
 
 @click.command()
-@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
+@options.as_json
 @click.option("--report", is_flag=True, help="Text for an issue: versions, machine, settings; secrets are taken out.")
 def doctor(json: bool, report: bool) -> None:
     """Says what this machine can do, what is missing, and how to get it. Nothing is started or changed.

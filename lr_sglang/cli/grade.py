@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.cli import graded
+from lr_sglang.cli import graded, options
 from lr_sglang.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ KINDS = ("math", "number", "choice", "humaneval", "livecodebench", "mt-bench", "
 @click.option("--grader", type=click.Choice(KINDS), help="Another kind of grading.  [default: the task's]")
 @graded.options
 @click.option("--jobs", type=click.IntRange(min=1), help="Answers at a time.  [default: the number of processors]")
-@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
-@click.option("--quiet", is_flag=True, help="Only the result: no progress.")
+@options.as_json
+@options.quiet
 def grade(folder: Path, **given: Any) -> None:
     """Grades the records of a run again, and says which verdicts changed.
 

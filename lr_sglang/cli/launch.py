@@ -38,8 +38,8 @@ from lr_sglang.modes import MODES
 @options.roles
 @options.token_layer
 @options.method
-@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
-@click.option("--quiet", is_flag=True, help="Only results and warnings: no progress, no notes.")
+@options.as_json
+@options.quiet
 def launch(**given: Any) -> None:
     """Brings a DEPLOYMENT up and keeps it up: a built-in name (--list) or a TOML file.  [default: pocket]
 

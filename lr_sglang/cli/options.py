@@ -14,18 +14,16 @@ Decorator = Callable[[Any], Any]  # of commands
 FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-class Gpus(click.ParamType):
-    """GPU numbers: ``0`` or ``0,1``."""
+class Several(click.ParamType):
+    """One value, or several with commas between them."""
 
-    name = "N,N"
+    def __init__(self, of: click.ParamType, name: str) -> None:
+        self.of, self.name = of, name
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         if isinstance(value, tuple):
             return value
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r}: give numbers, such as 0 or 0,1", param, ctx)
+        return tuple(self.of.convert(part.strip(), param, ctx) for part in str(value).split(","))
 
 
 class PerRole(click.ParamType):
@@ -68,7 +66,10 @@ roles = together(
         )
         for role in ROLES
     ),
-    *(click.option(f"--{role}-gpus", type=Gpus(), help=f"GPUs of the {role}, such as 0,1.") for role in ROLES),
+    *(
+        click.option(f"--{role}-gpus", type=Several(click.INT, "N,N"), help=f"GPUs of the {role}, such as 0,1.")
+        for role in ROLES
+    ),
     click.option("--judge-prompt", metavar="NAME", help="paper or pocket.  [default: what suits the judge]"),
     click.option(
         "--launch-timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds to start up."
@@ -131,6 +132,14 @@ program = click.option(
     "[default: the mode's own]",
 )
 
+chosen = together(
+    click.option("--limit", type=click.IntRange(min=1), help="At most so many questions of each task."),
+    click.option("--range", metavar="A:B", help="Questions A to B-1, counted from 0."),
+    click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]"),
+)
+
+resume = click.option("--resume", is_flag=True, help="Go on with what is in --output, or with the newest of that name.")
+
 token_layer = together(
     per_role(
         "--token-layer",
@@ -156,10 +165,13 @@ sampling = together(
     click.option("--max-total-tokens", type=int, help="Tokens of prompt and answer together."),
 )
 
+as_json = click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
+quiet = click.option("--quiet", is_flag=True, help="Only results and warnings: no progress, no notes.")
+
 output = together(
     click.option("--output", type=FOLDER, metavar="DIR", help="Where records go.  [default: runs/NAME_DATE_TIME]"),
-    click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there."),
-    click.option("--quiet", is_flag=True, help="Only results: no progress, no notes."),
+    as_json,
+    quiet,
 )
 
 keeping = together(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lr_sglang.cli import options
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 
@@ -67,7 +68,7 @@ class LatencyType(click.ParamType):
 )
 @click.option("--max-depth", type=click.IntRange(1, 64), default=16, show_default=True, help="Deepest to look at.")
 @click.option("--picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw the surface: .svg or .png.")
-@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
+@options.as_json
 def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -> None:
     """Says what speed-up to expect, and which depth is best.
 

@@ -37,11 +37,9 @@ RUNS = Path("runs")
     multiple=True,
     help="How to answer; give it again to compare.  [default: lookahead, or lookahead+sd with a token layer]",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many questions.")
-@click.option("--range", metavar="A:B", help="Questions A to B-1, counted from 0.")
+@options.chosen
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers per question.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at a time.")
-@click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]")
 @graded.options
 @options.program
 @options.method
@@ -49,7 +47,7 @@ RUNS = Path("runs")
 @options.sampling
 @options.runtimes
 @click.option("--name", help="Of the run, for its folder.  [default: the task's]")
-@click.option("--resume", is_flag=True, help="Go on with the run in --output, or with the newest of that name.")
+@options.resume
 @options.output
 def run(question: str | None, **given: Any) -> None:
     """Answers questions, and leaves a record of each.

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from lr_sglang.cli.options import per_role
+from lr_sglang.cli.options import as_json, per_role
 from lr_sglang.cli.simulation import simulation, simulation_of
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
@@ -21,7 +21,7 @@ from lr_sglang.errors import ConfigError
     "--port", type=click.IntRange(0, 65533), default=31000, show_default=True, help="Of the first; 0: any free ones."
 )
 @per_role("--fault", click.STRING, "FAULT", "Such as hang, draft=fail:share=0.1 or target=late:seconds=2,times=3.")
-@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
+@as_json
 def simulate(role: tuple[str, ...], host: str, port: int, json: bool, **given: Any) -> None:
     """Serves runtimes that wait instead of computing, for trying everything with no model.
 

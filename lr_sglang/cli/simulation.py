@@ -7,30 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.cli.options import together
+from lr_sglang.cli.options import Several, together
 from lr_sglang.errors import ConfigError
 
 if TYPE_CHECKING:
     from lr_sglang.simulated.simulation import Simulation
 
 
-class Shares(click.ParamType):
-    """``0.63``, or one share for each position: ``0.9,0.7,0.5``."""
-
-    name = "SHARE[,SHARE]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(float(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r}: give a share such as 0.63, or one for each position: 0.9,0.7,0.5", param, ctx)
-
-
 simulation = together(
     click.option(
-        "--alpha", type=Shares(), default="0.63", show_default=True, help="Drafted steps that agree; or by position."
+        "--alpha",
+        type=Several(click.FLOAT, "SHARE[,SHARE]"),
+        default="0.63",
+        show_default=True,
+        help="Drafted steps that agree; or by position.",
     ),
     click.option("--trace", type=click.Path(path_type=Path), metavar="DIR", help="Which agree, from a run's records."),
     click.option("--c1", type=float, default=0.1, show_default=True, help="Time of a drafted step / of a target step."),

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lr_sglang.cli import options
+
 if TYPE_CHECKING:
     from lr_sglang.tasks import Found
 
@@ -16,7 +18,7 @@ WIDTH = 14
 @click.command()
 @click.argument("name", required=False)
 @click.option("--check", is_flag=True, help="Load the questions, from the network if need be.")
-@click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
+@options.as_json
 def tasks(name: str | None, check: bool, json: bool) -> None:
     """Lists the tasks, or shows one: its prompt, its sources, and which of its questions are taken.
 

@@ -398,7 +398,7 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
         (["run", "a", "--judge-prompt", "x"], "no judge prompt is called"),
         (["run", "a", "--target", "x/y"], "lookahead needs a draft model"),
         (["run", "a", "--target", "x/y", "--draft", "x/z"], "the judge verifier needs a judge model"),
-        (["run", "a", "--target-gpus", "a"], "give numbers, such as 0 or 0,1"),
+        (["run", "a", "--target-gpus", "a"], "'a' is not a valid integer"),
         (["run", "a", "--mode", "fast"], "'fast' is not one of"),
         (["run", "a", "--resume"], "no run called 'question'"),
         (["run", "a", "--output", "/dev/null/x"], "cannot be written"),
