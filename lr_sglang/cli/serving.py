@@ -71,6 +71,7 @@ def serve(given: dict[str, Any], display: Display) -> None:
 
             set_up(given["log_level"])
             server = Server(create_app(live.roles, service, allowed), service, lambda: _tell(sock, service, display))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or it could not listen beside old connections
             with _kept_up(live.fleet, given["restarts"], given["launch_timeout"], server):
                 server.run(sockets=[sock])
             display.note("stopped")
@@ -103,7 +104,7 @@ def service_of(plan: Plan, modes: list[str], given: Mapping[str, Any]) -> Servic
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that is bound before anything slow begins.
+    """A socket that is bound before anything slow begins, and keeps the address from others that would do the same.
 
     Raises:
         LaunchError: the address cannot be listened on.
@@ -114,11 +115,13 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         sock = socket.socket(family)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
-    except OSError as error:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    except (OSError, UnicodeError) as error:  # the latter of a name such as 0..0.0
         if sock is not None:
             sock.close()
         hint = "give another --port, or 0 for any that is free" if sock is not None else "give another --host"
-        raise LaunchError(f"cannot listen on {host}:{port}: {error.strerror or error}", hint=hint) from error
+        why = getattr(error, "strerror", None) or error
+        raise LaunchError(f"cannot listen on {host}:{port}: {why}", hint=hint) from error
     with sock:
         yield sock
 
@@ -143,8 +146,8 @@ def _sized(plan: Plan, service: Service) -> Plan:
 
 
 def _tell(sock: socket.socket, service: Service, display: Display) -> None:
-    host, port = service.host, sock.getsockname()[1]
-    url = f"http://{f'[{host}]' if ':' in host.strip('[]') else host}:{port}"
+    host, port = service.host.strip("[]"), sock.getsockname()[1]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     if display.as_json:
         click.echo(json.dumps({"url": url, "model": service.model}, ensure_ascii=False))
     else:

@@ -19,6 +19,8 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli
+from lr_sglang.cli.display import Display
+from lr_sglang.cli.serving import _tell, listening
 from lr_sglang.config import Lookahead
 from lr_sglang.job import Job
 from lr_sglang.serve import logs
@@ -667,6 +669,16 @@ def test_options_that_cannot_be(tmp_path):
     assert "cannot be read" in fails("--api-keys-file", str(tmp_path / "none"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "cannot listen" in fails("--port", str(taken.getsockname()[1]))
+    with listening("127.0.0.1", 0) as bound:  # by one that is still starting its runtimes
+        assert "cannot listen" in fails("--port", str(bound.getsockname()[1]))
+    assert "cannot listen" in fails("--host", "0..0.0", "--allow-no-key")
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_address_is_told_as_clients_write_it(host, capsys):
+    with listening("127.0.0.1", 0) as sock:
+        _tell(sock, SERVICE.replace(host=host), Display(quiet=True))
+        assert capsys.readouterr().out.startswith(f"http://[::1]:{sock.getsockname()[1]}/v1 ")
 
 
 def test_the_command_serves_and_ends_in_order(tmp_path):
