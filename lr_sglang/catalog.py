@@ -19,10 +19,11 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from lr_sglang import files
 from lr_sglang.errors import ConfigError
 
 GROUP = "lr_sglang.programs"
-_FILE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)(?::(?P<options>.*))?", re.DOTALL)
+_FILE = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<options>.*))?", re.DOTALL)
 _HINT = "docs/programs.md has an example"
 
 
@@ -91,21 +92,12 @@ def load(chosen: Chosen) -> Any:
     """
     try:
         if chosen.file:
-            return getattr(_module(Path(chosen.file).expanduser().resolve()), chosen.name)
+            return files.find(chosen.file, chosen.name)
         if chosen.name in names():
             return getattr(importlib.import_module(f"{GROUP}.{chosen.name}"), chosen.name)
         return next(one for one in outside() if one.name == chosen.name).load()
     except Exception as error:
         raise ConfigError(f"--program {chosen.name}: {error!r}", hint=_HINT) from error
-
-
-def _module(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"lr_sglang_program_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _options(text: str) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class Mode:
 
     def lookahead(self, look: Lookahead) -> Lookahead:
         """The settings as this mode uses them."""
+        if not self.ahead:
+            return dataclasses.replace(look, fast_accept=None)
         if not self.lossless:
             return look
         fast = None if look.fast_accept is None else max(SURE, look.fast_accept)

@@ -8,7 +8,6 @@ NAME                     one of an installed package, under the entry point grou
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,6 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from lr_sglang import files
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.tasks.catalogue import CATALOGUE
 from lr_sglang.tasks.question import Question
@@ -67,7 +67,7 @@ def find(spec: str) -> Found | None:
         return Found(gym.task(spec.partition(":")[2]))
     if found := _FILE.fullmatch(spec):
         path = Path(found["file"]).expanduser()
-        return Found(_made(lambda: _from_file(path, found["name"]), spec)) if path.is_file() else None
+        return Found(_made(lambda: files.find(path, found["name"]), spec)) if path.is_file() else None
     if not (asked := _BUILT_IN.fullmatch(spec)):
         return None
     if asked["name"] in CATALOGUE:
@@ -112,12 +112,3 @@ def _made(load: Any, spec: str) -> Task:
 def _of_questions(name: str, made: Any) -> Task:
     questions = list(made)
     return Task(name, load=lambda: questions)
-
-
-def _from_file(path: Path, name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"lr_sglang_task_{path.stem}", path.resolve())
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)

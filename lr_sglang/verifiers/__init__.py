@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from lr_sglang import verifier_names
+from lr_sglang import files, verifier_names
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import Lookahead
 from lr_sglang.dsl import Verifier
@@ -69,7 +67,7 @@ def fast(look: Lookahead, roles: Mapping[str, RuntimeBackend]) -> Verifier | Non
 def _outside(chosen: verifier_names.Chosen, setup: Setup) -> Verifier:
     """One from a file or an installed package: its ``make(setup)``, if it has that, or the class itself is called."""
     try:
-        found = _from_file(chosen.file, chosen.name) if chosen.file else _from_package(chosen.name)
+        found = files.find(chosen.file, chosen.name) if chosen.file else _from_package(chosen.name)
         arguments = [chosen.argument] if chosen.argument else []
         made = found.make(setup) if hasattr(found, "make") else found(*arguments)
     except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
@@ -79,16 +77,6 @@ def _outside(chosen: verifier_names.Chosen, setup: Setup) -> Verifier:
         raise ConfigError(f"--verifier {setup.name}: it has no verify()", hint="docs/verifiers.md has an example")
     verifier: Verifier = made
     return verifier
-
-
-def _from_file(file: str, name: str) -> Any:
-    path = Path(file).expanduser().resolve()
-    spec = importlib.util.spec_from_file_location(f"lr_sglang_verifier_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)
 
 
 def _from_package(name: str) -> Any:

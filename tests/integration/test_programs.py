@@ -303,6 +303,24 @@ def test_a_file_that_holds_no_program(tmp_path, source, match):
         Program.load(f"{file}:x")
 
 
+def test_a_file_may_hold_a_dataclass(tmp_path):
+    """It looks for its module by name."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nimport sglang as sgl\n"
+        "@dataclass\nclass Plan:\n    steps: int = 3\n@sgl.function\ndef x(s, messages, note=''):\n    pass\n"
+    )
+    assert Program.load(f"{file}:x:note=other.py:y").function.bind_arguments == {"note": "other.py:y"}
+
+
+@pytest.mark.parametrize("program", ["", "self_consistency:samples=2"])
+def test_the_target_alone_needs_nothing_for_fast_acceptance(program):
+    given = Settings(lookahead=Lookahead(depth=3, fast_accept=-0.1), program=program)
+    with Runner(simulated(), given) as runner:
+        (record,) = runner.run(plan([QUESTION], ("autoregressive",)))
+    assert record["error"] is None and record["text"]
+
+
 def test_a_failure_of_a_runtime_is_named_and_leaves_a_record():
     roles = simulated()
     roles["draft"].transport.faults.dead = True
