@@ -41,9 +41,8 @@ class Watch:
 
     def __init__(self, role: str, gate: Gate, stall: float, changed: Changed) -> None:
         self.role, self.gate, self.stall, self._changed = role, gate, stall, changed
-        self.down, self.since, self.seconds_down = "", time.monotonic(), 0.0
+        self.down, self.since, self._before = "", time.monotonic(), 0.0
         self._late, self._rest, self._again = 0, LOOK_SECONDS, 0.0
-        self._looked = time.monotonic()
 
     def up(self) -> float:
         """1 if it is well, else 0."""
@@ -51,18 +50,16 @@ class Watch:
 
     def total(self) -> float:
         """Seconds that it has been down, in all."""
-        return self.seconds_down
+        return self._before + (time.monotonic() - self.since if self.down else 0.0)
 
     def look(self) -> None:
         """One look."""
         now, alarmed = time.monotonic(), self.gate.alarm.is_set()
         self.gate.alarm.clear()
         if self.down:
-            self.seconds_down += now - max(self._looked, self.since)
             self._look_whether_back(now)
         else:
             self._look_whether_well(now, alarmed)
-        self._looked = now
 
     def _look_whether_well(self, now: float, alarmed: bool) -> None:
         if self.role != "target" and self._stalls(now):
@@ -117,12 +114,12 @@ class Watch:
 
     def _set(self, reason: str, rest: bool = False) -> None:
         """``rest``: it answers probes, so it is not tried again at once; later each time that it soon fails again."""
-        now = time.monotonic()
+        now, before = time.monotonic(), self.total()
         if reason:
             soon = now - self.since < 2 * LONGEST_REST
             self._rest = min(LONGEST_REST, 2 * self._rest) if soon else LOOK_SECONDS
             self._again = now + (self._rest if rest else 0.0)
-        self.down, self.since = reason, now
+        self.down, self.since, self._before = reason, now, before
         self._changed(self.role, reason)
 
 
@@ -143,7 +140,7 @@ class Health:
         self.watches = {role: Watch(role, gate, service.stall, self._tell) for role, gate in self.gates.items()}
         # Drafts are of no use without verdicts.
         self._judged = "judge" in roles and verifier_names.needs_judge(service.verifiers[0])
-        self._changed, self._ending = changed, threading.Event()
+        self._changed, self._ending, self._telling = changed, threading.Event(), threading.Lock()
         self._threads = [
             threading.Thread(target=self._run, args=(watch,), name=f"lr-watch-{role}", daemon=True)
             for role, watch in self.watches.items()
@@ -195,11 +192,12 @@ class Health:
             self._ending.wait(0.05)  # however often the alarm rings
 
     def _tell(self, role: str, reason: str) -> None:
-        down = {name: watch.down for name, watch in self.watches.items()}
-        for name, gate in self.gates.items():
-            gate.shut = down[name]
-        if "draft" in self.gates and self._judged and down["judge"]:
-            self.gates["draft"].shut = down["draft"] or "no verdicts while the judge is down"
+        with self._telling:  # or a watch that has looked before could shut what another has just opened
+            down = {name: watch.down for name, watch in self.watches.items()}
+            if "draft" in self.gates and self._judged and down["judge"]:
+                down["draft"] = down["draft"] or "no verdicts while the judge is down"
+            for name, gate in self.gates.items():
+                gate.shut = down[name]
         self._changed(role, reason)
 
 

@@ -4,7 +4,9 @@ import asyncio
 import json
 import logging
 import random
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
@@ -27,7 +29,7 @@ from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import Refusal, refusal_of
 from lr_sglang.serve.gate import Gate, RuntimeAway
 from lr_sglang.serve.guard import _is_ours
-from lr_sglang.serve.health import FAILURES, Watch
+from lr_sglang.serve.health import FAILURES, Health, Watch
 from lr_sglang.serve.logs import JsonLines
 from lr_sglang.serve.order import order_of
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
@@ -581,11 +583,42 @@ def test_a_runtime_that_cannot_be_reached_is_down_at_once_and_comes_back():
     runtime.fails = RuntimeDown("nobody there")
     look(watch)
     assert watch.down and heard == ["nobody there"]
+    time.sleep(0.05)
+    assert watch.total() >= 0.05
     look(watch)
-    assert watch.down and watch.total() > 0
+    assert watch.down
     runtime.fails = None
     look(watch)
     assert not watch.down and heard == ["nobody there", ""]
+    assert watch.total() == watch.total() >= 0.05
+
+
+def test_two_that_change_at_once_are_both_heard():
+    """What one watch has seen before the draft was back does not shut the draft for good."""
+    backends = {role: SimpleNamespace(transport=Runtime()) for role in ("target", "draft", "judge")}
+    health = Health(backends, Service())
+    looked, goes_on = threading.Event(), threading.Event()
+
+    class Slow(dict):
+        def items(self):
+            looked.set()
+            goes_on.wait(5)
+            return super().items()
+
+    health.watches["draft"].down = health.watches["judge"].down = "away"
+    health.gates = Slow(health.gates)
+    health.watches["judge"].down = ""
+    threads = [threading.Thread(target=health._tell, args=("judge", ""))]
+    threads[0].start()
+    assert looked.wait(5)
+    health.watches["draft"].down, health.gates = "", dict(health.gates)
+    threads.append(threading.Thread(target=health._tell, args=("draft", "")))
+    threads[1].start()
+    threads[1].join(0.1)
+    goes_on.set()
+    for thread in threads:
+        thread.join(5)
+    assert health.gates["draft"].shut == ""
 
 
 def test_one_late_answer_to_a_probe_is_not_the_end():
@@ -633,8 +666,6 @@ def test_a_shut_gate_lets_nobody_wait():
 
 @pytest.mark.parametrize("role", ["draft", "target"])
 def test_who_waits_for_a_runtime_that_hangs_is_let_go(role):
-    import threading
-
     runtime, gate, watch, _ = watched(role, stall=0.05)
     runtime.hangs = True
     said: list = []
