@@ -7,9 +7,11 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results import reference
@@ -18,7 +20,10 @@ from lr_sglang.results.store import RECORDS, RUN, flat, read_records
 
 Pair = tuple[str, int, int]  # question, sample, and which of several of that name
 
-_NEEDED = ("seconds", "tokens", "steps", "branches", "config", "error", "correct", "judged", "accepted")
+_NEEDED = (
+    *("seconds", "tokens", "steps", "branches", "config", "error", "correct", "judged", "accepted"),
+    *("question", "gold", "text", "answer", "finish"),
+)
 _NAMED = re.compile(r"(?P<mode>[\w+]+)(?:@(?P<task>[^=/]+))?=(?P<path>.+)$")
 # What may differ between records that belong together.
 _LOOSE = ("sampling.seed", "mode", "questions", "task", "concurrency")
@@ -53,15 +58,15 @@ class Group:
         """Mode and label."""
         return f"{self.mode} ({self.label})" if self.label else self.mode
 
-    @property
+    @cached_property
     def marks(self) -> tuple[str, ...]:
         return marks(self.records)
 
     @property
     def models(self) -> dict[str, str]:
-        """By role."""
+        """Those that are known, by role."""
         roles = self.records[0]["config"].get("runtimes") or {}
-        return {role: str(one.get("model", "")) for role, one in roles.items()}
+        return {role: str(one["model"]) for role, one in roles.items() if one.get("model")}
 
     @property
     def ended(self) -> list[Record]:
@@ -105,6 +110,15 @@ class Collection:
     def records(self) -> list[Record]:
         return [record for group in self.groups for record in group.records]
 
+    @property
+    def models(self) -> str:
+        """All of each role, in words."""
+        names: dict[str, dict[str, None]] = {role: {} for role in ROLES}
+        for group in self.groups:
+            for role, model in group.models.items():
+                names.setdefault(role, {})[model] = None
+        return "; ".join(f"{role} {', '.join(of)}" for role, of in names.items() if of)
+
     def base(self, group: Group, mode: str = "autoregressive") -> Group | None:
         """What a group is compared with: the same task, target, sampling and concurrency; of several the likest."""
         alike = [g for g in self.groups if g.mode == mode and g is not group and _comparable(g, group)]
@@ -137,11 +151,14 @@ def read(arguments: Sequence[str | Path]) -> Collection:
     notes: list[str] = []
     folders: list[str] = []
     for argument in arguments:
-        path, mode, task = _argument(str(argument))
-        for folder in _folders(path):
-            found, about = _read(folder, mode, task, notes)
-            records += [(record, about) for record in found]
-            folders.append(str(folder))
+        try:
+            path, mode, task = _argument(str(argument))
+            for folder in _folders(path):
+                found, about = _read(folder, mode, task, notes)
+                records += [(record, about) for record in found]
+                folders.append(str(folder))
+        except OSError as error:
+            raise RecordError(f"{error.filename or argument}: cannot be read: {error.strerror}") from error
     if not records:
         raise RecordError("there is no record yet", hint="lr-sglang run or bench makes some")
     groups: dict[str, Group] = {}
@@ -179,11 +196,9 @@ def _read(folder: Path, mode: str, task: str, notes: list[str]) -> tuple[list[Re
         return reference.read(folder, mode, task), 1
     if mode:
         raise RecordError(f"{folder}: its records say which mode they are of", hint=f"leave out {mode}=")
-    try:
-        records, whole = read_records(path)
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
-    if cut := path.stat().st_size - whole:
+    size = path.stat().st_size  # before it is read: a run at work writes more meanwhile
+    records, whole = read_records(path)
+    if (cut := size - whole) > 0:
         notes.append(f"{path}: its last line is cut off ({cut} bytes); the run may be at work, or was killed")
     for number, record in enumerate(records, 1):
         if missing := [name for name in _NEEDED if name not in record]:
@@ -205,7 +220,7 @@ def _group_of(record: Record, concurrency: int) -> Group:
     task = str(record.get("task") or config.get("task") or config.get("questions") or "questions")
     at_once = record.get("concurrency") or config.get("concurrency") or concurrency
     settings = {name: value for name, value in flat(config) if name not in _LOOSE}
-    return Group(Path(task).stem if "/" in task else task, record["mode"], int(at_once), settings, [])
+    return Group(task, record["mode"], int(at_once), settings, [])
 
 
 def _labelled(groups: list[Group]) -> list[Group]:

@@ -11,8 +11,6 @@ from lr_sglang.results.report import Report
 from lr_sglang.results.store import flat
 from lr_sglang.results.tables import Table
 
-FORMATS = ("text", "markdown", "json", "csv")
-
 
 def markdown(report: Report) -> str:
     """All tables; the warning stands over each of them, for they are copied one by one."""
@@ -50,13 +48,12 @@ def as_csv(report: Report) -> str:
     for group in report.to_dict()["groups"]:
         row: dict[str, Any] = {}
         for name, value in flat(group):
-            if isinstance(value, list):
-                if all(isinstance(one, str) for one in value):
-                    row[name] = "; ".join(value)
-                else:
-                    row |= {f"{name}.{n}.{k}": v for n, one in enumerate(value) for k, v in one.items()}
-            else:
+            if not isinstance(value, list):
                 row[name] = value
+            elif value and all(isinstance(one, dict) for one in value):
+                row |= {f"{name}.{n}.{k}": v for n, one in enumerate(value) for k, v in one.items()}
+            else:
+                row[name] = "; ".join(map(str, value))
         rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))
     file = io.StringIO()

@@ -47,9 +47,7 @@ def depth(report: Report) -> Figure | None:
                 estimates = [e for _, e in shown]
                 values = [e.value for e in estimates]
                 places, label = [d for d, _ in shown], f"{mode}, measured"
-                axes.errorbar(
-                    places, values, errors_of(estimates), fmt=marker, color=colour, capsize=3, label=label
-                )
+                axes.errorbar(places, values, errors_of(estimates), fmt=marker, color=colour, capsize=3, label=label)
             deepest = max(8, *(d for d, _, _ in mine))
             depths = range(1, deepest + 1)
             papers, ours = _curves(mine, depths)
@@ -168,5 +166,3 @@ def _grid(columns: int) -> tuple[Figure, list[Axes]]:
 
     figure = Figure(figsize=(max(8.5, 4.4 * columns), 5), layout="constrained")
     return figure, list(figure.subplots(1, columns, sharey=True, squeeze=False)[0])
-
-

@@ -50,7 +50,8 @@ def _table1(report: Report) -> Table | None:
         "as the paper's Table 1; speed-up is in tokens/s over the target's autoregressive;"
         " +- is the deviation between samples (paper), of one sample there is none"
     )
-    return Table("Table 1: " + _models(report), ["", *tasks], lines, note) if lines else None
+    title = f"Table 1: {report.collection.models or 'models unknown'}"
+    return Table(title, ["", *tasks], lines, note) if lines else None
 
 
 def _cells(m: Measures) -> dict[str, str]:
@@ -68,20 +69,12 @@ def _cells(m: Measures) -> dict[str, str]:
 
 def _alone(report: Report, group: Group) -> str:
     """A draft that answers by itself is called so, as in the paper."""
-    drafts = {g.models.get("draft") for g in report.collection.groups}
+    ahead = [g.models for g in report.collection.groups if "draft" in g.models]
+    drafts = {models["draft"] for models in ahead} - {models.get("target") for models in ahead}
     if group.mode == "autoregressive":
         who = "draft" if group.models.get("target") in drafts else "target"
         return f"{who} ({group.label})" if group.label else who
     return group.name
-
-
-def _models(report: Report) -> str:
-    names: dict[str, dict[str, None]] = {"target": {}, "draft": {}, "judge": {}}
-    for group in report.collection.groups:
-        for role, model in group.models.items():
-            if model:
-                names.setdefault(role, {})[model] = None
-    return "; ".join(f"{role} {', '.join(of)}" for role, of in names.items() if of) or "models unknown"
 
 
 def _quality(report: Report) -> Table | None:

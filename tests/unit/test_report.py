@@ -125,6 +125,13 @@ def test_a_record_that_was_made_again_counts_once(tmp_path):
     assert len(found.records) == 2 and not any(r["error"] for r in found.records)
 
 
+def test_tasks_are_told_apart_by_all_of_their_names(tmp_path):
+    """Questions that were asked by themselves, and tasks of one file, may have a slash in them."""
+    for number, task in enumerate(("What is 3/4 of 8?", "What is 1/4 of 8?", "my/tasks.py:a", "my/tasks.py:b")):
+        write(tmp_path / str(number), synthetic.run(Truth(), 1, 1, modes=("lookahead",), task=task))
+    assert [len(group.records) for group in collection.read([tmp_path]).groups] == [1] * 4
+
+
 def test_a_run_that_is_at_work_is_read_so_far(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 2, 1))
     with (folder / "records.jsonl").open("a") as file:
@@ -134,12 +141,26 @@ def test_a_run_that_is_at_work_is_read_so_far(tmp_path):
     assert "cut off" in found.notes[0]
 
 
+def test_what_is_written_while_it_is_read_is_not_cut_off(tmp_path, monkeypatch):
+    folder = write(tmp_path / "a", synthetic.run(Truth(), 2, 1))
+    read = collection.read_records
+
+    def slowly(path):
+        found = read(path)
+        with path.open("a") as file:
+            file.write("{}\n")
+        return found
+
+    monkeypatch.setattr(collection, "read_records", slowly)
+    assert collection.read([folder]).notes == []
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("", "no record yet"),
         ("[]\n", "no record"),
-        ('{"schema":1,"question_id":"a","sample":0,"mode":"lookahead"}\n', "has no seconds"),
+        ('{"schema":1,"question_id":"a","sample":0,"mode":"lookahead"}\n', "has no seconds.* text, "),
     ],
 )
 def test_what_is_no_record_is_named(tmp_path, content, message):
@@ -153,6 +174,8 @@ def test_a_folder_without_records_is_named(tmp_path):
         collection.read([tmp_path])
     with pytest.raises(RecordError, match="no such folder"):
         collection.read([tmp_path / "absent"])
+    with pytest.raises(RecordError, match="cannot be read: File name too long"):
+        collection.read(["a" * 300])
 
 
 # -- the reference's folders
@@ -168,6 +191,7 @@ def test_the_references_folders_are_read(tmp_path):
     assert (base.rate_mean, base.tokens, base.thinks) == (pytest.approx(10), 20, 1)
     assert ahead.speed.tokens.value == pytest.approx(1.5)
     assert "records no steps" in found.warning
+    assert table(found, "Table 1").rows[0][0] == "target accuracy %"  # though both are of one family
     row = table(found, "Per answer").rows[1]
     assert row[1:] == ["lookahead", "3", "15.00", "20.0", "1.00", "66.67"]
 
@@ -203,6 +227,13 @@ def test_a_reference_file_may_lack_what_is_not_needed(tmp_path):
     (measures,) = made(folder).measures
     assert measures.tokens == 20  # by its speed
     assert measures.accuracy is None
+    assert collection.read([folder]).models == ""
+
+
+def test_nobody_knows_the_models_of_a_reference_folder(tmp_path):
+    folder = reference(tmp_path / "a", 2, target_config=None, draft_config=None)
+    found = table(made(f"autoregressive={folder}"), "Table 1")
+    assert (found.title, found.rows[0][0]) == ("Table 1: models unknown", "target accuracy %")
 
 
 # -- tables
@@ -291,6 +322,14 @@ def test_csv_has_a_row_for_each_group(run):
     assert len(rows) == 8
     assert float(rows[1]["speed.tokens.value"]) == pytest.approx(1.5, rel=0.01)
     assert rows[2]["runs.0.value"] and rows[2]["marks"] == "simulated"
+
+
+def test_a_flag_of_a_server_may_have_several_values(tmp_path):
+    records = synthetic.run(Truth(), 2, 1, modes=("autoregressive",))
+    for record in records:
+        record["config"]["runtimes"]["target"]["extra"] = {"cuda-graph-bs": [1, 2], "lora-paths": []}
+    (row,) = csv.DictReader(io.StringIO(formats.as_csv(made(write(tmp_path / "a", records)))))
+    assert row["settings.runtimes.target.extra.cuda-graph-bs"] == "1; 2"
 
 
 def test_names_from_files_are_no_markup_and_no_formula(tmp_path):

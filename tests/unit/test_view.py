@@ -59,6 +59,8 @@ def test_the_page_holds_every_answer(tmp_path):
     first = json.loads(found[f"r{next(r['n'] for r in index['records'] if r['alpha'] is not None)}"])
     assert len(first["steps"][0]["drafts"]) == 1 and first["steps"][0]["target"]
     assert first["path"][-1]["end"] == first["seconds"]
+    fact = index["groups"][0]["facts"][0]
+    assert fact[0] == "accuracy" and fact[1].endswith(" %") and fact[2].startswith("(")
 
 
 def test_the_page_names_no_other_host(tmp_path):

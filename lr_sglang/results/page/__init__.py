@@ -72,7 +72,7 @@ def index(report: Report) -> dict[str, Any]:
                 }
             )
     answers, tasks = len(records), len(report.collection.tasks)
-    models = "; ".join(f"{role} {name}" for role, name in _models(report).items())
+    models = report.collection.models
     return {
         "about": f"{answers} answers, {tasks} task{'s' * (tasks > 1)}" + (f"; {models}" if models else ""),
         "warning": report.warning[:1].upper() + report.warning[1:],
@@ -95,22 +95,14 @@ def result(record: Record) -> str:
     return {True: "correct", False: "wrong", None: "ungraded"}[record["correct"]]
 
 
-def _models(report: Report) -> dict[str, str]:
-    names: dict[str, dict[str, None]] = {}
-    for group in report.collection.groups:
-        for role, model in group.models.items():
-            names.setdefault(role, {})[model] = None
-    return {role: ", ".join(of) for role, of in names.items()}
-
-
 def _facts(m: Measures) -> list[list[str]]:
     """Name, value and interval."""
     found: list[list[str]] = []
 
     def add(name: str, estimate: Estimate | None, digits: int, scale: float = 1, unit: str = "") -> None:
         if estimate is not None:
-            value, _, interval = spanned(estimate, digits, scale, unit).partition(" ")
-            found.append([name, value, interval])
+            value, _, interval = spanned(estimate, digits, scale, unit).partition(" (")
+            found.append([name, value, interval and f"({interval}"])
 
     add("accuracy", m.accuracy, 1, 100, " %")
     add("speed-up", m.speed.tokens if m.speed else None, 2, unit="x")
