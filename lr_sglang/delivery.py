@@ -152,7 +152,7 @@ class Delivery:
         pieces = self._shown(half, self._decode(half)) if half and not self.stopped else []
         if not self.stopped:
             pieces += self._reasoning.add(self._stops.rest())
-        return [*pieces, *self._reasoning.rest()]
+        return self._told([*pieces, *self._reasoning.rest()])
 
     def _shown(self, run: tuple[int, ...], text: str) -> list[Piece]:
         self._runs.append((self._length, run))
@@ -162,6 +162,9 @@ class Delivery:
             self.tokens = self._tokens_until(self._stops.shown)
         else:
             self.tokens += len(run)
+        return self._told(pieces)
+
+    def _told(self, pieces: list[Piece]) -> list[Piece]:
         if pieces and pieces[-1].kind == "reasoning":
             self.reasoning_tokens = self.tokens
         return pieces

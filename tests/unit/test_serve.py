@@ -142,6 +142,11 @@ def test_reasoning_tokens_are_counted():
     for step in ("<think>\nwell\n\n", "so\n</think>\n\n", "5"):
         delivery.add(step.encode())
     assert (delivery.reasoning_tokens, delivery.tokens) == (27, 28)
+    delivery = Delivery(by_bytes, reasoning=Reasoning(inside=True))
+    for step in ("well\n\n", "</thi"):  # held back until the end, which a token budget was
+        delivery.add(step.encode())
+    delivery.rest()
+    assert (delivery.reasoning_tokens, delivery.tokens) == (11, 11)
 
 
 # -- keys
