@@ -57,7 +57,7 @@ def clean(value: str) -> str:
     """The text without what identifies its user: keys, hosts' credentials and queries, the home directory."""
     value = _URL.sub(lambda hit: hit["scheme"] + _host(hit[0][len(hit["scheme"]) :]), value)
     value = _LOOKS_SECRET.sub("(secret)", value)
-    home = str(Path.home())
+    home = os.path.expanduser("~")
     return re.sub(rf"{re.escape(home)}(?=/|\b)", "~", value) if len(home) > 1 else value
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.fleet import Fleet
 
 
@@ -55,9 +56,12 @@ class Launched:
 
 
 def state_home() -> Path:
-    """Where state of ours that outlives a process lies."""
-    given = Path(os.environ.get("XDG_STATE_HOME") or "")
-    return (given if given.is_absolute() else Path("~/.local/state").expanduser()) / "lr-sglang"
+    """Where deployments that are up are written down, and their servers' logs.
+
+    Raises:
+        SetupError: as ``folders.of_user``.
+    """
+    return folders.of_user("XDG_STATE_HOME", ".local/state")
 
 
 def path_of(name: str) -> Path:
@@ -118,7 +122,7 @@ def write(launched: Launched) -> Path:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(asdict(launched), file, ensure_ascii=False, indent=1)
         Path(partial).replace(path)
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
+    except OSError as error:
         hint = "set XDG_STATE_HOME to a directory of yours"
         raise SetupError(f"the state of the deployment cannot be kept: {error}", hint=hint) from error
     return path

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 
 from lr_sglang import pocket
 from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.runtimes import folders
 
 PREFIX = "dummy:"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
@@ -167,19 +167,14 @@ def make(name: str, role: str | None = None) -> Path:
         special = {key: value for key, value in json.loads(files["generation_config.json"]).items() if "_id" in key}
         files["config.json"] = json.dumps({**shapes()[name], **special}, indent=1).encode()
         digest = hashlib.blake2b(repr(sorted(files.items())).encode(), digest_size=8).hexdigest()
-        folder = _cache() / digest / name
+        folder = folders.of_user("XDG_CACHE_HOME", ".cache") / "shapes" / digest / name
         if not folder.is_dir():
             _write(folder, files)
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
+    except OSError as error:
         raise SetupError(
             f"the shape {name!r} cannot be made: {error}", hint="set XDG_CACHE_HOME to a directory of yours"
         ) from error
     return folder
-
-
-def _cache() -> Path:
-    given = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    return (given if given.is_absolute() else Path("~/.cache").expanduser()) / "lr-sglang" / "shapes"
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -254,6 +254,17 @@ def test_what_a_layered_deployment_is_asked_for(home):
     assert both.attachable().runtimes["target"].url == "http://127.0.0.1:1"
 
 
+def test_a_user_without_a_home_is_told_what_to_set(home, monkeypatch):
+    """As a number without an account has none, in a container."""
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    for arguments in (["launch", "--list"], ["run", "--attach", "x", "how many?"]):
+        result = call(*arguments)
+        assert result.exit_code == 1 and "Hint: set XDG_STATE_HOME" in result.output
+    assert call("doctor", "--report").exit_code in (0, 1)
+
+
 # -- printing
 
 
