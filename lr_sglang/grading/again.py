@@ -99,18 +99,15 @@ def regrade(
             rest = path.read_bytes()[whole:]
         except OSError as error:
             raise RecordError(f"{path}: {error.strerror}", hint="give the folder of a run") from error
-        # The last of a key counts, as it does for the store.
         known = _journal(folder / JOURNAL, grader)
         todo = [record for record in records if _mark(record) not in known]
         changes = Changes(len(records), len(records) - len(todo))
         progress(changes.resumed, len(records))
-        with (folder / JOURNAL).open("a", encoding="utf-8") as journal:
-            for done, (record, graded) in enumerate(_graded(todo, grader, jobs), changes.resumed + 1):
-                verdict = {name: graded[name] for name in FIELDS}
-                known[_mark(record)] = verdict
-                journal.write(json.dumps({"mark": _mark(record), **verdict}) + "\n")
-                journal.flush()
-                progress(done, len(records))
+        for done, (record, graded) in enumerate(_graded(todo, grader, jobs), changes.resumed + 1):
+            verdict = {name: graded[name] for name in FIELDS}
+            known[_mark(record)] = verdict
+            _append(folder / JOURNAL, {"mark": _mark(record), **verdict})
+            progress(done, len(records))
         after = [{**record, **known[_mark(record)]} for record in records]
         _compare(changes, records, after)
         _replace(path, after, rest)
@@ -156,9 +153,17 @@ def _journal(path: Path, grader: Grader) -> dict[str, dict[str, Any]]:
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # it was cut off; that one is graded again
     if lines[-1]:
-        with path.open("a", encoding="utf-8") as file:
-            file.write("\n")
+        _append(path, None)
     return found
+
+
+def _append(path: Path, verdict: dict[str, Any] | None) -> None:
+    """A line for the journal, or the end of one that was cut off."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(("" if verdict is None else json.dumps(verdict)) + "\n")
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _compare(changes: Changes, before: list[Record], after: list[Record]) -> None:

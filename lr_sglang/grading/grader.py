@@ -115,6 +115,8 @@ class Grader:
                 given = self.grade(record["text"], question)
             except LookaheadError as error:
                 given = Grade(None, reason=error.message)
+            except Exception as error:  # noqa: BLE001 - an answer that a grader chokes on costs its own verdict only
+                given = Grade(None, reason=f"grading failed: {error!r}"[:500])
         table = {"grader": self.name, **given.to_dict()}
         return {**record, "answer": given.answer, "correct": given.correct, "grade": table}
 

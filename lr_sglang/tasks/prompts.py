@@ -8,9 +8,6 @@ CHOICE = "Please reason step by step, and put the letter of the right choice, an
 CODE = "Please reason step by step, and end with the whole program, its imports too, in one ```python block."
 FUNCTION = "Please reason step by step, and end with the whole function, its imports too, in one ```python block."
 
-# Tasks whose models were trained on the bare question.
-BARE = frozenset({"pocket"})
-
 
 def suffix_for(task: str | None) -> str:
     """What is appended to the questions of a task by default; a single question is sent as it was typed.
@@ -20,7 +17,7 @@ def suffix_for(task: str | None) -> str:
     """
     from lr_sglang.tasks.lookup import find
 
-    if task is None or task in BARE:
+    if task is None:
         return ""
     found = find(task)
     return found.task.suffix if found else SUFFIX

@@ -16,7 +16,7 @@ LETTERS = "ABCDEFGHIJ"
 
 def gsm8k(row: Row, number: int) -> Question:
     """openai/gsm8k: the answer is a solution that ends in ``#### 18``."""
-    solution, mark, gold = row["answer"].rpartition("####")
+    solution, mark, gold = str(row["answer"]).rpartition("####")
     if not mark:
         raise KeyError("####")
     name = f"gsm8k-test-{number:04d}"

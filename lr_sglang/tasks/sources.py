@@ -36,7 +36,7 @@ def questions(found: Iterable[tuple[str, Row]], to_question: ToQuestion, source:
         for number, (where, row) in enumerate(found):
             try:
                 question = to_question(row, number)
-            except (KeyError, TypeError, ValueError, IndexError) as error:
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
                 raise ConfigError(f"{where}: this row is no question of the task ({error!r})") from error
             checked(question.question, where)
             yield question, where

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from lr_sglang.errors import ConfigError, LookaheadError, SetupError
 from lr_sglang.tasks.prompts import SUFFIX
@@ -65,7 +65,7 @@ class Task:
         sources: tried in turn; or give ``load``.
         load: a function that gives the questions, for a task of one's own.
         suffix: appended to each question, after a line break.
-        grader: one of ``GRADERS``, or a function of (final answer text, question) that says right or wrong.
+        grader: one of ``GRADERS``, or a function of (the answer's whole text, question) that says right or wrong.
         pick: the choice among the questions of a whole source; ``choice`` says in words which it is.
         needs: what grading needs besides this package, in words.
     """
@@ -79,7 +79,6 @@ class Task:
     pick: Callable[[list[Question]], list[Question]] | None = None
     choice: str = "all"
     needs: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.grader, str) and self.grader not in GRADERS:

@@ -279,6 +279,13 @@ def test_a_function_may_grade():
         Grader("maths")
 
 
+def test_an_answer_that_the_grader_chokes_on_costs_its_own_verdict_only(monkeypatch):
+    monkeypatch.setattr(mathematics, "grade", lambda *a: [][0])
+    with Grader("math") as grader:
+        given = grader.apply(record())
+    assert given["correct"] is None and given["grade"]["reason"].startswith("grading failed: IndexError")
+
+
 # -- a rater
 
 

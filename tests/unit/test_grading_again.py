@@ -228,6 +228,17 @@ def test_a_full_disk_is_a_named_error_and_harms_no_record(tmp_path, monkeypatch)
     assert (path / RECORDS).read_bytes() == before
 
 
+def test_a_full_disk_is_named_while_verdicts_are_kept_too(tmp_path, monkeypatch):
+    path = folder(tmp_path / "r", [record()])
+
+    def fill_up(done, total):
+        (path / again.JOURNAL).unlink()
+        (path / again.JOURNAL).symlink_to("/dev/full")
+
+    with Grader("math") as grader, pytest.raises(RecordError, match="No space left"):
+        again.regrade(path, grader, progress=fill_up)
+
+
 # -- while a run is made
 
 

@@ -85,6 +85,7 @@ def test_gsm8k_of_the_package_has_the_ids_of_that_choice():
 
 def test_all_of_gsm8k_is_never_the_packages_part(monkeypatch):
     monkeypatch.delenv("LR_SGLANG_DATA", raising=False)
+
     def read(self):
         raise TaskUnavailable("no network")
 
@@ -129,6 +130,25 @@ def test_task_with_input_reads_the_file_as_that_task(tmp_path):
     assert len(tasks.load("gsm8k", 5, file=path)) == 5
     with pytest.raises(ConfigError, match="there is no file"):
         tasks.load("gsm8k", file=tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("task", sorted(catalogue.CATALOGUE))
+def test_a_file_in_our_own_form_is_read_as_any_task(tmp_path, task):
+    (tmp_path / "q.jsonl").write_text('{"question": "1 + 1?", "answer": 2}\n')
+    (question,) = tasks.load(task, file=tmp_path / "q.jsonl")
+    assert (question.question, question.gold) == ("1 + 1?", "2")
+
+
+@pytest.mark.parametrize("task", ["gpqa-diamond", "humaneval", "livecodebench"])
+def test_columns_of_another_type_are_named(tmp_path, task):
+    columns = (
+        "Record ID", "Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3",
+        "prompt", "entry_point", "test", "canonical_solution", "task_id",
+        "starter_code", "contest_date", "public_test_cases", "private_test_cases", "metadata", "question_content",
+    )  # fmt: skip
+    (tmp_path / "q.jsonl").write_text(json.dumps(dict.fromkeys(columns, 7)))
+    with pytest.raises(ConfigError, match="line 1: this row is no question"):
+        tasks.load(task, file=tmp_path / "q.jsonl")
 
 
 def test_the_references_aime_file_is_read(tmp_path):
