@@ -29,13 +29,23 @@ def deployed(
     Raises:
         LookaheadError: as ``runtimes.launch``.
     """
-    with launch(deployment, logs, progress, timeout) as fleet:
-        roles = connect(fleet)
-        try:
-            yield roles
-        finally:
-            for backend in roles.values():
-                backend.shutdown()
+    with launch(deployment, logs, progress, timeout) as fleet, connected(fleet) as roles:
+        yield roles
+
+
+@contextmanager
+def connected(fleet: Fleet) -> Iterator[dict[str, RuntimeBackend]]:
+    """The backends of ``connect``, which let go of their connections on the way out.
+
+    Raises:
+        LookaheadError: a runtime does not answer.
+    """
+    roles = connect(fleet)
+    try:
+        yield roles
+    finally:
+        for backend in roles.values():
+            backend.shutdown()
 
 
 def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:

@@ -88,6 +88,7 @@ class Runner:
 
         Raises:
             RuntimeDown: the target is gone; samples in hand have no record.
+            Cancelled: ``stop`` was called from another thread.
             ConfigError: the deployment cannot run what is asked for.
         """
         for mode in dict.fromkeys(item.mode for item in work):
@@ -104,7 +105,10 @@ class Runner:
                 except BaseException as error:  # noqa: BLE001 - the caller's thread is where it must be seen
                     ended.put(error)
                     return
+            if self._stopping:
+                ended.put(Cancelled("stopped"))  # the caller may wait for samples that nobody makes any more
 
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
         for number in range(min(self.concurrency, len(work))):
             thread = threading.Thread(target=serve, name=f"lr-sample-{number}", daemon=True)
             self._threads.append(thread)

@@ -51,16 +51,13 @@ def session(
 
     with launch(deployment, logs, tell, timeout) as fleet:
         front.wait()
-        from lr_sglang.connect import connect
+        from lr_sglang.connect import connected
 
-        roles = connect(fleet)
         try:
-            yield Session(roles, fleet)
+            with connected(fleet) as roles:
+                yield Session(roles, fleet)
         except RuntimeDown as error:
             raise _with_log(error, fleet) from None
-        finally:
-            for backend in roles.values():
-                backend.shutdown()
 
 
 class _FrontEnd:

@@ -127,6 +127,23 @@ def test_stopping_frees_the_runtimes_at_once(mode):
     assert doubles["target"].aborted >= 3
 
 
+def test_a_stop_between_two_samples_reaches_the_caller():
+    running = runner(transports(0.0))
+    take = running._next
+
+    def last(todo):
+        running._stopping = len(todo) < len(QUESTIONS)
+        return take(todo)
+
+    running._next = last
+
+    def waits():
+        pytest.fail("it waits for what nobody makes")
+
+    with pytest.raises(Cancelled):
+        list(running.run(plan(QUESTIONS, ("autoregressive",)), waits))
+
+
 def test_a_bug_in_a_sample_reaches_the_caller():
     def fail(item, step):
         raise ZeroDivisionError
