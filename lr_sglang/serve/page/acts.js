@@ -29,6 +29,12 @@ export const ACTS = {
     close(row.target.bar, event.seconds, row.kept ? "accepted" : "here");
   },
 
+  prepared(tree, event) {
+    const row = tree.row(event.prefix, event.position);
+    row.spare = event.node;
+    tree.nodes.set(event.node, { row });
+  },
+
   verified(tree, event) {
     const node = tree.draft(event);
     node.verdict = event.verdict ?? null;
@@ -49,8 +55,7 @@ export const ACTS = {
     Object.assign(row.target, { state: "here", ended: row.target.ended ?? event.seconds });
     if (event.text) Object.assign(row.target, { text: event.text, tokens: event.tokens ?? row.target.tokens });
     close(row.target.bar, event.seconds, "corrected");
-    if (!tree.nodes.has(event.node)) tree.nodes.set(event.node, { number: event.node, row, state: "kept" });
-    tree.hang(event.node, row);
+    tree.nodes.set(event.node, { row });
     for (const draft of row.drafts) {
       if (OPEN.has(draft.state)) tree.lose(draft, "rejected");
       tree.bury(draft.number);
@@ -70,7 +75,6 @@ export const ACTS = {
     }
     const node = tree.nodes.get(event.node);
     if (node?.verdict !== undefined) tree.lose(node, event.outcome || "cancelled");
-    else tree.hang(event.node, tree.rows.get(event.prefix) ?? null);
     tree.bury(event.node);
   },
 

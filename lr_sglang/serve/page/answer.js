@@ -21,10 +21,6 @@ export class AnswerView {
     this.waiting[kind].push(text);
   }
 
-  get empty() {
-    return !this.reasoning.firstChild && !this.content.firstChild;
-  }
-
   /** Shows what has come, once per frame; the panel stays at its end if it was there. */
   update() {
     const { section } = this;

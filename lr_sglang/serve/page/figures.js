@@ -9,7 +9,7 @@ export class Figures {
     this.split = [...list.querySelectorAll(".split i")];
   }
 
-  /** `now`: seconds since the question was asked; `delivered`: seconds at which the last step came. */
+  /** `now`: seconds since the question was asked. */
   show(tree, now) {
     const { counts, steps, alpha } = tree;
     const none = "–";

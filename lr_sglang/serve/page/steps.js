@@ -38,11 +38,10 @@ export class Steps {
     if (!this.current && this.list.firstElementChild) this.list.firstElementChild.tabIndex = 0;
   }
 
-  /** After everything that hangs on the row before it; what is tried first stands first. At the end where that row is
-   * but guessed: so no row ever stands before the one that it follows. */
+  /** After everything that hangs on the row before it; what is tried first stands first. */
   place(view) {
-    const { parent, prefix } = view.row;
-    let after = parent && parent.spare !== prefix && this.views.get(parent.prefix)?.item;
+    const { parent } = view.row;
+    let after = parent && this.views.get(parent.prefix)?.item;
     if (!after || after.parentNode !== this.list) {
       this.list.append(view.item);
       return;

@@ -46,7 +46,7 @@ export class Tree {
   row(prefix, position) {
     let row = this.rows.get(prefix);
     if (!row) {
-      const parent = this.nodes.get(prefix)?.row ?? this.prepared(prefix, position);
+      const parent = this.nodes.get(prefix)?.row ?? null;
       const target = { state: "", text: "", tokens: 0, began: null, ended: null, bar: null };
       row = { prefix, position, parent, drafts: [], target, kept: "", outcome: "", spare: null, dead: false };
       this.rows.set(prefix, row);
@@ -54,27 +54,6 @@ export class Tree {
     }
     this.changed.add(row);
     return row;
-  }
-
-  /** A prefix that no draft leads to is prepared in case a draft is refused: most likely one whose verdict is awaited.
-   * What it really follows is told when it is kept or dropped. */
-  prepared(prefix, position) {
-    for (const row of this.undecided) {
-      if (row.position === position - 1 && row.target.state === "here" && row.spare === null) {
-        row.spare = prefix;
-        return row;
-      }
-    }
-    return null;
-  }
-
-  /** A prepared prefix follows this row. */
-  hang(prefix, row) {
-    const hung = this.rows.get(prefix);
-    if (!hung || hung.parent === row) return;
-    if (hung.parent?.spare === prefix) hung.parent.spare = null;
-    hung.parent = row;
-    this.changed.add(hung);
   }
 
   draft(event) {
