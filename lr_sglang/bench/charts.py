@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.bench.budget import Spent, spent
-from lr_sglang.errors import SetupError
+from lr_sglang.errors import RecordError
 from lr_sglang.results.charts import MARKERS, errors_of, legend_below, new_figure
-from lr_sglang.results.plots import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, STYLE, save
+from lr_sglang.results.plots import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, draw_each
 from lr_sglang.results.report import Report
+from lr_sglang.results.store import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,20 +29,13 @@ def draw(report: Report, folder: Path) -> list[Path]:
         SetupError: matplotlib is not there.
         RecordError: the folder cannot be written.
     """
+    points, path = spent(report), folder / "budget.json"
+    made = draw_each({"alpha": alpha, "budget": budget}, points, folder, report.warning)
     try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise SetupError("plots need matplotlib", hint="pip install 'lr-sglang[plots]'") from error
-    points = spent(report)
-    made = []
-    with mpl.rc_context(STYLE):
-        for name, figure in (("alpha", alpha(points)), ("budget", budget(points))):
-            if figure is not None:
-                made += save(figure, folder, name, report.warning)
-    path = folder / "budget.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = {"warning": report.warning, "points": [one.to_dict() for one in points]}
-    path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, {"warning": report.warning, "points": [one.to_dict() for one in points]})
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror}", hint="give another --output") from error
     return [*made, path]
 
 

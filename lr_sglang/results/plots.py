@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lr_sglang.errors import RecordError, SetupError
 from lr_sglang.results.report import Report
@@ -45,7 +45,7 @@ STYLE: Any = {
     "hatch.linewidth": 0.6,
 }
 
-Plot = Callable[[Report], "Figure | None"]
+Subject = TypeVar("Subject")
 
 
 def look(mode: str) -> tuple[str, str, str]:
@@ -60,13 +60,9 @@ def draw(report: Report, folder: Path) -> list[Path]:
         SetupError: matplotlib is not there.
         RecordError: the folder cannot be written.
     """
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise SetupError("plots need matplotlib", hint="pip install 'lr-sglang[plots]'") from error
     from lr_sglang.results import charts, sweeps, timeline
 
-    makers: dict[str, Plot] = {
+    makers = {
         "speedup": charts.speedup,
         "depth": sweeps.depth,
         "sd_tokens": sweeps.sd_tokens,
@@ -75,23 +71,29 @@ def draw(report: Report, folder: Path) -> list[Path]:
         "time": charts.time,
         "timeline": timeline.timeline,
     }
+    return draw_each(makers, report, folder, report.warning)
+
+
+def draw_each(
+    makers: Mapping[str, Callable[[Subject], Figure | None]], subject: Subject, folder: Path, warning: str
+) -> list[Path]:
+    """Draws a picture by each maker that has figures for one, with what must be said of it; returns the files.
+
+    Raises:
+        SetupError, RecordError: as ``draw``.
+    """
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise SetupError("plots need matplotlib", hint="pip install 'lr-sglang[plots]'") from error
     made = []
     with mpl.rc_context(STYLE):
         for name, maker in makers.items():
-            figure = maker(report)
+            figure = maker(subject)
             if figure is not None:
-                made += save(figure, folder, name, report.warning)
+                _mark(figure, warning)
+                made += [_save(figure, folder / f"{name}.{suffix}") for suffix in SUFFIXES]
     return made
-
-
-def save(figure: Figure, folder: Path, name: str, warning: str) -> list[Path]:
-    """Writes a figure with what must be said of it; returns the files.
-
-    Raises:
-        RecordError: the folder cannot be written.
-    """
-    _mark(figure, warning)
-    return [_save(figure, folder / f"{name}.{suffix}") for suffix in SUFFIXES]
 
 
 def _mark(figure: Figure, warning: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
 from lr_sglang.results.charts import MOST_BARS, MOST_PANELS, errors_of, legend_below, new_figure
+from lr_sglang.results.collection import Group
 from lr_sglang.results.expected import Expected
 from lr_sglang.results.measures import Measures
 from lr_sglang.results.plots import look
@@ -84,17 +85,15 @@ def _curves(mine: Sequence[tuple[int, Measures, Expected]], depths: Sequence[int
 def sd_tokens(report: Report) -> Figure | None:
     """Speed-up against the token layer's drafted tokens, with and without lookahead (the paper's Figures 2 and 3)."""
     alone = min(m.group.concurrency for m in report.measures)
-    points = [m for m in report.measures if m.speed and m.group.concurrency == alone]
-    swept = {m.group.value("sd tokens") for m in points if m.group.mode.endswith("sd")} - {None}
+    points = [(m.group, m.speed.tokens) for m in report.measures if m.speed and m.group.concurrency == alone]
+    swept = {group.value("sd tokens") for group, _ in points if group.mode.endswith("sd")} - {None}
     if len(swept) < 2:
         return None
     figure, axes = new_figure(8)
     for task in report.collection.tasks:
         several = f"{task}: " if len(report.collection.tasks) > 1 else ""
-        for mode, plain in (("sd", "autoregressive"), ("lookahead+sd", "lookahead")):
-            of = [m for m in points if m.group.task == task and m.group.mode in (mode, plain)]
-            found = {int(m.group.value("sd tokens") or 0) if m.group.mode == mode else 0: m.speed for m in of}
-            at = {tokens: speed.tokens for tokens, speed in sorted(found.items()) if speed}
+        for mode, modes in (("sd", ("sd",)), ("lookahead+sd", ("lookahead", "lookahead+sd"))):
+            at = _by_tokens([(g, e) for g, e in points if g.task == task and g.mode in modes])
             if not at:
                 continue
             if mode == "sd":  # no drafted token is what it is compared with
@@ -109,6 +108,16 @@ def sd_tokens(report: Report) -> Figure | None:
     axes.set_title("Speed-up against the token layer's draft, with and without lookahead")
     legend_below(figure, axes)
     return figure
+
+
+def _by_tokens(points: Sequence[tuple[Group, Estimate]]) -> dict[int, Estimate]:
+    """Speed-ups by drafted tokens, where their number is known; where more was varied, the fastest's."""
+    found: dict[int, Estimate] = {}
+    for group, speed in sorted(points, key=lambda point: point[1].value):
+        tokens = group.value("sd tokens") if group.mode.endswith("sd") else 0
+        if tokens is not None:
+            found[int(tokens)] = speed
+    return dict(sorted(found.items()))
 
 
 def concurrency(report: Report) -> Figure | None:

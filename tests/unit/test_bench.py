@@ -14,7 +14,7 @@ from lr_sglang.bench import budget, charts, fair, room, schedule, sweeps
 from lr_sglang.cli import bench_run, bench_variants, cli, session, settings
 from lr_sglang.cli.bench_variants import Setting, variants
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results import collection
 from lr_sglang.results import report as reports
@@ -531,6 +531,13 @@ def test_what_the_budget_buys(swept, tmp_path):
     assert "random weights" in (tmp_path / "plots" / "alpha.svg").read_text("utf-8").lower()
     told = json.loads((tmp_path / "plots" / "budget.json").read_text("utf-8"))
     assert len(told["points"]) == 4 and "random weights" in told["warning"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(swept, tmp_path, monkeypatch):
+    monkeypatch.setattr(charts, "draw_each", lambda *_: [])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match=r"budget\.json: cannot be written"):
+        charts.draw(swept, tmp_path / "file")
 
 
 def test_nothing_to_draw_of_one_point(swept):

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from lr_sglang.cli import cli
 from lr_sglang.errors import RecordError
-from lr_sglang.results import collection, formats, report, timeline
+from lr_sglang.results import collection, formats, report, sweeps, timeline
 from tests import synthetic
 from tests.synthetic import Truth
 
@@ -376,6 +376,23 @@ def test_plots_are_drawn_as_png_and_svg(tmp_path, run):
         svg = (tmp_path / "plots" / f"{kind}.svg").read_text()
         assert ET.fromstring(svg).tag.endswith("svg")
         assert "Simulated runtimes" in svg
+
+
+def test_of_several_ways_to_draft_as_many_tokens_the_fastest_is_drawn(tmp_path):
+    """A layer that was left its own number of tokens has no place on the axis."""
+    for number, (tokens, depth, faster) in enumerate([(None, 6, 1.1), (2, 3, 2.0), (2, 6, 1.2), (4, 6, 1.8)]):
+        found = synthetic.run(Truth(depth=depth, token_layer=faster), 3, 1, modes=MODES)
+        for record in found:
+            for runtime in record["config"]["runtimes"].values():
+                if runtime["token_layer"]["algorithm"] != "none":
+                    runtime["token_layer"]["tokens"] = tokens
+        write(tmp_path / str(number), found)
+    found = made(tmp_path)
+    sd, ahead = (container.lines[0] for container in sweeps.sd_tokens(found).axes[0].containers)
+    assert list(sd.get_xdata()) == list(ahead.get_xdata()) == [0, 2, 4]
+    assert sd.get_ydata()[0] == 1
+    groups = [m for m in found.measures if (m.group.mode, m.group.value("sd tokens")) == ("lookahead+sd", 2)]
+    assert len(groups) == 2 and ahead.get_ydata()[1] == max(m.speed.tokens.value for m in groups)
 
 
 def test_what_a_model_wrote_is_no_formula_in_a_plot(tmp_path):
