@@ -121,6 +121,8 @@ def command(
     env = dict(platform.env)
     if runtime.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
+        if "CUDA_DEVICE_ORDER" not in environ:
+            env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi counts; CUDA would begin with the fastest
     if flags.get("speculative-algorithm") == "NGRAM" and "CXX" not in environ:
         # SGLang compiles its n-gram corpus when it starts; the source lacks this header, which GCC 12 insists on.
         env["CXX"] = "c++ -include cstddef"

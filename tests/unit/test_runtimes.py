@@ -191,8 +191,11 @@ def test_repeatable_needs_no_flag_on_a_cpu():
 )
 def test_gpus_count_within_those_that_we_may_see(gpus, visible, expected):
     environ = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
-    command = flags.command(Runtime(model="m", gpus=gpus), 1, GPU, environ=environ)
-    assert command.env["CUDA_VISIBLE_DEVICES"] == expected
+    runtime = Runtime(model="m", gpus=gpus)
+    command = flags.command(runtime, 1, GPU, environ=environ)
+    assert command.env == {"CUDA_VISIBLE_DEVICES": expected, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    mine = flags.command(runtime, 1, GPU, environ={**environ, "CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+    assert mine.env == {"CUDA_VISIBLE_DEVICES": expected}
 
 
 @pytest.mark.parametrize(
