@@ -7,9 +7,10 @@ import importlib.util
 import os
 import re
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
-
-import urllib3
+from http.client import HTTPException
 
 from lr_sglang import pocket
 from lr_sglang.cli.machine_checks import Check, needed
@@ -71,10 +72,12 @@ def hub() -> Check:
     reached: list[bool] = []
 
     def ask() -> None:
-        try:
-            urllib3.PoolManager(retries=False).request("HEAD", address, timeout=HUB_SECONDS)
+        try:  # by way of the proxy, where the environment names one, as models are fetched
+            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
             reached.append(True)
-        except (urllib3.exceptions.HTTPError, ValueError):
+        except urllib.error.HTTPError:
+            reached.append(True)
+        except (OSError, ValueError, HTTPException):
             reached.append(False)
 
     # In a thread: looking an unreachable name up can take longer than any timeout of a request.

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
 import pytest
-import urllib3
 from click.testing import CliRunner
 
 from lr_sglang.cli import checkup, cli, installation_checks, machine_checks
@@ -107,15 +110,39 @@ def test_ports_and_memory_that_are_not_there(monkeypatch):
 
 @pytest.mark.parametrize(("answers", "status"), [(True, "ok"), (False, "note"), (None, "note")])
 def test_the_hub_is_asked_but_not_waited_for(monkeypatch, answers, status):
-    def request(method: str, url: str, timeout: float) -> None:
+    def urlopen(request: urllib.request.Request, timeout: float) -> SimpleNamespace:
         if answers is None:
             time.sleep(5)
         if not answers:
-            raise urllib3.exceptions.HTTPError
+            raise urllib.error.URLError("no")
+        return SimpleNamespace(close=lambda: None)
 
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(installation_checks, "HUB_SECONDS", 0.3)
-    monkeypatch.setattr(installation_checks.urllib3, "PoolManager", lambda **_: SimpleNamespace(request=request))
+    monkeypatch.setattr(installation_checks.urllib.request, "urlopen", urlopen)
     began = time.monotonic()
     assert installation_checks.hub().status == status
     assert time.monotonic() - began < 2
+
+
+def test_the_hub_is_asked_by_way_of_the_proxy(monkeypatch):
+    """As the hub's own client does it; what the proxy says is an answer."""
+    asked: list[str] = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
+    assert installation_checks.hub().status == "ok" and asked == ["http://hub.invalid"]
+    server.shutdown()
+    server.server_close()
