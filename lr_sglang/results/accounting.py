@@ -108,6 +108,7 @@ class _Path:
             for n, step in enumerate(self.steps)
             if step["source"] == "target" and any(v is not None and v["by"] == "late" for v in step["verdicts"])
         }
+        self.corrected = [n for n, step in enumerate(self.steps) if step["source"] == "target"]
         ends = [*self._branches(), *self._verdicts_without_a_branch()]
         self.of: dict[int, list[_End]] = defaultdict(list)
         for end in ends:
@@ -132,10 +133,10 @@ class _Path:
 
     def _dropped(self, position: int, started: float) -> float:
         """When a branch was given up, at the latest: as a step before it was corrected, or at the end."""
-        corrected = (
-            self.kept[n] for n, step in enumerate(self.steps[: position + 1]) if step["source"] == "target"
-        )  # fmt: skip
-        return min((when for when in corrected if when > started), default=self.kept[-1])
+        # Steps are kept one after the other.
+        first = bisect_right(self.corrected, started, key=self.kept.__getitem__)
+        within = first < len(self.corrected) and self.corrected[first] <= position
+        return self.kept[self.corrected[first]] if within else self.kept[-1]
 
     def _verdicts_without_a_branch(self) -> list[_End]:
         """Of verifiers that work here; their time is counted from when both versions were there."""
@@ -181,7 +182,8 @@ class _Path:
         ready = max((end for end in needed if self._before(end, now, below)), key=self._rank, default=None)
         if ready is not None and now - ready.when <= AT_ONCE:
             return ready
-        for end in reversed(self.ends[: bisect_right(self.whens, now + _SAME)]):
+        for number in reversed(range(bisect_right(self.whens, now + _SAME))):
+            end = self.ends[number]
             if ready is not None and end.when <= ready.when:
                 break
             if self._before(end, now, below):

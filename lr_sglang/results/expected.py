@@ -11,9 +11,7 @@ from lr_sglang.results.collection import Collection, Group
 from lr_sglang.theory import Case, Measured
 from lr_sglang.theory import measure as measure_theory
 from lr_sglang.theory.judged import MAX_STEPS
-
-# The mode without lookahead that has the same token layer.
-_BASES = {"lookahead": ("autoregressive",), "lookahead+sd": ("sd",), "lossless": ("autoregressive", "sd")}
+from lr_sglang.theory.measured import WITHOUT
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Expected:
 
 def expected(collection: Collection, group: Group) -> Expected | None:
     """Of a group that looks ahead; None where there is nothing to measure from, or drafting is no faster."""
-    if group.mode not in _BASES or not group.records[0]["config"].get("lookahead"):
+    if group.mode not in WITHOUT or not group.records[0]["config"].get("lookahead"):
         return None
     measured = _measure(collection, group)
     if measured is None or not measured.c1 < 1:
@@ -72,7 +70,7 @@ def expected(collection: Collection, group: Group) -> Expected | None:
 
 def _measure(collection: Collection, group: Group) -> Measured | None:
     """With the group's base beside it: that of the same token layer, if there is one."""
-    found = [collection.base(group, mode) for mode in _BASES[group.mode]]
+    found = [collection.base(group, mode) for mode in WITHOUT[group.mode]]
     base = next((one for one in found if one is not None), None)
     try:
         return measure_theory([*group.records, *(base.records if base else ())], group.mode)

@@ -20,7 +20,7 @@ def versions() -> dict[str, str]:
         try:
             found[name.replace("-", "_")] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = ""
+            found[name.replace("-", "_")] = ""
     return found
 
 

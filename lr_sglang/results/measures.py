@@ -14,9 +14,8 @@ from lr_sglang.results import statistics as st
 from lr_sglang.results.collection import Collection, Group
 from lr_sglang.results.record import Record
 from lr_sglang.results.statistics import Difference, Estimate
+from lr_sglang.theory.measured import finished
 
-# Branches that went on to their end, by role (as in theory.measured).
-_WHOLE = {"target": ("accepted", "corrected", "bonus"), "draft": ("accepted", "rejected")}
 _UNASKED = ("late", "draft", "guard", "ending")
 MOST_POSITIONS = 16
 
@@ -227,14 +226,7 @@ def _spread(graded: Sequence[Record]) -> float | None:
 
 
 def _times(record: Record, role: str) -> tuple[float, float]:
-    whole = [
-        branch["ended"] - branch["started"]
-        for branch in record["branches"]
-        if branch["role"] == role
-        and branch["ended"] is not None
-        and not branch["error"]
-        and branch["outcome"] in _WHOLE[role]
-    ]
+    whole = [branch["ended"] - branch["started"] for branch in finished([record], role)]
     return sum(whole), len(whole)
 
 

@@ -131,9 +131,10 @@ class Store:
         """Lets others work here. A folder that we made, and nothing came into, goes."""
         if self._file >= 0:
             os.close(self._file)
-        if self._new and not self.records and {path.name for path in self.folder.iterdir()} <= {RECORDS, RUN, LOCK}:
-            with contextlib.suppress(OSError):
-                for name in (RECORDS, RUN, LOCK):
+        with contextlib.suppress(OSError):
+            ours = (RECORDS, RUN, LOCK)  # the lock last: who takes the next one has nothing of this run
+            if self._new and not self.records and {path.name for path in self.folder.iterdir()} <= {*ours}:
+                for name in ours:
                     (self.folder / name).unlink(missing_ok=True)
                 self.folder.rmdir()
         os.close(self._lock)

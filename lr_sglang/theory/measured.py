@@ -17,7 +17,7 @@ _NO_VERDICT = ("late", "draft")
 
 
 # The ways to look ahead, and those without it that have the same token layer.
-_WITHOUT = {"lookahead": ("autoregressive",), "lookahead+sd": ("sd",), "lossless": ("autoregressive", "sd")}
+WITHOUT = {"lookahead": ("autoregressive",), "lookahead+sd": ("sd",), "lossless": ("autoregressive", "sd")}
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,19 @@ def measure(records: Iterable[dict[str, Any]], mode: str | None = None) -> Measu
     """
     ended = [r for r in records if r["error"] is None]
     modes = {r["mode"] for r in ended}
-    mode = mode or next((m for m in _WITHOUT if m in modes), "lookahead")
+    mode = mode or next((m for m in WITHOUT if m in modes), "lookahead")
     ahead = [r for r in ended if r["mode"] == mode]
     if not ahead:
         raise ConfigError(f"the records have no sample of mode {mode} that ended well", hint="measure another run")
-    base = next((m for m in _WITHOUT[mode] if m in modes), _WITHOUT[mode][0])
+    base = next((m for m in WITHOUT[mode] if m in modes), WITHOUT[mode][0])
     alone = [r for r in ended if r["mode"] == base]
     ways = {(c["schedule"], c["depth"], c["width"]) for c in (r["config"]["lookahead"] for r in ahead)}
     if len(ways) > 1:
         raise ConfigError("the records are of different schedules, depths or widths", hint="measure one run")
     judged = sum(r["judged"] for r in ahead)
-    written = list(_finished(ahead, "target"))
+    written = list(finished(ahead, "target"))
     step = _mean(list(map(_seconds, written)), "target step")
-    draft = _mean(list(map(_seconds, _finished(ahead, "draft"))), "judged draft step")
+    draft = _mean(list(map(_seconds, finished(ahead, "draft"))), "judged draft step")
     verdict = _mean(list(_verdicts(ahead)), "verdict")
     slowdown = speedup = None
     if alone:
@@ -127,7 +127,8 @@ def _seconds(branch: dict[str, Any]) -> float:
     return float(branch["ended"] - branch["started"])
 
 
-def _finished(records: list[dict[str, Any]], role: str) -> Iterator[dict[str, Any]]:
+def finished(records: Iterable[dict[str, Any]], role: str) -> Iterator[dict[str, Any]]:
+    """The branches of a role that went on to their end."""
     for record in records:
         for branch in record["branches"]:
             whole = branch["ended"] is not None and not branch["error"]

@@ -1,6 +1,8 @@
 """Records, the folder that keeps them, and the figures made of them."""
 
+import importlib.metadata
 import json
+import shutil
 import time
 
 import pytest
@@ -118,6 +120,12 @@ def test_a_run_to_which_nothing_happened_leaves_no_folder(tmp_path):
         (tmp_path / "b" / "logs").mkdir()
     opened(tmp_path).close()  # it was there before
     assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [".lock", "logs", "records.jsonl", "run.json"]
+
+
+def test_a_folder_that_somebody_removed_is_no_error(tmp_path):
+    with opened(tmp_path / "a"):
+        shutil.rmtree(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_run_that_died_before_its_first_record_can_be_resumed(tmp_path):
@@ -286,6 +294,15 @@ def test_modes_are_not_mixed():
 def test_versions_name_the_engine():
     assert {"sglang", "torch", "transformers", "lr_sglang", "python"} <= machine.versions().keys()
     assert machine.machine()["cores"]
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
+    def none(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    known = machine.versions().keys()
+    monkeypatch.setattr(importlib.metadata, "version", none)
+    assert machine.versions().keys() == known and machine.versions()["lr_sglang"] == ""
 
 
 def test_the_key_tells_samples_apart():
