@@ -30,19 +30,27 @@ class Admission:
         """Requests in the queue."""
         return len(self._waiting)
 
-    async def enter(self) -> None:
-        """Returns when there is a place; ``leave`` gives it back.
+    def check(self) -> None:
+        """Whether one could enter now.
 
         Raises:
             Refusal: the queue is full, or nobody is admitted any more.
         """
         if self.closed:
             raise stopping()
-        if self.running < self._places and not self._waiting:
+        if not self._free() and len(self._waiting) >= self._queue:
+            raise full(self._again())
+
+    async def enter(self) -> None:
+        """Returns when there is a place; ``leave`` gives it back.
+
+        Raises:
+            Refusal: as ``check``.
+        """
+        self.check()
+        if self._free():
             self.running += 1
             return
-        if len(self._waiting) >= self._queue:
-            raise full(self._again())
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
@@ -72,6 +80,9 @@ class Admission:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_exception(stopping())
+
+    def _free(self) -> bool:
+        return self.running < self._places and not self._waiting
 
     def _again(self) -> int:
         """Seconds after which somebody who is sent away may find the queue shorter."""

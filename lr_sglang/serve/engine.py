@@ -105,6 +105,7 @@ class Engine:
             raise target_down()
         if self._given is not None and not order.chat:
             raise Refusal(400, "This endpoint answers conversations only", param="prompt")
+        self.admission.check()  # before the work that a long prompt is
         try:
             async with asyncio.timeout_at(deadline):
                 prompt = await asyncio.to_thread(prepare, order, self.roles["target"], self.service)

@@ -422,7 +422,7 @@ def test_who_finds_the_queue_full_is_sent_away():
         second = threading.Thread(target=lambda: list(streams[1]), daemon=True)
         second.start()
         within(5, lambda: one.engine.admission.waiting == 1)
-        response = one.ask()
+        response = one.ask(messages=[{"role": "user", "content": "a " * 10**6}])  # at which nobody looks
         is_documented(response, 429, "queue_full")
         assert 1 <= int(response.headers["retry-after"]) <= 60
         streams[0].close()
