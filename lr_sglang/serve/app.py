@@ -156,11 +156,9 @@ def _state(engine: Engine, health: Health, metrics: Metrics) -> APIRouter:
 
 def _page(app: FastAPI) -> None:
     """Every file of the page by its own name, so that no route is hidden by it."""
-    for path in sorted(PAGE.rglob("*")) if PAGE.is_dir() else ():
-        if path.is_file() and not path.name.startswith((".", "_")) and path.suffix not in (".py", ".md"):
-            name = path.relative_to(PAGE).as_posix()
-            for route in [f"/page/{name}"] + (["/"] if name == "index.html" else []):
-                app.add_api_route(route, _file(path), methods=["GET"], include_in_schema=False)
+    for path in PAGE.iterdir():
+        route = "/" if path.name == "index.html" else f"/page/{path.name}"
+        app.add_api_route(route, _file(path), methods=["GET"], include_in_schema=False)
 
 
 def _file(path: Path) -> Any:

@@ -17,7 +17,7 @@ from lr_sglang.frontend import LookaheadBackend
 from lr_sglang.job import Job
 from lr_sglang.policy import Experience
 from lr_sglang.program import Program, perform
-from lr_sglang.programs.lookahead import accept, asynchronous, expand, synchronous
+from lr_sglang.programs.lookahead import accept, expand, look_ahead
 from lr_sglang.runner import slots
 from lr_sglang.serve.settings import Service
 
@@ -30,12 +30,10 @@ def answer_request(s: ProgramState, asked: list[dict[str, str]] | str, job: Job,
     else:
         converse(s, asked)
     with Answer(s, job) as answer:
-        if not ahead:
-            step_by_step(answer)
-        elif job.lookahead.schedule == "async":
-            asynchronous(answer)
+        if ahead:
+            look_ahead(answer)
         else:
-            synchronous(answer)
+            step_by_step(answer)
 
 
 def step_by_step(answer: Answer) -> None:
@@ -59,16 +57,15 @@ class Given:
         self._backend = lru_cache(64)(self._make_backend)
 
     def answer(self, messages: list[dict[str, str]], job: Job, ahead: bool) -> None:
-        """Runs it. Only a program that is written on the job is heard step by step; else the answer comes at the end.
+        """Runs it. What it does not show while it writes it comes at the end.
 
         Raises:
             ProgramError: it raised something, or left no answer. LookaheadError: as any answer.
         """
-        tell: Any = job.on_step
-        job.on_step = tell if self._program.takes_job else None
         perform(self._program, messages, job, self._backend(job.lookahead, ahead))
-        if job.on_step is None and tell is not None and job.record.ids:
-            tell(None)  # it goes by the tokens of the record
+        tell: Any = job.on_step
+        if tell is not None and job.record.ids:
+            tell(None)  # what is in no step: it goes by the tokens of the record
 
     def _make_backend(self, look: Lookahead, ahead: bool) -> LookaheadBackend:
         service = self._service
