@@ -202,5 +202,5 @@ class Health:
 
 
 def _brief(reason: str) -> str:
-    """An address inside is nobody's business outside."""
-    return "it cannot be reached" if "http" in reason else reason
+    """What we say ourselves; an address inside, or what a runtime says, is nobody's business outside."""
+    return reason if reason.startswith("it") else "it cannot be reached, or is not well"

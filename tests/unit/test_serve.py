@@ -598,6 +598,17 @@ def test_a_runtime_that_cannot_be_reached_is_down_at_once_and_comes_back():
     assert watch.total() == watch.total() >= 0.05
 
 
+@pytest.mark.parametrize("fault", [RuntimeDown("http://10.1.2.3:4 is away"), RuntimeRefused("/health: 500 /opt/x.py")])
+def test_what_is_told_of_a_runtime_is_told_to_anybody(fault):
+    health = Health({"target": SimpleNamespace(transport=Runtime())}, Service())
+    watch = health.watches["target"]
+    for reason in (fault.message, "its requests fail"):
+        watch.down = reason
+        told = health.report()["target"]["reason"]
+        assert told.startswith("it") and "10.1.2.3" not in told and "/opt" not in told
+    assert told == "its requests fail"
+
+
 def test_two_that_change_at_once_are_both_heard():
     """What one watch has seen before the draft was back does not shut the draft for good."""
     backends = {role: SimpleNamespace(transport=Runtime()) for role in ("target", "draft", "judge")}
