@@ -58,11 +58,6 @@ def the_records(tmp_path):
 # -- help
 
 
-def commands():
-    with click.Context(cli) as ctx:
-        return {name: cli.get_command(ctx, name) for name in cli.list_commands(ctx)}
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_has_an_example(call, name):
     result = call(name, "--help")
@@ -95,30 +90,6 @@ def test_help_imports_nothing_heavy():
 
 def test_the_version_is_the_packages(call):
     assert call("--version").output.startswith("lr-sglang, version ")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_has_a_variable_that_works(monkeypatch, tmp_path, name):
-    """Each is given a value by its variable, and the parser sees it."""
-    command = commands()[name]
-    needed = [str(tmp_path) for p in command.params if isinstance(p, click.Argument) and p.required]
-    for option in (p for p in command.params if isinstance(p, click.Option)):
-        kinds = {
-            "choice": lambda o: o.type.choices[-1],
-            "float": lambda o: "2.5",
-            "float range": lambda o: str(o.type.max or 2.5),
-        }
-        value = kinds.get(option.type.name, lambda o: "3")(option)
-        if option.is_flag:
-            value = "1"
-        longest = max(option.opts, key=len).removeprefix("--").replace("-", "_")
-        variable = f"LR_SGLANG_{name}_{longest}".upper()
-        with monkeypatch.context() as changed:
-            changed.setenv(variable, value)
-            with click.Context(cli, info_name="lr-sglang", auto_envvar_prefix="LR_SGLANG") as parent:
-                context = command.make_context(name, list(needed), parent=parent)
-            source = context.get_parameter_source(option.name)
-            assert source is click.core.ParameterSource.ENVIRONMENT, variable
 
 
 # -- one question

@@ -55,16 +55,14 @@ def _value(option):
     if isinstance(kind, click.Choice):
         return next(one for one in reversed(kind.choices) if one != option.default)
     if isinstance(kind, click.FloatRange | click.IntRange):
-        bounds = [bound for bound in (kind.min, kind.max) if bound is not None]
-        middle = sum(bounds) / len(bounds) if bounds else 3
-        return str(int(middle) + 1) if isinstance(kind, click.IntRange) and kind.max is None else str(middle)
+        return str((kind.min or 0) + 1 if kind.max is None else kind.max)
     return "3"
 
 
 @pytest.mark.parametrize(("path", "option"), OPTIONS, ids=IDS)
 def test_the_variable_on_the_page_is_read(path, option, monkeypatch, tmp_path):
     """The name as it is derived on the page, through the whole chain of groups."""
-    value = str(tmp_path) if isinstance(option.type, click.Path) else _value(option)
+    value = str(tmp_path / "x") if isinstance(option.type, click.Path) else _value(option)
     monkeypatch.setenv(cli_page.variable(path, option), value)
     for name in [name for name in os.environ if name.startswith("LR_SGLANG_")]:
         if name != cli_page.variable(path, option):
@@ -74,7 +72,9 @@ def test_the_variable_on_the_page_is_read(path, option, monkeypatch, tmp_path):
         command = COMMANDS[path[:depth]]
         context = click.Context(command, info_name=path[depth - 1], parent=context)
     assert option.resolve_envvar_value(context) == value
-    assert option.consume_value(context, {})[1] is click.core.ParameterSource.ENVIRONMENT
+    given, source = option.consume_value(context, {})
+    assert source is click.core.ParameterSource.ENVIRONMENT
+    assert option.process_value(context, given) not in (None, (), option.default)
 
 
 def test_several_values_of_a_variable_have_spaces_between_them(monkeypatch):
