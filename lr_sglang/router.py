@@ -72,7 +72,7 @@ class RouterTransport(HttpTransport):
         self._workers: dict[str, HttpTransport] = {}
         self._infos: dict[str, Mapping[str, Any]] = {}
         self._dropped: list[Call] = []  # aborted, and not ended yet
-        self._read, self._reading = float("-inf"), False
+        self._read, self._reading, self._closed = float("-inf"), False, False
         self._wrong: ConfigError | None = None
         self._lock, self._refreshing = threading.Lock(), threading.Lock()
 
@@ -141,7 +141,7 @@ class RouterTransport(HttpTransport):
 
     def close(self) -> None:
         with self._lock:
-            workers, self._workers = self._workers, {}
+            workers, self._workers, self._closed = self._workers, {}, True
         for worker in workers.values():
             worker.close()
         super().close()
@@ -158,6 +158,8 @@ class RouterTransport(HttpTransport):
                 raise BadReply(f"{self.url}/workers does not answer as SGLang's router does", role=self.role)
             self._read = time.monotonic()
             with self._lock:
+                if self._closed:  # while we were asking
+                    return
                 gone = [self._workers.pop(url) for url in list(self._workers) if url not in listed]
                 for url in (url for url in listed if url not in self._workers):
                     self._workers[url] = worker = HttpTransport(url, self.role, self._worker_key, self._all_deaf)

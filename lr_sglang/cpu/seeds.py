@@ -120,7 +120,7 @@ def uniform(seeds: torch.Tensor, positions: torch.Tensor, token_ids: torch.Tenso
     """Uniform float64 numbers in (0, 1), [batch, tokens], hashed from seed, position and token id."""
     key = _mix(_mix(seeds.to(torch.int64) + _GOLDEN) + positions.to(torch.int64) * _GOLDEN)
     bits = _mix(key.view(-1, 1) + token_ids * _GOLDEN)
-    return (_shift(bits, 11).to(torch.float64) + 0.5) * 2.0**-53
+    return (_shift(bits, 12).to(torch.float64) + 0.5) * 2.0**-52  # with one bit more the largest would be rounded to 1
 
 
 def _mix(x: torch.Tensor) -> torch.Tensor:

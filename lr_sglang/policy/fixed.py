@@ -59,7 +59,7 @@ class Policy:
 
     def _wait(self, node: Node) -> float:
         """How long it takes until more is known of the least certain step on the way, in target steps, at most 1."""
-        before = min((before for before in self._undecided(node)), key=lambda pair: self._step(pair[1]), default=None)
+        before = min(self._undecided(node), key=lambda pair: self._step(pair[1]), default=None)
         if before is None or not self._seconds.value:
             return 1.0
         began = self._began.get(before[0].expanding) if before[0].expanding else None

@@ -65,7 +65,12 @@ class Hosted:
 
         Args:
             priority: higher goes first of those that wait for a slot.
+
+        Raises:
+            ValueError: a request of this id is being served.
         """
+        if rid in self._tickets:
+            raise ValueError(f"Duplicate request ID detected: {rid}")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[float] = loop.create_future()
         ticket = self._tickets[rid] = Ticket(work, done, priority)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.hosted import NEVER, Hosted
 from lr_sglang.simulated.replies import MARK, body, reply
@@ -22,6 +22,8 @@ from lr_sglang.simulated.rubbish import rubbish
 from lr_sglang.simulated.words import tokenizer_path
 
 Handler = Callable[[Request], Awaitable[Response]]
+# What comes of a request with something else in it than there should be.
+_UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, OverflowError, LookaheadError)
 
 
 class Server:
@@ -63,15 +65,15 @@ class Server:
         asked = await _json(request)
         if asked is None:
             return _refusal(400, "the request is not a JSON object")
-        if "input_ids" not in asked:
-            if not isinstance(asked.get("text"), str):
-                return _refusal(400, "give input_ids, or text")
-            asked["input_ids"] = list(self.runtime.writer.words.tokenizer.encode(asked["text"]))
+        if "input_ids" not in asked and not isinstance(asked.get("text"), str):
+            return _refusal(400, "give input_ids, or text")
         if asked.get("stream"):
             return _refusal(400, "a simulated runtime does not stream /generate")
         try:
+            if "input_ids" not in asked:
+                asked["input_ids"] = list(self.runtime.writer.words.tokenizer.encode(asked["text"]))
             return await self._answer(request, asked, str(asked.get("rid") or uuid.uuid4().hex))
-        except (TypeError, ValueError) as error:
+        except _UNREADABLE as error:
             return _refusal(400, f"the request cannot be understood: {error}")
 
     async def _answer(self, request: Request, asked: dict[str, Any], rid: str) -> Response:
@@ -90,11 +92,11 @@ class Server:
         share = await _unless_gone(request, runtime.serve(work + late, rid, int(asked.get("priority") or 0)))
         if kind in ("fail", "busy"):
             return _refusal(500 if kind == "fail" else 503, "a fault was ordered")
-        share, sure = 1.0 if share is None else share, bool(asked.get("return_logprob"))
+        share, sure = share or 0.0, bool(asked.get("return_logprob"))
         answer = body(runtime.writer, made, share, cached, rid, sure)
         if kind == "garbage":
             return next(self._rubbish)(answer)
-        runtime.cache.add(prompt + made.ids[:-1])
+        runtime.cache.add(prompt + tuple(answer["output_ids"][:-1]))
         return JSONResponse(answer)
 
     async def _abort(self, request: Request) -> Response:
@@ -123,8 +125,10 @@ class Server:
         try:
             prompt = words.tokenizer.chat(asked["messages"], True).ids
             most = int(asked.get("max_completion_tokens") or asked.get("max_tokens") or 2**20)
-        except (KeyError, TypeError, ValueError) as error:
+        except _UNREADABLE as error:
             return _refusal(400, f"messages: {error!r}")
+        if most < 1:
+            return _refusal(400, "max_tokens: must be at least 1")
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.name, **MARK}
         version = writer.model.version(self.runtime.role)
 

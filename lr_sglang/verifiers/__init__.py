@@ -9,7 +9,7 @@ from lr_sglang import files, verifier_names
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import Lookahead
 from lr_sglang.dsl import Verifier
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.verifier_names import NAMES
 from lr_sglang.verifiers.cascade import Cascade
 from lr_sglang.verifiers.embedding import Embedding
@@ -70,7 +70,9 @@ def _outside(chosen: verifier_names.Chosen, setup: Setup) -> Verifier:
         found = files.find(chosen.file, chosen.name) if chosen.file else _from_package(chosen.name)
         arguments = [chosen.argument] if chosen.argument else []
         made = found.make(setup) if hasattr(found, "make") else found(*arguments)
-    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
+    except LookaheadError:
+        raise
+    except Exception as error:  # it is not ours: whatever it raises, it cannot be had
         hint = "docs/verifiers.md has an example"
         raise ConfigError(f"--verifier {setup.name}: {error!r}", hint=hint) from error
     if not callable(getattr(made, "verify", None)):

@@ -108,8 +108,8 @@ def load(model: str) -> Encoder:
     try:
         return _Quiet(SentenceTransformer(model))
     except (OSError, ValueError) as error:
-        hint = "give the folder of one: --verifier embedding:0.95:FOLDER"
-        raise ConfigError(f"no embedding model at {model!r}: {str(error).splitlines()[0]}", hint=hint) from error
+        hint, why = "give the folder of one: --verifier embedding:0.95:FOLDER", str(error).partition("\n")[0]
+        raise ConfigError(f"no embedding model at {model!r}: {why}", hint=hint) from error
 
 
 class _Quiet:

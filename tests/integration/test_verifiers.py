@@ -367,7 +367,9 @@ WITHOUT_VERIFY = "class V:\n    pass"
 NEEDS_MORE = "class V:\n    def __init__(self, a): 1"
 
 
-@pytest.mark.parametrize("source", ["", WITHOUT_VERIFY, NEEDS_MORE, "class V(", "import nothing_of_that_name"])
+@pytest.mark.parametrize(
+    "source", ["", WITHOUT_VERIFY, NEEDS_MORE, "class V(", "import nothing_of_that_name", "1 / 0", "undefined"]
+)
 def test_a_file_that_holds_no_verifier_is_named(tmp_path, source):
     (tmp_path / "v.py").write_text(source)
     with pytest.raises(ConfigError, match="--verifier"):

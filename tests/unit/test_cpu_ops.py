@@ -320,6 +320,14 @@ def test_a_draw_depends_on_its_own_row_only():
     assert together[3] == probs[3].argmax()  # top_k 1 is how SGLang says greedy
 
 
+@pytest.mark.parametrize("bits", [-1, 0])
+def test_a_uniform_number_is_never_0_nor_1(bits, monkeypatch):
+    """Its logarithm is divided by."""
+    monkeypatch.setattr(seeds, "_mix", lambda x: torch.full_like(x, bits))
+    (drawn,) = seeds.uniform(torch.tensor([1]), torch.tensor([1]), torch.tensor([[1]])).view(-1).tolist()
+    assert 0 < drawn < 1
+
+
 def request(seed):
     return SimpleNamespace(sampling_params=SimpleNamespace(sampling_seed=seed))
 

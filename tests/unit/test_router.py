@@ -372,6 +372,19 @@ def test_a_worker_that_is_starting_is_asked_again(front, http, workers):
     late.close()
 
 
+def test_a_list_that_comes_after_the_end_opens_nothing(front):
+    late = RouterTransport(front.url, "target", "secret")
+    listed = front.documents["/workers"]
+
+    def closes():
+        late.close()
+        return listed()
+
+    front.documents["/workers"] = closes
+    late.refresh()
+    assert late.workers == []
+
+
 def test_a_worker_with_another_model_is_not_put_up_with(front, http, serving):
     front.listed.append({"url": serving(Worker(model="other/model")).url, "is_healthy": True})
     http.refresh()

@@ -252,6 +252,68 @@ def test_over_http_the_most_urgent_that_waits_is_served_first():
     assert done == ["running", "front", "low", "none", "wrong"]
 
 
+def over_http(use, simulation=None, role="target"):
+    """What ``use`` makes of a client of one simulated runtime; an error in the server is one here."""
+    simulation = simulation or Simulation(Model(steps=3), step_seconds=0.01)
+    app = Server(Hosted(role, simulation, Writer(simulation.model)), lambda: None).app()
+
+    async def run():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://simulated") as client:
+            return await use(client)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("/generate", {"input_ids": [-1]}),
+        ("/generate", {"input_ids": [2**40]}),
+        ("/generate", {"input_ids": ["a"]}),
+        ("/generate", {"input_ids": 7}),
+        ("/generate", {"text": "\ud800"}),
+        ("/generate", {"input_ids": [1], "sampling_params": [1]}),
+        ("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": "many"}}),
+        ("/v1/chat/completions", {}),
+        ("/v1/chat/completions", {"messages": [7]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\ud800"}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "?"}], "max_tokens": -5}),
+    ],
+)
+def test_over_http_what_cannot_be_read_is_refused(path, wrong):
+    assert over_http(lambda client: client.post(path, content=json.dumps(wrong))).status_code == 400
+
+
+def test_over_http_an_id_is_in_flight_once():
+    async def use(client):
+        asked = {"input_ids": [1], "sampling_params": {"max_new_tokens": 9}, "rid": "a"}
+        both = await asyncio.gather(*(client.post("/generate", json=asked) for _ in range(2)))
+        return sorted(reply.status_code for reply in (*both, await client.post("/generate", json=asked)))
+
+    assert over_http(use) == [200, 200, 400]
+
+
+def test_over_http_only_what_was_written_is_cached():
+    """Of an aborted answer no more than it has."""
+
+    async def use(client):
+        async def ask(prompt, most, rid="a"):
+            asked = {"input_ids": prompt, "sampling_params": {"max_new_tokens": most}, "rid": rid}
+            return (await client.post("/generate", json=asked)).json()
+
+        whole = (await ask([1, 2, 3], 1000))["output_ids"]
+        await client.post("/flush_cache")
+        stopped = asyncio.ensure_future(ask([1, 2, 3], 1000))
+        await asyncio.sleep(0.15)
+        await client.post("/abort_request", json={"rid": "a"})
+        part = (await stopped)["output_ids"]
+        again = (await ask([1, 2, 3, *whole[:-1]], 1))["meta_info"]["cached_tokens"]
+        return len(part), len(whole), again
+
+    part, whole, again = over_http(use, Simulation(Model(steps=3), step_seconds=0.1))
+    assert 1 <= part < whole and again == 3 + part - 1
+
+
 def test_who_leaves_makes_the_others_faster():
     engine, first, second = Engine(slowdown=1.0), Ticket(2), Ticket(2)
     engine.add(0, first)
