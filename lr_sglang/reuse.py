@@ -8,14 +8,18 @@ always be computed; of an unfinished request only the prompt is there to share.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 
 from lr_sglang.tree import Branch
 
 # Prompts that have so many first tokens in common are looked at together.
 HEAD = 32
+# Long prompts are compared by the hashes of their blocks, of so many tokens.
+BLOCK = 256
 
 
 @dataclass(eq=False)
@@ -31,18 +35,24 @@ class Entry:
     cached: int = 0
     most: int | None = None  # tokens that it may take from the cache: not those whose log-probability it asks for
     longest: int = 0  # prompt among those that begin alike, up to this one
-    _parts: int | None = field(default=None, repr=False)
 
     def wrote(self, ids: tuple[int, ...]) -> None:
         """What it generated."""
         self.output = ids
         self.ledger.longest_output = max(self.ledger.longest_output, len(ids))
 
-    def parts_from(self, before: Entry) -> int:
-        """Common prefix with the prompt before it among those that begin alike."""
-        if self._parts is None:
-            self._parts = common_prefix(self.prompt, before.prompt)
-        return self._parts
+    @cached_property
+    def marks(self) -> tuple[int, ...]:
+        """After each whole block of the prompt: a hash of everything up to there."""
+        blocks = (self.prompt[end - BLOCK : end] for end in range(BLOCK, len(self.prompt) + 1, BLOCK))
+        return tuple(accumulate(blocks, lambda mark, block: hash((mark, block)), initial=0))[1:]
+
+    def shared(self, other: Entry) -> int:
+        """Length of the prefix that the two prompts have in common."""
+        pairs = list(zip(self.marks, other.marks, strict=False))
+        start = BLOCK * bisect_left(pairs, True, key=lambda pair: pair[0] != pair[1])
+        end = start + BLOCK
+        return start + common_prefix(self.prompt[start:end], other.prompt[start:end])
 
 
 class Ledger:
@@ -85,14 +95,13 @@ class Ledger:
         """Tokens of ``entry``'s prompt that it could have found in the cache; ask once all before it have ended."""
         with self._lock:
             alike, short = (list(self._alike.get(head, ())) for head in (_head(entry.prompt), ()))
-        best = entry.cached
-        for others in (alike, short):
-            best = _longest(entry, others, _neighbours(entry, others), best, self.longest_output)
+        best = _longest(entry, alike, entry.cached, self.longest_output)
+        best = _longest(entry, short, best, self.longest_output)
         if best >= HEAD:
             return best  # the others begin otherwise, and share less
         with self._lock:
             others = list(self._entries)
-        return _longest(entry, others, (common_prefix(entry.prompt, o.prompt) for o in reversed(others)), best, None)
+        return _longest(entry, others, best, None)
 
 
 def _head(prompt: tuple[int, ...]) -> tuple[int, ...]:
@@ -100,35 +109,23 @@ def _head(prompt: tuple[int, ...]) -> tuple[int, ...]:
     return prompt[:HEAD] if len(prompt) >= HEAD else ()
 
 
-def _neighbours(entry: Entry, others: list[Entry]) -> Iterator[int]:
-    """Common prefixes of ``entry`` with those that begin like it, the latest first.
-
-    Each has most in common with the one before it, so a long prompt is gone through once, not for every other one.
-    """
-    later, alike = None, 0
-    for other in reversed(others):
-        parted = alike if later is None else later.parts_from(other)
-        # Where they part from ``later`` at two places, they part from each other at the first of these.
-        alike = min(alike, parted) if parted != alike else common_prefix(entry.prompt, other.prompt, alike)
-        yield alike
-        later = other
-
-
-def _longest(entry: Entry, others: list[Entry], alike: Iterator[int], best: int, output: int | None) -> int:
-    """What ``entry`` could share with one of the others, at least ``best``.
-
-    Args:
-        alike: what the prompts have in common with its own, the latest first.
-        output: none of them wrote more.
-    """
+def _longest(entry: Entry, others: list[Entry], best: int, output: int | None) -> int:
+    """What ``entry`` could share with one of the others, at least ``best``; ``output``: none of them wrote more."""
     prompt, entered, most = entry.prompt, entry.entered, len(entry.prompt) - 1
     most = most if entry.most is None else min(most, entry.most)
-    for other, length in zip(reversed(others), alike, strict=True):
+    for other in reversed(others):  # the latest share most, and then few of the others need a look
         if best >= most or (output is not None and best >= other.longest + output):
             break  # older ones are shorter still
         if other is entry or other.prefilled > entered:
             continue
-        if length == len(other.prompt) and other.output is not None and other.finished <= entered:
+        known = other.prompt
+        if best < len(known):
+            if known[best] != prompt[best]:
+                continue
+        elif best >= len(known) + len(other.output or ()) - 1:
+            continue
+        length = entry.shared(other)
+        if length == len(known) and other.output is not None and other.finished <= entered:
             written = other.output[:-1]
             length += common_prefix(written, prompt[length : length + len(written)])
         best = max(best, min(length, most))
@@ -154,10 +151,10 @@ class Unsettled:
                 branch.entry = None
 
 
-def common_prefix(a: tuple[int, ...], b: tuple[int, ...], known: int = 0) -> int:
-    """Length of the longest common prefix, of which ``known`` tokens are known."""
-    low, high = known, min(len(a), len(b))
-    if a[low:high] == b[low:high]:  # as it mostly is
+def common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    """Length of the longest common prefix."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:  # as it mostly is
         return high
     while low < high:  # slices compare at memory speed
         middle = (low + high + 1) // 2
