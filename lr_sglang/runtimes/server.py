@@ -181,6 +181,8 @@ class Server:
             if self._pipe >= 0:
                 os.close(self._pipe)  # what the guardian waits for
                 self._pipe = -1
+                if self._guardian is not None:
+                    self._guardian.terminate()  # the same, where a forked copy of us still has the pipe open
 
     def stop(self) -> None:
         """Ends the server and all its descendants; returns when they are gone. Idempotent, from any thread."""

@@ -301,6 +301,17 @@ def test_stop_ends_grandchildren_and_strays_too(start):
     server.ask_to_stop()
 
 
+def test_stop_does_not_wait_for_a_forked_copy_of_us(start):
+    """Which holds the pipe that the guardian listens to."""
+    server = start(late=1)
+    pids = pids_in(server.log)
+    copy = os.dup(server._pipe)
+    began = time.monotonic()
+    server.stop()
+    os.close(copy)
+    assert time.monotonic() - began < 10 and not any(map(runs, pids))
+
+
 def test_a_server_takes_its_temporary_files_with_it(start):
     server = start()
     pids_in(server.log)
