@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import socket
 import threading
@@ -11,6 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import orjson
 import urllib3
 
 from lr_sglang.aborter import Aborter
@@ -214,7 +214,7 @@ class HttpTransport:
         self, method: str, path: str, body: dict[str, Any] | None, timeout: float, more: Mapping[str, str] = NO_HEADERS
     ) -> dict[str, Any]:
         limits = urllib3.Timeout(connect=CONNECT_SECONDS, read=timeout)
-        data = None if body is None else json.dumps(body, separators=(",", ":"))
+        data = None if body is None else orjson.dumps(body)
         try:
             reply = self._pools.request(
                 method, self.url + path, body=data, timeout=limits, headers={**self._headers, **more}
@@ -235,7 +235,7 @@ class HttpTransport:
             code = reply.headers.get(ROUTER_ERROR, "")
             raise _refusal(reply.status, reply.data.decode(errors="replace"), path, self.role, code)
         try:
-            return json.loads(reply.data) if reply.data.strip() else {}
+            return orjson.loads(reply.data) if reply.data.strip() else {}
         except ValueError as error:
             if path in ("/abort_request", "/flush_cache"):
                 return {}  # they answer in words
@@ -261,7 +261,7 @@ class WorkerLost(RuntimeBusy):
 def _refusal(status: int, text: str, path: str, role: str, code: str = "") -> LookaheadError:
     """The named error for an error status."""
     try:
-        parsed = json.loads(text)
+        parsed = orjson.loads(text)
         text = (parsed.get("error") or {}).get("message") or parsed.get("message") or text
     except (ValueError, AttributeError):
         pass  # not JSON: the text itself is the message
