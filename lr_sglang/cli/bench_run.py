@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from lr_sglang.bench import paper, room, sweeps
 from lr_sglang.bench.schedule import Part, Stretch, in_blocks, together
-from lr_sglang.cli import bench_variants, graded
+from lr_sglang.cli import bench_dummy, bench_variants, graded
 from lr_sglang.cli.bench_variants import Setting, Variant
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.run import chosen_folder
+from lr_sglang.cli.run import chosen_folder, same_questions
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import ROLES, Deployment
 from lr_sglang.errors import ConfigError, LookaheadError, RecordError
@@ -34,8 +34,6 @@ def run(given: dict[str, Any]) -> None:
     given = _filled(given)
     plan, oracle = settle(given), "random"
     if given["dummy_weights"]:
-        from lr_sglang.cli import bench_dummy
-
         plan, oracle = bench_dummy.prepared(plan, given["flag"]), "oracle"
     questions = _questions(given)
     setting = Setting(
@@ -74,8 +72,6 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
         filled["task"] = given["task"] or (() if given["input"] else preset.tasks)
         filled["modes"] = given["modes"] or preset.modes
     if given["dummy_weights"]:
-        from lr_sglang.cli import bench_dummy
-
         filled = bench_dummy.filled(filled)
     elif given["alpha"] or given["shapes"] or given["flag"]:
         raise ConfigError(
@@ -112,8 +108,6 @@ def _questions(given: dict[str, Any]) -> dict[str, list[Question]]:
             raise ConfigError(f"--input {given['input']}: a task is called so too", hint="give the file another name")
         found[given["input"].name] = tasks.load(given["input"], given["limit"], span)
     if given["dummy_weights"]:
-        from lr_sglang.cli import bench_dummy
-
         return bench_dummy.ungraded(found)
     return found
 
@@ -163,7 +157,7 @@ def _bench(given: dict[str, Any], found: list[Variant], questions: dict[str, lis
         "command": {
             name: _plain(value)
             for name, value in given.items()
-            if value not in (None, (), False) and name not in ROLES  # whose URLs may hold a password
+            if value not in (None, ()) and value is not False and name not in ROLES  # whose URLs may hold a password
         },
         "variants": {f"{v.folder}/{v.mode}": {"concurrency": v.concurrency, "config": v.config} for v in found},
         "order": order,
@@ -234,34 +228,25 @@ def _make(made: Bench, given: dict[str, Any], questions: dict[str, list[Question
                 display.warn(f"{task}: {lacking}; lr-sglang grade does it later")
         made.graders = {} if given["dummy_weights"] else graders
         stores = made.open(stack, resume=given["resume"])
-        asked_of = {v.folder: {q.id: q.question for q in questions[v.task]} for v in made.variants}
-        for folder, store in stores.items():
-            for record in store.records.values():
-                if asked_of[folder].get(record["question_id"], record["question"]) != record["question"]:
-                    raise RecordError(f"{store.folder}: question {record['question_id']} was another one then")
+        for folder, task in {variant.folder: variant.task for variant in made.variants}.items():
+            same_questions(stores[folder], questions[task])
         making = Making(made, stores, display)
         try:
             making.run()
         except KeyboardInterrupt:
             if given["dummy_weights"] and making.done:
-                _draw(made, display)  # whoever stops it when its time is over wants to see how far it came
+                # Whoever stops it when its time is over wants to see how far it came.
+                bench_dummy.draw(bench_show.report_of(made), made.folder, display)
             raise
         records = [record for store in stores.values() for record in store.records.values()]
         if records and all(record["error"] for record in records):
             error = records[-1]["error"]
             raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
+    report = bench_show.report_of(made)
     if not given["dummy_weights"]:
-        bench_show.result(made, display)
+        bench_show.result(made, report, display)
         return
     from lr_sglang.bench import budget
 
-    bench_show.result(made, display, budget.table)
-    _draw(made, display)
-
-
-def _draw(made: Bench, display: Display) -> None:
-    from lr_sglang.cli import bench_dummy
-    from lr_sglang.results import collection
-    from lr_sglang.results import report as reports
-
-    bench_dummy.draw(reports.make(collection.read([made.folder])), made.folder, display)
+    bench_show.result(made, report, display, budget.table(report))
+    bench_dummy.draw(report, made.folder, display)

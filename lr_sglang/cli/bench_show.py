@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -76,19 +75,25 @@ def _layers(config: dict[str, Any]) -> str:
     return ", ".join(found)
 
 
-def result(bench: Bench, display: Display, more: Callable[[Report], Table | None] = lambda made: None) -> None:
-    """The tables of the report, one more at their end, and where there are pictures."""
-    from lr_sglang.results import collection, formats
+def report_of(bench: Bench) -> Report:
+    """Of all records in its folder."""
+    from lr_sglang.results import collection
     from lr_sglang.results import report as reports
 
-    made = reports.make(collection.read([bench.folder]))
+    return reports.make(collection.read([bench.folder]))
+
+
+def result(bench: Bench, made: Report, display: Display, more: Table | None = None) -> None:
+    """The tables of the report, one more at their end, and where there are pictures."""
     if display.as_json:
+        from lr_sglang.results import formats
+
         display.out.file.write(formats.as_json(made))
         return
     from lr_sglang.cli.report import show
 
-    if (last := more(made)) is not None:
-        made.tables.append(last)
+    if more is not None:
+        made.tables.append(more)
     show(made, display.out)
     display.note(f"records: {bench.folder}")
     again = f"lr-sglang report {bench.folder}"

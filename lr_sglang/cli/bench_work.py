@@ -16,7 +16,7 @@ from lr_sglang.cli.bench_variants import Variant
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.work import Watch
 from lr_sglang.config import Deployment
-from lr_sglang.errors import LookaheadError
+from lr_sglang.errors import LookaheadError, RecordError
 from lr_sglang.grading import Grader
 from lr_sglang.results import machine
 from lr_sglang.results.record import Record, key
@@ -62,7 +62,7 @@ class Bench:
         Raises:
             RecordError: as ``Store``.
         """
-        stores = {}
+        stores, here = {}, machine.machine()
         for folder in dict.fromkeys(variant.folder for variant in self.variants):
             mine = [variant for variant in self.variants if variant.folder == folder]
             about = {
@@ -71,7 +71,7 @@ class Bench:
                 "concurrency": mine[0].concurrency,
                 "placement": mine[0].plan.placement(),
                 "versions": self.versions,
-                "machine": machine.machine(),
+                "machine": here,
                 "order": self.about["order"],
             }
             config = {variant.mode: variant.config for variant in mine}
@@ -192,14 +192,18 @@ class Making:
         return [Work(question, sample, variant.mode) for question, sample in items]
 
     def _warm_up(self, runners: Runners, todo: Sequence[Variant], question: Question) -> None:
-        """One answer of each mode on each set of servers, of which no record is kept."""
+        """One answer of each mode on each set of servers, of which no record is kept and nothing is learnt."""
+        from lr_sglang.runner import Runner
+
         warmed = set()
         for variant in todo:
             watch, runner = runners[variant.key]
             if (variant.mode, id(watch)) not in warmed:
                 warmed.add((variant.mode, id(watch)))
-                for _ in runner.run([Work(Question("warm-up", question.question), 0, variant.mode)], watch.servers):
-                    pass
+                work = [Work(Question("warm-up", question.question), 0, variant.mode)]
+                with Runner(runner.roles, runner.settings) as other:
+                    for _ in other.run(work, watch.servers):
+                        pass
 
     def _note_start(self, servers: Sequence[int]) -> None:
         """What was really up when, beside what was planned: a run may have been stopped and taken up again."""
@@ -208,11 +212,18 @@ class Making:
 
 
 def write(bench: Bench, began: Sequence[dict[str, Any]]) -> None:
-    """run.json: what was asked for, the order, and when servers were started, also in runs before this one."""
+    """run.json: what was asked for, the order, and when servers were started, also in runs before this one.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
     path = bench.folder / RUN
     try:
         earlier = json.loads(path.read_text(encoding="utf-8"))["starts"]
     except (OSError, ValueError, KeyError, TypeError):
         earlier = []
     earlier = [one for one in earlier if one not in began]
-    write_whole(path, {**bench.about, "starts": [*earlier, *began]})
+    try:
+        write_whole(path, {**bench.about, "starts": [*earlier, *began]})
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror}", hint="give another --output") from error

@@ -131,6 +131,6 @@ def grid(table: Table, warning: str) -> RenderableType:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="replace")  # folders may have names that are no text
     except OSError as error:
         raise RecordError(f"{path}: cannot be written: {error.strerror}", hint="give another --output") from error

@@ -91,7 +91,7 @@ def run(question: str | None, **given: Any) -> None:
         store = stack.enter_context(work.open_store(folder, order, resume=given["resume"]))
         if store.cut:
             display.note(f"the last record was cut off, and its sample is made again ({store.cut} bytes)")
-        _same_questions(store, questions)
+        same_questions(store, questions)
         work.carry_out(order, store, display)
 
 
@@ -143,7 +143,8 @@ def chosen_folder(name: str, output: Path | None, resume: bool) -> Path:
     return newest_folder(RUNS, name) if resume else new_folder(RUNS, name)
 
 
-def _same_questions(store: Store, questions: list[Question]) -> None:
+def same_questions(store: Store, questions: list[Question]) -> None:
+    """Raises a ``RecordError`` where a record is of another question than the one that has its name now."""
     asked = {q.id: q.question for q in questions}
     for record in store.records.values():
         if asked.get(record["question_id"], record["question"]) != record["question"]:

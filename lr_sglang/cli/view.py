@@ -40,7 +40,7 @@ def view(folders: tuple[str, ...], output: Path | None, title: str | None) -> No
     path = output or (first if first.is_dir() else first.parent) / "view.html"
     draft = path.with_name(f".{path.name}.part")
     try:
-        with draft.open("w", encoding="utf-8") as file:
+        with draft.open("w", encoding="utf-8", errors="replace") as file:  # folders may have names that are no text
             file.writelines(page.page(made, title or f"Lookahead Reasoning: {names}"))
         os.replace(draft, path)
     except OSError as error:

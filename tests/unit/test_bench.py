@@ -18,6 +18,7 @@ from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results import collection
 from lr_sglang.results import report as reports
+from lr_sglang.runner import Runner
 from lr_sglang.runtimes import load_deployment
 from tests import synthetic
 from tests.scripted_cli import Servers, transports
@@ -337,6 +338,28 @@ def test_all_modes_on_the_same_questions(call, tmp_path):
     assert told["order"] == about["order"]
 
 
+def test_what_was_asked_for_is_kept_be_it_nothing(call, tmp_path):
+    asked = ("--limit", 1, "--modes", "autoregressive", "--temperature", 0, "--seed", 0, "--output", tmp_path / "out")
+    assert call(*asked).exit_code == 0
+    command = json.loads((tmp_path / "out" / "run.json").read_text())["command"]
+    assert (command["temperature"], command["seed"], command["limit"]) == (0, 0, 1)
+    assert not {"resume", "target", "sweep", "depth"} & command.keys()
+
+
+def test_nothing_is_learnt_from_a_warm_up(call, tmp_path, monkeypatch):
+    """A policy that adapts would begin with times of servers that were cold, and in one of its settings only."""
+    seen = defaultdict(list)
+    run = Runner.run
+
+    def heard(self, work, *rest):
+        seen[self].extend(item.question.id for item in work)
+        return run(self, work, *rest)
+
+    monkeypatch.setattr(Runner, "run", heard)
+    assert call("--limit", 2, "--modes", "lookahead", "--output", tmp_path / "out").exit_code == 0
+    assert sorted(seen.values()) == [["pocket-0001", "pocket-0002"], ["warm-up"]]
+
+
 def test_caches_are_emptied_between_modes_and_only_then(call, tmp_path, monkeypatch):
     seen = []
     transport = call.servers.transports["target"]
@@ -371,6 +394,14 @@ def test_going_on(call, tmp_path):
     assert newest.exit_code == 0 and "1 of 2 samples are done already" in newest.output, newest.output
     other = call("--limit", 2, *out, "--resume", "--temperature", "0.7")
     assert other.exit_code and "another configuration" in other.output
+
+
+def test_another_question_of_the_same_name_is_refused(call, tmp_path):
+    file, out = tmp_path / "q.jsonl", ("--modes", "autoregressive", "--output", tmp_path / "out")
+    file.write_text('{"id": "a", "question": "1 + 1?"}\n')
+    assert call("--input", file, *out).exit_code == 0
+    file.write_text('{"id": "a", "question": "2 + 2?"}\n')
+    assert "question a was another one then" in call("--input", file, *out, "--resume").output
 
 
 def test_several_at_a_time_and_several_settings(call, tmp_path):
@@ -429,7 +460,7 @@ def test_the_papers_table(call):
 
 def test_what_runs_already_is_asked_for_its_own_modes(call, monkeypatch):
     """Nobody can give a server that runs a token layer."""
-    monkeypatch.setattr(settings, "_model", lambda role, runtime: f"known/{role}")
+    monkeypatch.setattr(settings, "model_of", lambda role, runtime: f"known/{role}")
     plan = call(
         "--target", "http://localhost:1", "--draft", "http://localhost:2", "--judge", "target", "--print", "--json"
     )

@@ -92,6 +92,12 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["records.jsonl", "run.json"]
 
 
+def test_a_folder_whose_name_is_no_text(tmp_path):
+    folder = reference(tmp_path / "caf\udce9", 1)
+    assert view(folder, "--output", tmp_path / "view.html").exit_code == 0
+    assert CliRunner().invoke(cli, ["report", str(folder), "--output", str(tmp_path / "report.txt")]).exit_code == 0
+
+
 def test_answers_without_steps_are_shown_whole(tmp_path):
     folder = reference(tmp_path / "AIME_20251031_120000_1", 1)
     assert view(folder).exit_code == 0
