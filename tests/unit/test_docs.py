@@ -241,3 +241,16 @@ def test_hints_that_are_quoted_are_given():
     pieces = {piece.strip() for quote in quotes for piece in quote.split("...") if len(piece.strip()) > 3}
     assert pieces
     assert not [piece for piece in pieces if piece not in code]
+
+
+def symptoms():
+    """What stands in the first column of the tables, as it is seen."""
+    rows = [line.split(" | ")[0] for line in (DOCS / "troubleshooting.md").read_text("utf-8").splitlines()]
+    return [seen for row in rows if row.startswith("| ") for seen in re.findall("`([^`]+)`", row)]
+
+
+def test_what_one_may_see_is_what_is_said():
+    sources = [*(ROOT / "lr_sglang").rglob("*.py"), ROOT / "scripts" / "setup.sh"]
+    said = "\n".join(path.read_text("utf-8") for path in sources)
+    assert len(symptoms()) > 40
+    assert not [seen for seen in symptoms() if not all(part.strip() in said for part in seen.split("..."))]
