@@ -252,5 +252,5 @@ def symptoms():
 def test_what_one_may_see_is_what_is_said():
     sources = [*(ROOT / "lr_sglang").rglob("*.py"), ROOT / "scripts" / "setup.sh"]
     said = "\n".join(path.read_text("utf-8") for path in sources)
-    assert len(symptoms()) > 40
+    assert len(symptoms()) > 30
     assert not [seen for seen in symptoms() if not all(part.strip() in said for part in seen.split("..."))]
