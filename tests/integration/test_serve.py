@@ -213,6 +213,16 @@ def test_an_answer_is_cut_before_a_stop_string(quick, stream, where):
     within(5, lambda: not quick.running())
 
 
+def test_a_stop_string_ends_an_answer_though_a_runtime_hangs():
+    with serving(simulated()) as one:
+        one.roles["draft"].transport.faults.order(Fault("hang"))
+        began = time.monotonic()
+        answer = one.ask(stop=[DELIMITER]).json()
+        assert time.monotonic() - began < 5
+        assert answer["choices"][0]["finish_reason"] == "stop" and answer["choices"][0]["message"]["content"]
+        assert answer["usage"]["completion_tokens"] == 23
+
+
 def test_an_answer_that_is_too_long_ends_with_length(quick):
     answer = quick.ask(max_completion_tokens=50).json()
     assert answer["choices"][0]["finish_reason"] == "length" and answer["usage"]["completion_tokens"] == 50
@@ -491,7 +501,7 @@ def test_many_at_once_each_get_their_own():
 def test_nothing_is_left_of_an_answer():
     def jobs():
         gc.collect()
-        return [thing for thing in gc.get_objects() if isinstance(thing, Job)]
+        return [thing for thing in gc.get_objects() if type(thing) is Job]
 
     others = jobs()  # that other tests have left
     with serving(simulated(steps=3, seconds=0.01)) as one:
