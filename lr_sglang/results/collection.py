@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results import reference
+from lr_sglang.results.labels import labelled, short
 from lr_sglang.results.record import Record, key
 from lr_sglang.results.store import RECORDS, RUN, flat, read_records
 
@@ -27,13 +28,6 @@ _NEEDED = (
 _NAMED = re.compile(r"(?P<mode>[\w+]+)(?:@(?P<task>[^=/]+))?=(?P<path>.+)$")
 # What may differ between records that belong together.
 _LOOSE = ("sampling.seed", "mode", "questions", "task", "concurrency")
-# Names of settings in tables.
-_SHORT = {
-    "lookahead.max_step_tokens": "step tokens",
-    "runtimes.target.token_layer.tokens": "sd tokens",
-    "runtimes.target.token_layer.algorithm": "token layer",
-}
-ORDER = ("autoregressive", "sd", "lookahead", "lookahead+sd", "lossless")
 
 
 @dataclass(frozen=True)
@@ -166,7 +160,7 @@ def read(arguments: Sequence[str | Path]) -> Collection:
         group = _group_of(record, about)
         name = json.dumps([group.task, group.mode, group.concurrency, group.settings], sort_keys=True)
         groups.setdefault(name, group).records.append(record)
-    return Collection(_labelled(list(groups.values())), notes, folders)
+    return Collection(labelled(list(groups.values())), notes, folders)
 
 
 def _argument(text: str) -> tuple[Path, str, str]:
@@ -221,51 +215,6 @@ def _group_of(record: Record, concurrency: int) -> Group:
     at_once = record.get("concurrency") or config.get("concurrency") or concurrency
     settings = {name: value for name, value in flat(config) if name not in _LOOSE}
     return Group(task, record["mode"], int(at_once), settings, [])
-
-
-def _labelled(groups: list[Group]) -> list[Group]:
-    """Groups in the order of tables, each with what tells it from its like."""
-    like: dict[tuple[str, str], list[Group]] = defaultdict(list)
-    for group in groups:
-        like[group.task, group.mode].append(group)
-    made = []
-    for alike in like.values():
-        differing = _differing(alike)
-        many = len({group.concurrency for group in alike}) > 1
-        for group in alike:
-            words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
-            words += [f"{group.concurrency} at once"] if many else []
-            words += [group.settings["fair"]] if group.settings.get("fair") else []  # also where all have it
-            made.append(replace(group, label=", ".join(dict.fromkeys(words))))
-    tasks = list(dict.fromkeys(group.task for group in groups))
-    rank = {mode: number for number, mode in enumerate(ORDER)}
-    return sorted(made, key=lambda g: (tasks.index(g.task), rank.get(g.mode, len(rank)), _numbers(g), g.concurrency))
-
-
-def _differing(alike: Sequence[Group]) -> list[str]:
-    """Settings that differ; of those that tell the same groups apart, one: the target's rather than the draft's."""
-    names = {name for group in alike for name in group.settings}
-    found: dict[str, str] = {}
-    for name in sorted(names, key=lambda name: (not name.startswith("lookahead."), name not in _SHORT, name)):
-        values = [json.dumps(group.settings.get(name)) for group in alike]
-        if len(set(values)) > 1:
-            found.setdefault(str([values.index(value) for value in values]), name)
-    return list(found.values())
-
-
-def _numbers(group: Group) -> list[tuple[str, float]]:
-    """Settings that are numbers, so that a sweep comes in its order."""
-    values = {name: value for name, value in group.settings.items() if not isinstance(value, bool)}
-    return sorted((name, float(value)) for name, value in values.items() if isinstance(value, (int, float)))
-
-
-def short(setting: str) -> str:
-    """The name of a setting in tables."""
-    return _SHORT.get(setting, setting.removeprefix("lookahead.").removeprefix("sampling.").replace("_", " "))
-
-
-def _said(value: Any) -> str:
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _comparable(one: Group, other: Group) -> bool:

@@ -346,6 +346,12 @@ def test_what_was_asked_for_is_kept_be_it_nothing(call, tmp_path):
     assert not {"resume", "target", "sweep", "depth"} & command.keys()
 
 
+def test_a_plan_that_cannot_be_written_is_named(call, tmp_path):
+    (tmp_path / "out" / "run.json").mkdir(parents=True)
+    result = call("--limit", 1, "--modes", "autoregressive", "--output", tmp_path / "out")
+    assert result.exit_code == 1 and "run.json: cannot be written" in " ".join(result.output.split())
+
+
 def test_nothing_is_learnt_from_a_warm_up(call, tmp_path, monkeypatch):
     """A policy that adapts would begin with times of servers that were cold, and in one of its settings only."""
     seen = defaultdict(list)

@@ -26,7 +26,7 @@ def collected(records):
     for record in records:
         group = collection._group_of(record, 1)
         groups.setdefault((group.task, group.mode), group).records.append(record)
-    return collection.Collection(collection._labelled(list(groups.values())), [], [])
+    return collection.Collection(collection.labelled(list(groups.values())), [], [])
 
 
 def measured(records, mode="lookahead", margin=0.02):

@@ -1,0 +1,66 @@
+"""What tells groups of records apart, in words, and in which order they stand in tables."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lr_sglang.modes import MODES
+
+if TYPE_CHECKING:
+    from lr_sglang.results.collection import Group
+
+# Names of settings in tables.
+_SHORT = {
+    "lookahead.max_step_tokens": "step tokens",
+    "runtimes.target.token_layer.tokens": "sd tokens",
+    "runtimes.target.token_layer.algorithm": "token layer",
+}
+
+
+def labelled(groups: list[Group]) -> list[Group]:
+    """Groups in the order of tables, each with what tells it from its like."""
+    like: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for group in groups:
+        like[group.task, group.mode].append(group)
+    made = []
+    for alike in like.values():
+        differing = _differing(alike)
+        many = len({group.concurrency for group in alike}) > 1
+        for group in alike:
+            words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
+            words += [f"{group.concurrency} at once"] if many else []
+            words += [group.settings["fair"]] if group.settings.get("fair") else []  # also where all have it
+            made.append(replace(group, label=", ".join(dict.fromkeys(words))))
+    tasks = list(dict.fromkeys(group.task for group in groups))
+    rank = {mode: number for number, mode in enumerate(MODES)}
+    return sorted(made, key=lambda g: (tasks.index(g.task), rank.get(g.mode, len(rank)), _numbers(g), g.concurrency))
+
+
+def _differing(alike: Sequence[Group]) -> list[str]:
+    """Settings that differ; of those that tell the same groups apart, one: the target's rather than the draft's."""
+    names = {name for group in alike for name in group.settings}
+    found: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: (not name.startswith("lookahead."), name not in _SHORT, name)):
+        values = [json.dumps(group.settings.get(name)) for group in alike]
+        if len(set(values)) > 1:
+            found.setdefault(str([values.index(value) for value in values]), name)
+    return list(found.values())
+
+
+def _numbers(group: Group) -> list[tuple[str, float]]:
+    """Settings that are numbers, so that a sweep comes in its order."""
+    values = {name: value for name, value in group.settings.items() if not isinstance(value, bool)}
+    return sorted((name, float(value)) for name, value in values.items() if isinstance(value, (int, float)))
+
+
+def short(setting: str) -> str:
+    """The name of a setting in tables."""
+    return _SHORT.get(setting, setting.removeprefix("lookahead.").removeprefix("sampling.").replace("_", " "))
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
