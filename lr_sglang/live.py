@@ -19,7 +19,7 @@ from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.frontend import LookaheadBackend
 from lr_sglang.job import Job
 from lr_sglang.runner import STOP_SECONDS
-from lr_sglang.runtimes import deployments, load_deployment, override
+from lr_sglang.runtimes import deployments, load_deployment, override_all
 from lr_sglang.runtimes.attach import model_of, prompt_for
 
 STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
@@ -50,9 +50,7 @@ def deployment(
         plan = deployments.custom(runtimes["target"])
     else:
         plan = of if isinstance(of, Deployment) else load_deployment(of or deployments.DEFAULT)
-    for role, model in runtimes.items():
-        plan = override(plan, role, model)
-    return Live(plan, logs, timeout, own_judge="judge" in runtimes)
+    return Live(override_all(plan, runtimes), logs, timeout, own_judge="judge" in runtimes)
 
 
 class Live:

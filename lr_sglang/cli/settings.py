@@ -11,7 +11,7 @@ from lr_sglang.cli import layers
 from lr_sglang.cli.configuration import Plan
 from lr_sglang.config import ROLES, Deployment, Sampling
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import deployments, launched, load_deployment, override
+from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
 from lr_sglang.runtimes.attach import model_of, prompt_for
 
 # How a family's makers advise to sample it; the first name that stands in the model's name counts.
@@ -55,9 +55,8 @@ def _deployment(options: Mapping[str, Any]) -> Deployment:
         deployment = load_deployment(options.get("deployment") or deployments.DEFAULT)
     else:
         deployment = deployments.custom(options["target"])
-    for role in ROLES:
-        deployment = override(deployment, role, options.get(role), options.get(f"{role}_gpus"))
-    return deployment
+    gpus = {role: options.get(f"{role}_gpus") for role in ROLES}
+    return override_all(deployment, {role: options.get(role) for role in ROLES}, gpus)
 
 
 def _only_given(options: Mapping[str, Any]) -> bool:

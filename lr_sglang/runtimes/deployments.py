@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lr_sglang.config import ROLES, Deployment, Runtime
@@ -65,29 +67,40 @@ def custom(target: str) -> Deployment:
 def override(
     deployment: Deployment, role: str, model_or_url: str | None = None, gpus: tuple[int, ...] | None = None
 ) -> Deployment:
-    """A copy in which a role is played by something else, or elsewhere.
+    """``override_all`` of one role."""
+    return override_all(deployment, {role: model_or_url}, {role: gpus})
+
+
+def override_all(
+    deployment: Deployment,
+    models: Mapping[str, str | None],
+    gpus: Mapping[str, tuple[int, ...] | None] = MappingProxyType({}),
+) -> Deployment:
+    """A copy in which roles are played by something else, or elsewhere; None leaves one as it is.
 
     Args:
-        model_or_url: a URL to attach to; another role's name, to share its runtime; or a model: a path, a hub name or
-            ``pocket:draft``. A new model keeps the runtime's other settings, except for the tokenizer.
-        gpus: where to launch it. Several GPUs mean tensor parallelism over them, beside the data parallelism there is.
+        models: by role, a URL to attach to; another role's name, to share its runtime; or a model: a path, a hub name
+            or ``pocket:draft``. A new model keeps the runtime's other settings, except for the tokenizer.
+        gpus: by role, where to launch it. Several mean tensor parallelism, beside the data parallelism there is.
 
     Raises:
         ConfigError: no such role, or GPUs for a runtime that we do not launch.
     """
-    if role not in ROLES:
-        raise ConfigError(f"no role {role!r}", hint=f"roles are {', '.join(ROLES)}")
     runtimes, shared = dict(deployment.runtimes), dict(deployment.shared)
-    if model_or_url is not None and model_or_url in ROLES:
-        if model_or_url == role:
+    for role, other in models.items():
+        if role not in ROLES:
+            raise ConfigError(f"no role {role!r}", hint=f"roles are {', '.join(ROLES)}")
+        if other == role:
             raise ConfigError("a role cannot share a runtime with itself", role=role)
-        runtimes.pop(role, None)
-        shared[role] = model_or_url
-    elif model_or_url is not None:
-        shared.pop(role, None)
-        runtimes[role] = _other(runtimes.get(role), model_or_url)
-    if gpus is not None:
-        runtimes[role] = _placed(runtimes.get(role), role, gpus)
+        if other in ROLES:
+            runtimes.pop(role, None)
+            shared[role] = other
+        elif other is not None:
+            shared.pop(role, None)
+            runtimes[role] = _other(runtimes.get(role), other)
+    for role, where in gpus.items():
+        if where is not None:
+            runtimes[role] = _placed(runtimes.get(role), role, where)
     return deployment.replace(runtimes=runtimes, shared=shared)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import built_in, load_deployment, models, override
+from lr_sglang.runtimes import built_in, load_deployment, models, override, override_all
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "deployments").glob("*.toml"))
 
@@ -110,6 +110,16 @@ def test_a_role_name_means_to_share_its_runtime():
     assert shared.shared == {"judge": "target"} and "judge" not in shared.runtimes
     own = override(shared, "judge", "owner/name")
     assert not own.shared and own.runtimes["judge"].model == "owner/name"
+
+
+def test_roles_may_change_together_in_any_order():
+    """Where one alone could not be."""
+    alone = override_all(load_deployment(), {"draft": "judge", "judge": "owner/name"})
+    assert override_all(alone, {"judge": None, "target": None}) == alone
+    assert (alone.shared, alone.runtimes["judge"].model) == ({"draft": "judge"}, "owner/name")
+    shared = override_all(alone, {"judge": "target", "draft": "target"})
+    assert set(shared.runtimes) == {"target"} and shared.shared == {"draft": "target", "judge": "target"}
+    assert set(override_all(shared, {"draft": "a/b", "judge": "draft"}).runtimes) == {"target", "draft"}
 
 
 def test_several_gpus_mean_tensor_parallelism():
