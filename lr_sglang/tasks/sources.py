@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import socket
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -137,7 +138,7 @@ class Package(Source):
                 table = json.loads(text)["cases"]
             else:
                 table = [json.loads(line) for line in text.split("\n") if line.strip()]
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, LookupError, TypeError, EOFError, zlib.error) as error:
             raise TaskUnavailable(f"{path.name} cannot be read: {error!r}") from error
         found = ((f"{path.name}, row {n}", row) for n, row in enumerate(table, 1) if self.keep(row))
         return questions(found, self.to_question, self.place)

@@ -52,6 +52,8 @@ class Asking:
                     self._rests_until = time.monotonic() + min(LONGEST_REST, REST * 2**self._failures)
                     self._failures += 1
                 verdict = Verdict(False, self.name, str(error), failed=True)
+            except Exception as error:  # noqa: BLE001 - of ``read``, which may be anybody's; somebody waits for it
+                verdict = Verdict(False, self.name, repr(error), failed=True)
             inquiry.reply(verdict)
 
         start(inquiry.begin(heard))

