@@ -52,6 +52,7 @@ class _Answer:
     began: float
     costs: Costs | None = None
     program: asyncio.Future[None] | None = None
+    cut: bool = False  # all is there that comes before a stop string
     stopping: bool = False
     stops: int = 0
     done: bool = False
@@ -144,7 +145,8 @@ class Engine:
                 async with asyncio.timeout_at(min(deadline, now() + PATIENCE)):
                     return await answer.ready.get()
             except TimeoutError:
-                if answer.job.record.finish and self._given is None:  # a program may go on after an answer
+                # an operator's program may go on after an answer of its own
+                if answer.cut or (answer.job.record.finish and self._given is None):
                     # not at once: the loop may not have put the last step there yet
                     asyncio.get_running_loop().call_soon(self._finish, answer)
                 elif now() >= deadline:
@@ -258,6 +260,7 @@ class Engine:
             if pieces := answer.delivery.add(ids):
                 put(pieces)
             if answer.delivery.stopped:
+                answer.cut = True
                 raise Cancelled("a stop string was written")
 
         return tell
