@@ -27,12 +27,19 @@ CANNOT = (
 class Ahead(str):
     """A stop string that marks a ``gen`` as lookahead reasoning; SGLang carries it where other marks are lost."""
 
+    name: str
     options: dict[str, Any]
     stops: tuple[str, ...]
+    show: bool
 
 
 def lookahead(
-    name: str = "answer", max_tokens: int | None = None, stop: str | Sequence[str] = (), **given: Any
+    name: str = "answer",
+    max_tokens: int | None = None,
+    stop: str | Sequence[str] = (),
+    *,
+    show: bool = False,
+    **given: Any,
 ) -> SglGen:
     """A ``gen`` that is answered by lookahead reasoning, on a ``LookaheadBackend``.
 
@@ -40,6 +47,8 @@ def lookahead(
         name: of the variable, as for ``gen``.
         max_tokens: the answer's budget; None is what the run and the context leave.
         stop: where the text is cut off, as for ``gen``.
+        show: the program's answer begins with this text, or goes on with it, whatever comes: its steps are told as
+            they are kept. What is called ``answer`` is shown alone, anything else with all of the turn before it.
         given: fields of ``Lookahead`` (``depth``, ``width``, ``verifier``, ...) and of ``gen`` (``temperature``, ...).
 
     Raises:
@@ -47,13 +56,19 @@ def lookahead(
     """
     fields = {key: given.pop(key) for key in list(given) if key in Lookahead.__dataclass_fields__}
     mark = Ahead("\x00lookahead")
-    mark.stops = stops_of(stop)
-    mark.options = fields
+    mark.name, mark.options, mark.stops, mark.show = name, fields, stops_of(stop), show
     Lookahead().replace(**fields)  # what cannot be is said here, where it is written
     try:
         return sgl.gen(name, max_tokens=ALL if max_tokens is None else max_tokens, stop=mark, **given)
     except TypeError as error:
         raise ConfigError(f"lookahead(): {error}", hint="fields of Lookahead, and what gen() takes") from error
+
+
+def unmark(params: SglSamplingParams) -> None:
+    """For a runtime that writes by itself: of a mark, what its stop strings are is left."""
+    if isinstance(params.stop, Ahead):
+        stops = params.stop.stops
+        params.stop = stops[0] if len(stops) == 1 else list(stops)
 
 
 def stops_of(stop: str | Sequence[str]) -> tuple[str, ...]:

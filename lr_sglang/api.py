@@ -67,8 +67,8 @@ class _Task:
                     raise
                 return self._solution(record.make)
             backend = self.live.backend_for(self.job.lookahead, self.mode.ahead)
-            told = perform(self.program, self.messages, self.job, backend)
-            return self._solution(lambda *about: record.make(*about) | {"program": told})
+            perform(self.program, self.messages, self.job, backend)
+            return self._solution(record.make)
 
     def failed(self, error: LookaheadError) -> Solution:
         """As much of it as there is."""

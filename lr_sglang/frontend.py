@@ -11,8 +11,8 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from functools import cache, reduce
-from operator import add
+from dataclasses import replace
+from functools import cache
 from queue import SimpleQueue
 from typing import Any
 
@@ -21,7 +21,7 @@ from sglang.lang.interpreter import ProgramState, StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
 from lr_sglang import policy, verifiers
-from lr_sglang.ahead import ALL, Ahead, lookahead, stops_of, why_not
+from lr_sglang.ahead import ALL, Ahead, lookahead, stops_of, unmark, why_not
 from lr_sglang.answer import Answer
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import Limits, Lookahead, Sampling
@@ -31,6 +31,7 @@ from lr_sglang.dsl import end
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError
 from lr_sglang.events import Event
 from lr_sglang.job import Job
+from lr_sglang.parts import Part
 from lr_sglang.poison import Failed, poison
 from lr_sglang.programs.lookahead import look_ahead
 from lr_sglang.tokens import TokenText
@@ -111,25 +112,19 @@ class LookaheadBackend(BaseBackend):
 
     def generate(self, s: StreamExecutor, sampling_params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
         """Called by the interpreter in the state's thread. Never raises, as ``RuntimeBackend.generate``."""
-        reason = why_not(s, sampling_params, self.everything) if self.ahead else "autoregressive"
-        self._count(reason or "lookahead")
-        if reason:
+        if self._is_alone(s, sampling_params):
             return self._alone(s, sampling_params)
-        pieces: list[str] = []
         try:
-            meta = self._write(s, sampling_params, pieces.append)
+            return self._write(s, sampling_params)
         except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits must hear of it
             poison(s, _named(error))
             return "", {}
-        return reduce(add, pieces, TokenText()), meta
 
     def generate_stream(
         self, s: StreamExecutor, sampling_params: SglSamplingParams
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """A chunk for each step, as it is kept."""
-        reason = why_not(s, sampling_params, self.everything) if self.ahead else "autoregressive"
-        self._count(reason or "lookahead")
-        if reason:
+        if self._is_alone(s, sampling_params):
             made = self._alone(s, sampling_params)
             if not isinstance(s, Failed):
                 yield made
@@ -138,7 +133,7 @@ class LookaheadBackend(BaseBackend):
 
         def write() -> None:
             try:
-                ready.put(self._write(s, sampling_params, ready.put))
+                ready.put(self._write(s, sampling_params, ready.put)[1])
             except Exception as error:  # noqa: BLE001 - as above
                 ready.put(error)
 
@@ -174,44 +169,57 @@ class LookaheadBackend(BaseBackend):
         if self._course is not None:
             self._course.count(what)
 
+    def _is_alone(self, s: StreamExecutor, params: SglSamplingParams) -> bool:
+        """Whether the target is to write it by itself; it is counted why."""
+        reason = why_not(s, params, self.everything) if self.ahead else "autoregressive"
+        self._count(reason or "lookahead")
+        return bool(reason)
+
     def _alone(self, s: StreamExecutor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
         """The target writes it by itself."""
-        if isinstance(params.stop, Ahead):
-            stops = params.stop.stops
-            params.stop = stops[0] if len(stops) == 1 else list(stops)
+        unmark(params)
         try:
             if params.max_new_tokens >= ALL:
-                room = self.target.context - len(self.target.prompt_ids(s))
-                params.max_new_tokens = max(1, min(room, params.max_new_tokens))
+                params.max_new_tokens = max(1, min(self.room(s), params.max_new_tokens))
         except Exception as error:  # noqa: BLE001 - as above
             poison(s, _named(error))
             return "", {}
         return self.roles["target"].generate(s, params)
 
-    def _write(self, s: StreamExecutor, params: SglSamplingParams, tell: Callable[[str], None]) -> dict[str, Any]:
+    def room(self, s: StreamExecutor) -> int:
+        """Tokens that the target can still write after a state, within the model's context and the run's limits."""
+        return self.limits.budget(len(self.target.prompt_ids(s)), self.target.context)
+
+    def _write(
+        self, s: StreamExecutor, params: SglSamplingParams, tell: Callable[[str], None] = lambda text: None
+    ) -> tuple[TokenText, dict[str, Any]]:
         """Makes an answer in a state of its own, which goes on where ``s`` stands."""
-        mark, known = params.stop, self.target.tokenizer
+        mark, known, course = params.stop, self.target.tokenizer, self._course
         look = self.options.replace(**mark.options) if isinstance(mark, Ahead) else self.options
-        state, delivery = self._beside(s), Delivery(known.decode, stops_of(mark))
-        job = self._job(s, look, params)
-        given: list[str] = []
+        job, delivery = self._job(s, look, params), Delivery(known.decode, stops_of(mark))
+        with course.ahead(job) if course is not None else nullcontext(Part(0.0, "target", job.record)) as part:
+            shown = course if isinstance(mark, Ahead) and mark.show and s.fork_start_text_pos is None else None
 
-        def give(text: str) -> None:
-            given.append(text)
-            tell(text)
+            def give(text: TokenText, step: StepRecord | None = None) -> None:
+                part.given += text
+                tell(text)
+                if shown is not None:
+                    shown.show(text, known, part, step)
 
-        def keep(step: StepRecord) -> None:
-            ids = job.record.ids[len(job.record.ids) - step.tokens :]
-            shown = "".join(piece.text for piece in delivery.add(ids))
-            if shown == step.text:
-                give(TokenText.of(shown, ids[:-1] if step.ending == "end of sequence" else ids, known.vocabulary))
-            elif shown:
-                give(shown)
-            if delivery.stopped:
-                raise Cancelled("a stop string was written")
+            def keep(step: StepRecord) -> None:
+                ids = job.record.ids[len(job.record.ids) - step.tokens :]
+                text = "".join(piece.text for piece in delivery.add(ids))
+                own = ids[:-1] if step.ending == "end of sequence" else ids
+                give(TokenText.of(text, own, known.vocabulary) if text == step.text else TokenText.wrap(text), step)
+                if delivery.stopped:
+                    raise Cancelled("a stop string was written")
 
-        job.on_step = keep
-        with self._course.ahead(job) if self._course is not None else nullcontext(None) as part:
+            job.on_step = keep
+            if heard := self.on_event:  # it counts from when the program began
+                job.on_event = lambda event: heard(replace(event, seconds=event.seconds + part.began))
+            if shown is not None and mark.name != "answer":
+                shown.show(TokenText.wrap(s.text_[s.cur_role_begin_pos or 0 :][len(shown.shown) :]), known)
+            state = self._beside(s)
             try:
                 with Answer(state, job) as answer:
                     look_ahead(answer)
@@ -220,13 +228,10 @@ class LookaheadBackend(BaseBackend):
                     raise
             finally:
                 end(state)
-            if rest := "".join(piece.text for piece in delivery.rest()):
-                give(rest)
-            if part is not None:
-                part.text = "".join(given)
+            give(TokenText.wrap("".join(piece.text for piece in delivery.rest())))
         with self._lock:
             self.traces.append(job.record)
-        return _meta(job.record, delivery, stops_of(mark))
+        return part.given, _meta(job.record, delivery, stops_of(mark))
 
     def _beside(self, s: StreamExecutor) -> ProgramState:
         """As ``s.fork`` does it, which cannot be called in the thread of ``s``."""
@@ -239,7 +244,7 @@ class LookaheadBackend(BaseBackend):
     def _job(self, s: StreamExecutor, look: Lookahead, params: SglSamplingParams) -> Job:
         question, sample = self._samples.next(s)
         most = [n for n in (params.max_new_tokens, self.limits.max_tokens) if n is not None]
-        return Job(
+        job = Job(
             lookahead=look,
             sampling=Sampling(params.temperature, params.top_p, params.top_k, params.min_p, self.seed),
             limits=self.limits.replace(max_tokens=min(most, default=None)),
@@ -249,8 +254,10 @@ class LookaheadBackend(BaseBackend):
             sample=sample,
             slots=self.slots,
             experience=self._experience,
-            on_event=self.on_event,
         )
+        if self._course is not None:
+            job.key = self._course.job.key
+        return job
 
 
 def _named(error: Exception) -> LookaheadError:

@@ -16,7 +16,6 @@ from sglang.lang.ir import SglFunction
 
 from lr_sglang import catalog
 from lr_sglang.ahead import ALL
-from lr_sglang.chat import Tokenizer
 from lr_sglang.course import Course
 from lr_sglang.errors import BadReply, ConfigError, LookaheadError
 from lr_sglang.frontend import LookaheadBackend
@@ -72,32 +71,33 @@ class Program:
         return cls(name, function, "job" in names)
 
 
-def perform(
-    program: Program, messages: Sequence[Mapping[str, str]], job: Job, backend: LookaheadBackend
-) -> dict[str, Any]:
+def perform(program: Program, messages: Sequence[Mapping[str, str]], job: Job, backend: LookaheadBackend) -> None:
     """Runs the program for one answer: ``job.record`` is complete afterwards, as far as it came if it fails.
 
     What the program does not say is the job's: sampling, and how many tokens a generation may have.
-
-    Returns:
-        For the record: the program's name, how its generations were answered, and each of them in figures.
 
     Raises:
         ProgramError: the program raised something, or left no answer.
         LookaheadError: a runtime failed, or the job was stopped.
     """
-    course = Course(job, backend.runtimes)
-    inside, text = backend.within(course), TokenText()
-    finish: str | None = ""
+    known = backend.target.tokenizer
+    course = Course(job, backend.runtimes if backend.ahead else {"target": backend.target})
+    inside = backend.within(course)
+    text: TokenText | None = None
+    finish: str | None = None
     more: dict[str, Any] = {"job": course.own} if program.takes_job else {}
     asked = [dict(message) for message in messages]
     try:
         most = job.limits.max_tokens or ALL
         state = program.function.run(asked, backend=inside, max_new_tokens=most, **job.sampling.drawn(), **more)
-        text = _answer(program.name, state)
-        finish = _finish(state)
+        answer, finish = _answer(program.name, state), _finish(state)
+        if not answer.startswith(course.shown):
+            raise ProgramError(f"program {program.name}: its answer is not what it has shown", hint=_HINT)
+        text = answer
     except BaseException as error:
         let_go(error)
+        if isinstance(error, ConfigError) and error.hint.startswith("add [runtimes.") and not backend.ahead:
+            error.hint = "in this mode the target is alone; --mode lookahead has the others, too"
         if isinstance(error, LookaheadError) or not isinstance(error, Exception):
             raise
         if course.error is not None:  # what a program makes of a generation that has failed is not its fault
@@ -106,11 +106,12 @@ def perform(
         raise ProgramError(f"program {program.name}: {error!r}", hint=_HINT, detail=where) from error
     finally:
         course.close()
-        course.complete(str.__str__(text), _ids(text, backend.target.tokenizer), finish)
+        told = len(job.record.steps)
+        course.complete(text, finish if text is not None else "", known)
+        job.record.program = {"name": program.name, **job.record.program}
     if not program.takes_job and job.on_step:
-        for step in job.record.steps:  # which generations are the answer's is known only now
+        for step in job.record.steps[told:]:  # which generations are the answer's is known only now
             job.on_step(step)
-    return {"name": program.name, "answered": dict(course.counts), "generations": course.summary()}
 
 
 def let_go(error: BaseException | None) -> None:
@@ -142,8 +143,3 @@ def _finish(state: ProgramState) -> str | None:
     """Why the generation ended that is the answer, if there is one of that name."""
     reason = (state.stream_executor.meta_info.get("answer") or {}).get("finish_reason")
     return None if reason is None else "length" if reason["type"] == "length" else "stop"
-
-
-def _ids(text: TokenText, known: Tokenizer) -> tuple[int, ...]:
-    ids = text.ids_from(0, known.vocabulary)
-    return known.encode(text) if ids is None else ids

@@ -188,9 +188,9 @@ class Runner:
             self._running[id(job)] = job
         about = settings.config.get(item.mode, {}), settings.versions
         try:
-            asked, told = messages(item.question.question, settings.suffix), {}
+            asked = messages(item.question.question, settings.suffix)
             if self._program is not None:
-                told = {"program": perform(self._program, asked, job, self._backend(mode))}
+                perform(self._program, asked, job, self._backend(mode))
             else:
                 PROGRAMS[mode.program].run(asked, job, backend=self.roles["target"])
         except (Cancelled, ConfigError):
@@ -204,7 +204,7 @@ class Runner:
         finally:
             with self._lock:
                 del self._running[id(job)]
-        return record.make(item.question, item.mode, job, *about) | told
+        return record.make(item.question, item.mode, job, *about)
 
     def _make_backend(self, mode: Mode) -> LookaheadBackend:
         """What a program runs on in a mode; its answers share it."""

@@ -45,6 +45,7 @@ class Trace:
         seconds: until the last step was kept.
         drained: until no branch was left on any runtime.
         failures: errors of draft and judge that were survived, by role.
+        program: of what ``--program`` has answered: its name and its generations in figures (docs/programs.md).
     """
 
     text: str = ""
@@ -58,6 +59,7 @@ class Trace:
     steps: list[StepRecord] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
+    program: dict[str, Any] = field(default_factory=dict)
 
     def add(self, step: StepRecord, ids: tuple[int, ...]) -> None:
         """One more step of the answer, and its tokens."""

@@ -7,6 +7,7 @@ from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.ahead import lookahead
 from lr_sglang.dsl import converse
+from lr_sglang.programs.common import room
 from lr_sglang.steps import DELIMITER, THINK_END
 
 
@@ -23,7 +24,7 @@ def budget_forcing(
     converse(s, messages)
     left = most
     for turn in range(waits + 1):
-        s += lookahead("thought", max_tokens=left, stop=THINK_END)
+        s += lookahead("thought", max_tokens=left, stop=THINK_END, show=True)
         thought, meta = s["thought"], s.get_meta_info("thought")
         left -= meta["completion_tokens"]
         out = meta["finish_reason"]["type"] == "length" or left <= 0
@@ -33,4 +34,5 @@ def budget_forcing(
         s += ("" if thought.endswith("\n") else DELIMITER) + word
     if marked or out:
         s += f"\n{THINK_END}{DELIMITER}"
-        s += lookahead("conclusion")
+        if room(s) > 0:  # else the context is full of thoughts
+            s += lookahead("conclusion", show=True)

@@ -1,17 +1,61 @@
-"""What programs of the gallery share: whether a state has come to its end, and a rating by the target."""
+"""What programs of the gallery share: who proposes a step, whether a state has come to its end, a rating by the
+target."""
 
 from __future__ import annotations
 
-import sglang as sgl
+import time
+
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.programs.rate import OPENING, QUESTION
+from lr_sglang.answer import REST_SECONDS
+from lr_sglang.dsl import fork, step
+from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
+from lr_sglang.programs.rate import ask
 
 # For whole solutions; the digit is asked for as in ``rate``.
 SOLUTION = (
     "Check the solution above. Are its facts and its calculations correct, and does it answer the question? Do not "
     "rate its wording. Give one digit, from 0 (certainly wrong) to 9 (certainly right)."
 )
+
+
+class Proposer:
+    """Who writes the next step. Where a role's runtime has failed, or there is none, the target does."""
+
+    def __init__(self, role: str) -> None:
+        self._role, self._rests = role, 0.0
+
+    def there(self, s: ProgramState) -> bool:
+        """Whether the role can be asked: one that has failed is left alone for a while, and then tried again."""
+        return self._role in s.stream_executor.backend.roles and time.monotonic() >= self._rests
+
+    def step(self, s: ProgramState) -> ProgramState:
+        """A fork of ``s`` that writes one more step."""
+        state = fork(s, self._role if self.there(s) else "target")
+        state += step("step")
+        return state
+
+    def failed(self, state: ProgramState) -> bool:
+        """Waits for the step of a fork.
+
+        Raises:
+            LookaheadError: it is the target that has failed, or the answer was stopped.
+        """
+        try:
+            state["step"]
+        except LookaheadError as error:
+            if isinstance(error, Cancelled) or error.role == "target":
+                raise
+            self._rests = time.monotonic() + REST_SECONDS
+            return True
+        return False
+
+
+def room(s: ProgramState) -> int:
+    """Tokens that can still be written after a state by lookahead reasoning."""
+    s.sync()
+    left: int = s.stream_executor.backend.room(s.stream_executor)
+    return left
 
 
 def ended(s: ProgramState, name: str = "step") -> bool:
@@ -21,18 +65,15 @@ def ended(s: ProgramState, name: str = "step") -> bool:
     return finish["type"] == "stop" and isinstance(finish.get("matched"), int)
 
 
-def ask_rating(s: ProgramState, question: str = QUESTION) -> ProgramState:
+def ask_rating(s: ProgramState, question: str | None = None) -> ProgramState:
     """Asks the target, in a fork, for a digit about what the assistant has said; ``rating_of`` waits for it."""
-    asked = s.fork(1)[0]
-    asked += sgl.assistant_end()
-    asked += sgl.user(question)
-    asked += sgl.assistant_begin()
-    asked += OPENING
-    asked += sgl.gen("rating", max_tokens=1, temperature=0.0)
-    return asked
+    return ask(fork(s, "target"), question)
 
 
 def rating_of(asked: ProgramState) -> int:
-    """The digit; an answer that is none counts as 0."""
-    said = asked["rating"].strip()
-    return int(said) if said.isascii() and said.isdigit() else 0
+    """The digit; an answer that is none counts as 0, and so does what is too long to be asked about."""
+    try:
+        said = asked["rating"].strip()
+    except PromptTooLong:
+        return 0
+    return int(said[0]) if said.isascii() and said.isdigit() else 0

@@ -24,4 +24,4 @@ def plan_then_solve(s: ProgramState, messages: list[dict[str, str]], plan_tokens
     s += lookahead("plan", max_tokens=plan_tokens)
     s += sgl.assistant_end()
     s += sgl.user(SOLVE)
-    s += sgl.assistant(lookahead("answer"))
+    s += sgl.assistant(lookahead("answer", show=True))

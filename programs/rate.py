@@ -30,9 +30,14 @@ def rate(s: ProgramState, draft: Step, call: Call) -> None:
     """Asks for a digit, in a turn of the user's after the step."""
     state = watch(fork(s, "target"), call)
     state += draft.tokens()
-    state += sgl.assistant_end()
-    state += sgl.user(QUESTION)
-    state += sgl.assistant_begin()
-    state += OPENING
-    state += sgl.gen("rating", max_tokens=1, temperature=0.0)
-    end(state)
+    end(ask(state))
+
+
+def ask(s: ProgramState, question: str | None = None) -> ProgramState:
+    """Asks for a digit about what the assistant has said, by default about the last step of it."""
+    s += sgl.assistant_end()
+    s += sgl.user(question or QUESTION)
+    s += sgl.assistant_begin()
+    s += OPENING
+    s += sgl.gen("rating", max_tokens=1, temperature=0.0)
+    return s

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.dsl import converse, on, step
-from lr_sglang.programs.common import ask_rating, ended, rating_of
+from lr_sglang.dsl import converse
+from lr_sglang.errors import PromptTooLong
+from lr_sglang.programs.common import Proposer, ask_rating, ended, rating_of
 
 
 class Path(NamedTuple):
@@ -34,17 +35,21 @@ def tree_search(
         beam: prefixes that are kept.
         width: steps that are proposed after each of them, all at once.
         most: steps.
-        role: who proposes them.
+        role: who proposes them; the target, while there is no such runtime.
     """
     converse(s, messages)
     start = len(s.text())
-    paths = [Path(s)]
+    paths, proposer = [Path(s)], Proposer(role)
     for _ in range(most):
-        grown = [(path, on(one, role)) for path in paths if not path.over for one in path.state.fork(width)]
-        for _, state in grown:
-            state += step("step")
-        over = [ended(state) for _, state in grown]
-        asked = [ask_rating(on(state, "target")) for _, state in grown]
+        begun = [(path, proposer.step(path.state)) for path in paths if not path.over for _ in range(width)]
+        grown = [(path, proposer.step(path.state) if proposer.failed(made) else made) for path, made in begun]
+        try:
+            over = [ended(state) for _, state in grown]
+        except PromptTooLong:  # the context is full
+            if paths[0].state is s:
+                raise
+            break
+        asked = [ask_rating(state) for _, state in grown]
         found = [
             Path(state, (*path.ratings, rating_of(one)), last)
             for (path, state), one, last in zip(grown, asked, over, strict=True)

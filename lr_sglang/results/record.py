@@ -96,6 +96,7 @@ def _course(trace: Trace) -> Record:
         "ids_digest": hashlib.blake2b(repr(trace.ids).encode(), digest_size=16).hexdigest(),
         "steps": [_step(step) for step in trace.steps],
         "branches": [_branch(branch) for branch in trace.branches],
+        **({"program": trace.program} if trace.program else {}),
     }
 
 

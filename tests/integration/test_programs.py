@@ -7,9 +7,10 @@ import time
 import pytest
 import sglang as sgl
 
+import lr_sglang as lr
 from lr_sglang import catalog
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
+from lr_sglang.errors import Cancelled, ConfigError, PromptTooLong, RuntimeDown
 from lr_sglang.frontend import LookaheadBackend
 from lr_sglang.job import Job
 from lr_sglang.program import Program, ProgramError, perform
@@ -18,7 +19,7 @@ from lr_sglang.runner import Runner, Settings
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.steps import DELIMITER, THINK_END
+from lr_sglang.steps import DELIMITER, THINK_END, split
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.plan import plan
 from tests.scripted import END, ScriptedTransport, deployment
@@ -51,8 +52,8 @@ def answered(program, roles, ahead=True, **options):
     """What a program answers, and its job."""
     job = Job(sampling=Sampling(temperature=0.7), limits=Limits(max_tokens=2000))
     found = Program.load(program)
-    told = perform(found, ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), ahead=ahead, **options))
-    return job, told
+    perform(found, ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), ahead=ahead, **options))
+    return job, job.record.program
 
 
 # -- each of the gallery, on simulated runtimes
@@ -164,6 +165,57 @@ def test_specreason_keeps_what_the_target_rates_well(rating, source):
     assert job.record.text == DELIMITER.join(f"{source} {at}" for at in range(4))
     assert {step.source for step in job.record.steps} == {source}
     assert len(job.record.steps) == 4 and told["answered"]["draft"] == 4
+
+
+def test_a_rating_is_not_taken_for_a_piece_of_the_solution():
+    """The digit stands in every step."""
+    roles = scripted(chapter("9 eggs, target"), chapter("9 eggs, draft"))
+    job, told = answered("specreason", roles)
+    assert [step.text for step in job.record.steps] == split(job.record.text) and len(job.record.steps) == 4
+    assert [one["in_answer"] for one in told["generations"]] == [True, False] * 4
+    assert job.record.tokens()["wasted"] == 4
+
+
+@pytest.mark.parametrize("program", ["specreason:most=2", "tree_search:most=2"])
+def test_an_answer_of_so_many_steps_was_cut_off(program):
+    job, _ = answered(program, scripted(chapter("target"), chapter("draft")))
+    assert len(job.record.steps) == 2 and job.record.finish == "length"
+
+
+@pytest.mark.parametrize("program", ["specreason", "tree_search"])
+def test_without_a_draft_the_target_goes_on(program):
+    """One that dies is counted; a mode without lookahead has none at all."""
+    roles = scripted(chapter("target"), chapter("draft"))
+    alone, _ = answered(program, roles, ahead=False)
+    assert {branch.role for branch in alone.record.branches} == {"target"} and not alone.record.failures
+    left = iter(range(3))
+
+    def dying(text):
+        return None if next(left, None) is not None else RuntimeDown("gone", role="draft")
+
+    roles["draft"].transport.fail = dying
+    job, _ = answered(program, roles)
+    assert job.record.finish == "stop" and job.record.failures["draft"] >= 1
+    sources = [step.source for step in job.record.steps]
+    assert sources[0] == "draft" and sources[-1] == "target" and len(sources) == 4
+    roles["target"].transport.fail = lambda text: RuntimeDown("gone", role="target")
+    with pytest.raises(RuntimeDown, match="target"):
+        answered(program, roles)
+
+
+@pytest.mark.parametrize("program", ["specreason", "tree_search", "budget_forcing", "best_of_n:samples=1"])
+def test_a_full_context_ends_the_answer_and_loses_nothing(program):
+    endless = lambda text, sampling: "9" if text.startswith("The digit") else "and on it goes" + DELIMITER  # noqa: E731
+    roles = scripted(endless)
+    for backend in roles.values():
+        backend.context = 150
+    job, _ = answered(program, roles)
+    assert job.record.finish == "length" and job.record.text.startswith("and on it goes")
+    assert len(job.record.steps) > 3 and job.record.tokens()["used"] >= 100
+    for backend in roles.values():
+        backend.context = 10
+    with pytest.raises(PromptTooLong):
+        answered(program, roles)
 
 
 def test_tree_search_follows_the_best_rated_steps():
@@ -321,11 +373,20 @@ def test_the_target_alone_needs_nothing_for_fast_acceptance(program):
     assert record["error"] is None and record["text"]
 
 
+@sgl.function
+def by_the_draft(s, messages):
+    lr.converse(s, messages)
+    one = lr.fork(s, "draft")
+    one += lr.step("step")
+    s += one["step"]
+
+
 def test_a_failure_of_a_runtime_is_named_and_leaves_a_record():
     roles = simulated()
     roles["draft"].transport.faults.dead = True
-    (record,) = records("specreason", roles=roles)
+    (record,) = records(f"{__file__}:by_the_draft", roles=roles)
     assert record["error"]["kind"] == "RuntimeDown" and record["error"]["role"] == "draft"
+    assert record["program"]["generations"] and record["failures"] == {"draft": 1}
     roles["target"].transport.faults.dead = True
     with pytest.raises(RuntimeDown):
         records("plan_then_solve", roles=roles)
@@ -360,7 +421,7 @@ def test_an_error_that_is_kept_keeps_no_thread():
     roles, before = simulated(), threading.active_count()
     roles["draft"].transport.faults.dead = True
     with pytest.raises(RuntimeDown) as kept:
-        answered("specreason", roles)
+        answered(by_the_draft, roles)
     deadline = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -392,6 +453,83 @@ def test_what_a_program_leaves_behind_is_ended():
     job, _ = answered(careless, roles)
     assert job.record.text == "mine" and job.record.steps == []
     assert not any(backend.transport.running for backend in roles.values())
+
+
+# -- shown while it is written
+
+
+@sgl.function
+def shows_its_turn(s, messages):
+    lr.converse(s, messages)
+    s += lr.lookahead("first", max_tokens=100, show=True)
+    s += "And so: "
+    s += lr.lookahead("second", max_tokens=1000, show=True)
+
+
+@sgl.function
+def takes_it_back(s, messages):
+    lr.converse(s, messages)
+    s += lr.lookahead("answer", max_tokens=1000, show=True)
+    s["answer"] = "But no: " + s["answer"]
+
+
+def heard(program, roles, **options):
+    """How much of the answer had been written when each of its steps was told, the job, and the steps."""
+    told, job = [], Job(limits=Limits(max_tokens=2000), **options)
+    job.on_step = lambda step: told.append((step, job.record.text, len(job.record.ids), job.record.finish))
+    perform(Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2)))
+    return told, job
+
+
+@pytest.mark.parametrize("program", [shows_its_turn, "plan_then_solve"])
+def test_steps_are_told_as_they_are_kept(program):
+    told, job = heard(program, simulated())
+    assert [step for step, *_ in told] == job.record.steps and len(told) >= 12
+    written = [text for _, text, *_ in told]
+    assert all(job.record.text.startswith(text) for text in written) and len(set(written)) == len(told)
+    assert not any(finish for *_, finish in told)  # all of them before the end
+    tokens = [size for *_, size, _ in told]
+    assert tokens == sorted(tokens) and tokens[-1] <= len(job.record.ids)
+    assert ("And so: " in job.record.text) == (program is shows_its_turn)
+
+
+def test_what_was_shown_stays_when_the_rest_fails():
+    roles = simulated()
+    job = Job(limits=Limits(max_tokens=2000))
+    job.on_step = lambda step: setattr(roles["target"].transport.faults, "dead", step.position >= 3)
+    with pytest.raises(RuntimeDown):
+        perform(Program.load(shows_its_turn), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2)))
+    assert job.record.text.startswith("".join(step.text for step in job.record.steps)) and len(job.record.steps) > 3
+    assert job.record.finish == "" and job.record.program["generations"]
+
+
+def test_an_answer_that_is_not_what_was_shown_is_an_error():
+    with pytest.raises(ProgramError, match="not what it has shown"):
+        heard(takes_it_back, simulated())
+
+
+def test_the_budget_of_thoughts_is_shown_without_its_marker():
+    roles = scripted(thinker(["It is 6." + DELIMITER + "So ", ", it is 7."]))
+    told, job = heard("budget_forcing", roles)
+    assert len(told) == len(job.record.steps) and job.record.text.count(THINK_END) == 1
+    assert "".join(roles["target"].tokenizer.decode(job.record.ids)) == job.record.text
+
+
+def test_a_router_keeps_a_program_on_one_worker():
+    roles, keys = simulated(), set()
+    generate = roles["target"].transport.generate
+    roles["target"].transport.generate = lambda payload, call, timeout: (
+        keys.add(call.key) or generate(payload, call, timeout)
+    )
+    _, job = heard("best_of_n:samples=2", roles)
+    assert keys == {job.key}
+
+
+def test_events_count_from_the_question():
+    events = []
+    heard("plan_then_solve", simulated(), on_event=events.append)
+    assert [event.seconds for event in events] == sorted(event.seconds for event in events)
+    assert sum(event.kind == "ended" for event in events) == 2
 
 
 # -- on the endpoint, and from outside
@@ -429,7 +567,7 @@ def test_an_endpoint_with_a_program_takes_no_raw_prompt():
     assert served("self_consistency", "Simulated question 1?").status_code == 400
 
 
-PACKAGE = '''
+PACKAGE = """
 import sglang as sgl
 import lr_sglang as lr
 from lr_sglang.runtimes.token_layer import Algorithm
@@ -460,7 +598,7 @@ def sums():
 
 
 GUESS = Algorithm("GUESS", lambda layer: {}, "none", on_cpu=True, built_in=False)
-'''
+"""
 POINTS = """[lr_sglang.programs]
 shout = outside_lr:shout
 [lr_sglang.verifiers]

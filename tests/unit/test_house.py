@@ -21,7 +21,7 @@ LAYERS = (
     {"generation", "poison"},
     {"choices", "backend"},
     {"dsl", "job", "ahead"},
-    {"flight", "hearing", "answer", "course"},
+    {"flight", "hearing", "answer", "parts", "course"},
     {"verifiers", "programs"},
     {"frontend", "program"},
     {"runtimes", "grading", "results"},
