@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lr_sglang.bench.budget import Spent, spent
 from lr_sglang.errors import RecordError
-from lr_sglang.results.charts import MARKERS, errors_of, legend_below, new_figure
+from lr_sglang.results.charts import MARKERS, legend_below, new_figure, whiskers
 from lr_sglang.results.plots import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, draw_each
 from lr_sglang.results.report import Report
 from lr_sglang.results.store import write_whole
@@ -48,19 +48,10 @@ def alpha(points: list[Spent]) -> Figure | None:
     lines = _lines(known, lambda one: (one.depth, one.concurrency))
     for number, ((depth, at_once), of) in enumerate(lines.items()):
         of.sort(key=lambda one: one.share or 0.0)
-        shares, colour = [one.share or 0.0 for one in of], COLOURS[number]
+        places, style = [(one.share or 0.0, one.speedup) for one in of], {"color": COLOURS[number]}
         label = f"depth {depth}" + (f", {at_once} at once" if len({key[1] for key in lines}) > 1 else "")
-        estimates = [one.speedup for one in of]
-        axes.errorbar(
-            shares,
-            [e.value for e in estimates],
-            errors_of(estimates),
-            color=colour,
-            marker=MARKERS[number],
-            capsize=3,
-            label=label,
-        )
-        axes.plot(shares, _paper(of), color=colour, linestyle=":", label=f"{label}, the paper's formula")
+        whiskers(axes, places, marker=MARKERS[number], label=label, **style)
+        axes.plot([x for x, _ in places], _paper(of), linestyle=":", label=f"{label}, the paper's formula", **style)
     _frame(axes, [one.speedup.value for one in known] + _paper(known))
     axes.set(xlabel="share of steps that are accepted", ylabel="speed-up, tokens/s\nover no lookahead")
     axes.set_title("Speed-up against acceptance")
@@ -78,16 +69,8 @@ def budget(points: list[Spent]) -> Figure | None:
         of.sort(key=lambda one: one.budget)
         label = "measured" if share is None else f"alpha {share:g}"
         label += f", {at_once} at once" if len({key[1] for key in lines}) > 1 else ""
-        places, values = [one.spent for one in of], [one.speedup.value for one in of]
-        axes.errorbar(
-            places,
-            values,
-            errors_of([one.speedup for one in of]),
-            color=COLOURS[number],
-            marker=MARKERS[number],
-            capsize=3,
-            label=label,
-        )
+        places = [(one.spent, one.speedup) for one in of]
+        whiskers(axes, places, color=COLOURS[number], marker=MARKERS[number], label=label)
         for one in of:
             axes.annotate(
                 str(one.budget), (one.spent, one.speedup.value), (5, 5), textcoords="offset points", fontsize=10

@@ -107,12 +107,8 @@ def acceptance(report: Report) -> Figure | None:
             marker = look(m.group.mode)[1] if not m.group.label else MARKERS[number % len(MARKERS)]
             for axes, estimates, first in ((left, m.runs, 0), (right, m.positions, 1)):
                 shown = [(n + first + shift, e) for n, e in enumerate(estimates) if e.samples >= LEAST_JUDGED]
-                places, values = [place for place, _ in shown], [e.value for _, e in shown]
-                errors = errors_of([e for _, e in shown])
-                drawn = axes.errorbar(
-                    places, values, errors, color=shades[m.group.name], marker=marker, capsize=2, elinewidth=1
-                )
-                handles.setdefault(m.group.name, drawn)
+                style = {"color": shades[m.group.name], "marker": marker, "capsize": 2, "elinewidth": 1}
+                handles.setdefault(m.group.name, whiskers(axes, shown, **style))
         left.set(xlabel="steps accepted before, in the same cycle", title=task if several else "")
         right.set(xlabel="step of the answer")
         for axes in (left, right):
@@ -168,6 +164,13 @@ def new_figure(width: float, height: float = 4.5) -> tuple[Figure, Axes]:
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
+
+
+def whiskers(axes: Axes, points: Sequence[tuple[float, Estimate]], **style: Any) -> Any:
+    """Draws estimates at their places, with their intervals."""
+    places, estimates = [place for place, _ in points], [e for _, e in points]
+    values = [e.value for e in estimates]
+    return axes.errorbar(places, values, errors_of(estimates), **{"capsize": 3, **style})
 
 
 def errors_of(estimates: Sequence[Estimate]) -> list[list[float]]:

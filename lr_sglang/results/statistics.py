@@ -7,7 +7,7 @@ Wilson's form, which has an interval at 0 and 1 too. ``docs/reports.md`` has the
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, log, sqrt
 from typing import Any, Literal
@@ -46,6 +46,11 @@ class Estimate:
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return dict(vars(self))
+
+    def scaled(self, factor: float) -> Estimate:
+        """Of so many times the value."""
+        low, high = (None if end is None else factor * end for end in (self.low, self.high))
+        return replace(self, value=factor * self.value, low=low, high=high)
 
     def holds(self, value: float) -> bool:
         """Whether the interval contains a value."""

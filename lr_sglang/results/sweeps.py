@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
-from lr_sglang.results.charts import MOST_BARS, MOST_PANELS, errors_of, legend_below, new_figure
+from lr_sglang.results.charts import MOST_BARS, MOST_PANELS, legend_below, new_figure, whiskers
 from lr_sglang.results.collection import Group
 from lr_sglang.results.expected import Expected
 from lr_sglang.results.measures import Measures
@@ -45,10 +45,7 @@ def depth(report: Report) -> Figure | None:
             over = [(d, m.over_sd if mode == "lookahead+sd" and m.over_sd else m.speed) for d, m, _ in mine]
             shown = [(d, speed.tokens) for d, speed in over if speed is not None]
             if shown:
-                estimates = [e for _, e in shown]
-                values = [e.value for e in estimates]
-                places, label = [d for d, _ in shown], f"{mode}, measured"
-                axes.errorbar(places, values, errors_of(estimates), fmt=marker, color=colour, capsize=3, label=label)
+                whiskers(axes, shown, fmt=marker, color=colour, label=f"{mode}, measured")
             deepest = max(8, *(d for d, _, _ in mine))
             depths = range(1, deepest + 1)
             papers, ours = _curves(mine, depths)
@@ -99,10 +96,7 @@ def sd_tokens(report: Report) -> Figure | None:
             if mode == "sd":  # no drafted token is what it is compared with
                 at = {0: Estimate(1.0, None, None, 0, 0), **at}
             colour, marker, _ = look(mode)
-            estimates, values = list(at.values()), [e.value for e in at.values()]
-            axes.errorbar(
-                list(at), values, errors_of(estimates), color=colour, marker=marker, capsize=3, label=f"{several}{mode}"
-            )
+            whiskers(axes, list(at.items()), color=colour, marker=marker, label=f"{several}{mode}")
     axes.axhline(1, color="#333333", linewidth=1)
     axes.set(xlabel="drafted tokens per verification", ylabel="speed-up, tokens/s\nover autoregressive")
     axes.set_title("Speed-up against the token layer's draft, with and without lookahead")
@@ -134,10 +128,7 @@ def concurrency(report: Report) -> Figure | None:
     for (mode, name), points in _fewer(series).items():
         points.sort(key=lambda point: point[0])
         colour, marker, _ = look(mode)
-        places, estimates = [n for n, _ in points], [e for _, e in points]
-        values = [n * e.value for n, e in points]
-        errors = [[n * one for n, one in zip(places, side, strict=True)] for side in errors_of(estimates)]
-        axes.errorbar(places, values, errors, color=colour, marker=marker, capsize=3, label=name)
+        whiskers(axes, [(n, e.scaled(n)) for n, e in points], color=colour, marker=marker, label=name)
     ticks = sorted({n for points in series.values() for n, _ in points})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(n) for n in ticks])
