@@ -12,6 +12,7 @@ from lr_sglang.cpu import operators, seeds, settings
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.decode import Together, plan_decode
 from lr_sglang.cpu.extend import plan_extend
+from tests.attention import reference, registered  # noqa: F401
 
 ROWS = 3000
 
@@ -41,19 +42,6 @@ class Cache:
         return other
 
 
-def reference(q, k, v, visible, scale, cap=0.0, sinks=None):
-    """q [n, heads, dim], k and v [m, kv_heads, dim], visible [n, m] -> [n, heads, dim], in float64."""
-    group = q.shape[1] // k.shape[1]
-    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
-    scores = torch.einsum("nhd,mhd->hnm", q.double(), k) * scale
-    scores = cap * torch.tanh(scores / cap) if cap else scores
-    scores = scores.masked_fill(~visible, float("-inf"))
-    if sinks is not None:
-        scores = torch.cat([scores, sinks.double().view(-1, 1, 1).expand(-1, q.shape[0], 1)], -1)
-    weights = torch.softmax(scores, -1)[..., : k.shape[0]]
-    return torch.einsum("hnm,mhd->nhd", weights, v)
-
-
 def decode(cache, query, key, value, *, window=0, cap=0.0, sinks=None, function=None):
     """Write each sequence's newest token and attend."""
     output = torch.empty_like(query)
@@ -73,15 +61,6 @@ def extend(cache, query, key, value, lens, *, window=0, cap=0.0, sinks=None, tre
         lens.cumsum(0) - lens, int(lens.max()), 0.3, cap, False, window, None, sinks, tree,
     )  # fmt: skip
     return output
-
-
-@pytest.fixture(autouse=True, scope="module")
-def registered():
-    operators.register()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a server; more of them wait for each other on a busy machine
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("heads,kv_heads,dim", [(4, 2, 32), (6, 6, 16), (8, 1, 64)])

@@ -8,8 +8,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from lr_sglang.cpu import grammar, operators, seeds
+from lr_sglang.cpu import grammar, seeds
 from lr_sglang.cpu.speculation import sampling
+from tests.attention import registered, visible  # noqa: F401
 
 VOCABULARY, START = 8, 5  # tokens; how many stand before the first drafted tree
 MANY = 2000  # sequences in one batch
@@ -31,15 +32,6 @@ FILTERS = {
     "min-p": {"min_p": 0.2},
     "all": {"top_p": 0.9, "top_k": 5, "min_p": 0.05},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def ready():
-    operators.register()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 # ------------------------------------------------------- a target, and what drafts for it
@@ -135,18 +127,17 @@ def drafted(texts, parents, draft) -> tuple[SimpleNamespace, torch.Tensor, torch
     count, n = len(texts), len(parents)
     before, last = torch.zeros(count, n, dtype=torch.int64), torch.zeros(count, n, dtype=torch.int64)
     before[:, 0], last[:, 0] = (torch.tensor([text[place] for text in texts]) for place in (-2, -1))
-    rank, seen = [0] * n, torch.eye(n, dtype=torch.bool)
+    rank = [0] * n
     for node in range(1, n):
         parent = max(parents[node], 0)
         before[:, node] = last[:, parent]
         last[:, node] = draft(before[:, parent], last[:, parent])[:, rank[parent]]
         if parents[node] >= 0:
             rank[parent] += 1
-            seen[node] |= seen[parent]
     lens = torch.tensor([START + len(text) - 3 for text in texts])  # without the root, as SGLang counts
     positions, links = torch.zeros(count * n, dtype=torch.int64), torch.full((3, count, n), -1)
     torch.ops.sgl_kernel.reconstruct_indices_from_tree_mask_cpu(
-        seen.expand(count, n, n).reshape(-1), lens, positions, *links, count, n
+        visible(parents).expand(count, n, n).reshape(-1), lens, positions, *links, count, n
     )
     tree = SimpleNamespace(
         draft_token=last.view(-1), draft_token_num=n, max_tree_depth=n, positions=positions, grammar=Grammar,

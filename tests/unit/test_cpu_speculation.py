@@ -17,17 +17,9 @@ from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import cache, trees, verify
 from lr_sglang.errors import SetupError
 from lr_sglang.runtimes.compiler import need_compiler
+from tests.attention import reference, registered, visible  # noqa: F401
 
 SEEDS = range(25)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def registered():
-    operators.register()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def ops():
@@ -171,14 +163,6 @@ class Drafts:
         return found
 
 
-def ancestors(parents: list[int], node: int) -> list[int]:
-    """From the node itself up; the root belongs to every way."""
-    way = [node]
-    while way[-1] > 0:
-        way.append(max(parents[way[-1]], 0))
-    return way
-
-
 def check_links(child, sibling, parents):
     for node in range(len(parents)):
         below = [other for other, parent in enumerate(parents) if parent == node]
@@ -201,10 +185,9 @@ def test_trees_of_drafted_tokens(seed, chain, mode):
         mask = out["mask"][start : start + n * width].view(n, width)
         start += n * width
         assert bool(mask[:, : width - n].all())
-        for node in range(n):
-            way = ancestors(parents, node)
-            assert mask[node, width - n :].nonzero().view(-1).tolist() == sorted(way)
-            assert out["positions"][i * n + node] == length + len(way) - 1
+        seen = visible([-1, *(max(parent, 0) for parent in parents[1:])])  # the root belongs to every way
+        assert torch.equal(mask[:, width - n :], seen)
+        assert torch.equal(out["positions"][i * n : (i + 1) * n], length + seen.sum(-1) - 1)
     assert bool(out["mask"][start:].all())
 
 
@@ -229,18 +212,11 @@ def test_links_from_a_mask(seed):
     chance = random.Random(seed)
     batch, n = chance.randint(1, 6), chance.randint(1, 12)
     forest = [[-1, *(chance.choice([-1, *range(node)]) for node in range(1, n))] for _ in range(batch)]
-    mask, depths = torch.zeros(batch, n, n, dtype=torch.bool), torch.zeros(batch, n, dtype=torch.int64)
-    for i, parents in enumerate(forest):
-        for node in range(n):
-            other = node
-            while other >= 0:
-                mask[i, node, other] = True
-                depths[i, node] += other != node
-                other = parents[other]
+    mask = torch.stack([visible(parents) for parents in forest])
     lens = torch.randint(1, 50, (batch,))
     positions, links = torch.zeros(batch * n, dtype=torch.int64), torch.full((3, batch, n), 99)
     ops().reconstruct_indices_from_tree_mask_cpu(mask.view(-1), lens, positions, *links, batch, n)
-    assert torch.equal(positions.view(batch, n), depths + lens.view(-1, 1))
+    assert torch.equal(positions.view(batch, n), mask.sum(-1) - 1 + lens.view(-1, 1))
     assert torch.equal(links[0], torch.arange(batch * n).view(batch, n))
     for i, parents in enumerate(forest):
         check_links(links[1, i].tolist(), links[2, i].tolist(), parents)
@@ -368,30 +344,15 @@ class Backend:
         )  # fmt: skip
 
 
-def attention(query, keys, values, visible, scale):
-    """query [n, heads, dim] over the rows [m, kv_heads, dim] that each sees, one at a time, in float64."""
-    heads = []
-    for head in range(query.shape[1]):
-        k, v = (x[:, head * x.shape[1] // query.shape[1]].double() for x in (keys, values))
-        scores = (query[:, head].double() @ k.t() * scale).masked_fill(~visible, float("-inf"))
-        heads.append(torch.softmax(scores, -1) @ v)
-    return torch.stack(heads, 1)
-
-
-def a_tree(n: int) -> torch.Tensor:
-    parents = [random.randrange(node) if node else -1 for node in range(n)]
-    visible = torch.zeros(n, n, dtype=torch.bool)
-    for node in range(n):
-        visible[node, ancestors(parents, node)] = True
-    return visible
-
-
 @pytest.mark.parametrize("scattered", [True, False])
 @pytest.mark.parametrize("with_trees", [True, False])
 @pytest.mark.parametrize("new", [[4], [5, 5, 5], [3] * 9, [8] * 12, [2, 7, 1], [1]])
 def test_a_pass_over_drafted_tokens_is_attention(new, with_trees, scattered):
     backend = Backend(len(new), new, scattered)
-    trees_of = [a_tree(n) if with_trees else torch.ones(n, n, dtype=torch.bool).tril() for n in new]
+    chance = random.Random(len(new))
+    trees_of = [
+        visible([-1, *(chance.randrange(node) if with_trees else node - 1 for node in range(1, n))]) for n in new
+    ]
     if with_trees:
         backend.extend_metadata = (*backend.extend_metadata[:3], torch.cat([tree.view(-1) for tree in trees_of]))
     query, key, value = (torch.randn(sum(new), heads, 16) for heads in (4, 2, 2))
@@ -401,8 +362,8 @@ def test_a_pass_over_drafted_tokens_is_attention(new, with_trees, scattered):
         rows, mine = backend.rows(i), slice(first, first + n)
         first += n
         assert torch.equal(backend.k[rows[-n:]], key[mine]) and torch.equal(backend.v[rows[-n:]], value[mine])
-        visible = torch.cat([torch.ones(n, len(rows) - n, dtype=torch.bool), tree], 1)
-        expected = attention(query[mine], backend.k[rows], backend.v[rows], visible, 0.3)
+        seen = torch.cat([torch.ones(n, len(rows) - n, dtype=torch.bool), tree], 1)
+        expected = reference(query[mine], backend.k[rows], backend.v[rows], seen, 0.3)
         torch.testing.assert_close(got[mine].double(), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -455,7 +416,7 @@ def test_a_draft_step_follows_the_table_of_branches():
     for i, length in enumerate(lengths.tolist()):
         rows = table[i, :length].long()
         seen = torch.ones(1, length, dtype=torch.bool)
-        expected = attention(query[i : i + 1], backend.k[rows], backend.v[rows], seen, 0.3)
+        expected = reference(query[i : i + 1], backend.k[rows], backend.v[rows], seen, 0.3)
         torch.testing.assert_close(got[i : i + 1].double(), expected, rtol=1e-5, atol=1e-5)
     assert not batched._kept._layers  # rows of a draft are written again and again: none are kept
 

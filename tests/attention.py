@@ -1,0 +1,38 @@
+"""What the tests of the CPU operators share: them, attention written out, and trees of drafted tokens."""
+
+import pytest
+import torch
+
+from lr_sglang.cpu import operators
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    """For every module that imports it."""
+    operators.register()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a server; more of them wait for each other on a busy machine
+    yield
+    torch.set_num_threads(threads)
+
+
+def reference(q, k, v, visible, scale, cap=0.0, sinks=None):
+    """q [n, heads, dim], k and v [m, kv_heads, dim], visible [n, m] -> [n, heads, dim], in float64."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
+    scores = torch.einsum("nhd,mhd->hnm", q.double(), k) * scale
+    scores = cap * torch.tanh(scores / cap) if cap else scores
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double().view(-1, 1, 1).expand(-1, q.shape[0], 1)], -1)
+    weights = torch.softmax(scores, -1)[..., : k.shape[0]]
+    return torch.einsum("hnm,mhd->nhd", weights, v)
+
+
+def visible(parents: list[int]) -> torch.Tensor:
+    """What every node of a tree sees, [n, n] bool: itself and the nodes on the way to it; one of parent -1 no other."""
+    seen = torch.eye(len(parents), dtype=torch.bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            seen[node] |= seen[parent]
+    return seen
