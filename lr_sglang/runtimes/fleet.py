@@ -251,7 +251,7 @@ class _Launch:
         server = self.fleet.servers[role]
         server.start()
         info = server.wait_ready(
-            self.timeout - (time.monotonic() - self.began),
+            max(0.0, self.timeout - (time.monotonic() - self.began)),
             stage=lambda stage: self.news.put((role, stage)),
             cancelled=self.cancelled,
         )

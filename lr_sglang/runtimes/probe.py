@@ -59,13 +59,13 @@ def document(url: str, path: str, *, api_key: str = "", timeout: float = 5.0, ro
     return _request("GET", url, path, api_key, timeout, role)
 
 
-def warm(url: str, *, api_key: str = "", timeout: float = 300.0, role: str | None = None) -> None:
+def warm(url: str, *, timeout: float, role: str | None = None) -> None:
     """Generates a few tokens, so that the first question does not pay for what is compiled on first use.
 
     Raises: as ``model_info``.
     """
     body = {"text": "1 + 1 =", "sampling_params": {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}}
-    _request("POST", url, "/generate", api_key, timeout, role, json=body)
+    _request("POST", url, "/generate", "", timeout, role, json=body)
 
 
 def _request(method: str, url: str, path: str, api_key: str, timeout: float, role: str | None, **more: Any) -> Any:

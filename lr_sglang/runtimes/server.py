@@ -127,7 +127,6 @@ class Server:
         self,
         timeout: float,
         *,
-        api_key: str = "",
         stage: Callable[[Stage], None] = lambda stage: None,
         cancelled: threading.Event | None = None,
     ) -> probe.ModelInfo:
@@ -156,12 +155,12 @@ class Server:
                 stage("loading")
             # While SGLang imports and loads, nobody listens: the connection is refused at once.
             with contextlib.suppress(LookaheadError):
-                info = probe.model_info(self.url, api_key=api_key, timeout=5.0, role=self.role)
+                info = probe.model_info(self.url, timeout=5.0, role=self.role)
                 break
             time.sleep(POLL)
         stage("warming")
         try:
-            probe.warm(self.url, api_key=api_key, timeout=max(1.0, limit - time.monotonic()), role=self.role)
+            probe.warm(self.url, timeout=max(1.0, limit - time.monotonic()), role=self.role)
         except RuntimeTimeout:
             raise self._late(timeout) from None
         except LookaheadError as error:

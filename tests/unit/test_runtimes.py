@@ -451,7 +451,7 @@ def test_the_cause_is_the_last_error():
 def test_attaching_finds_the_tokenizer(start, tmp_path, monkeypatch):
     server = start(key="secret")
     monkeypatch.setenv("KEY", "secret")
-    server.wait_ready(10, api_key="secret")
+    wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", server.reservation.port)) == 0)
     monkeypatch.setenv("FROM_A_FILE", "secret\n")
     assert attach("draft", Runtime(url=server.url, api_key_env="FROM_A_FILE")).api_key == "secret"
     monkeypatch.setenv("STRANGE", "sécret")
