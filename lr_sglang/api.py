@@ -38,6 +38,7 @@ from lr_sglang.trace import StepRecord
 __all__ = ["Solution", "Stream", "asolve", "solve", "solve_many", "stream"]
 
 Asked = str | Sequence[Mapping[str, str]]
+_WITH_LAYER = {"lookahead": "lookahead+sd", "autoregressive": "sd"}  # what it is where the runtime has a token layer
 _OPTIONS = {field.name: kind for kind in (Lookahead, Sampling, Limits) for field in fields(kind)}
 
 
@@ -89,21 +90,22 @@ class _Task:
 def _task(
     live: Live,
     question: Asked,
-    program: str | SglFunction | None,
+    program: Program | None,
     mode: str,
     on_event: Callable[[Event], None] | None,
     options: dict[str, Any],
     sample: int = 0,
 ) -> _Task:
     messages = [{"role": "user", "content": question}] if isinstance(question, str) else [dict(m) for m in question]
-    if not messages or not all(isinstance(m.get("content"), str) and m["content"].strip() for m in messages):
+    said = [m.get("content") if isinstance(m.get("role"), str) else None for m in messages]
+    if not said or not all(isinstance(text, str) and text.strip() for text in said):
         raise ConfigError("the question is empty", hint="a text, or messages with 'role' and 'content'")
     for name in options:
         if name not in _OPTIONS:
             near = get_close_matches(name, _OPTIONS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(_OPTIONS))}"
             raise ConfigError(f"there is no option {name!r}", hint=hint)
-    known = MODES.get(f"{mode}+sd" if mode == "lookahead" and live.roles["target"].token_layer else mode)
+    known = MODES.get(_WITH_LAYER.get(mode, mode) if live.roles["target"].token_layer else mode)
     if known is None:
         raise ConfigError(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")
     if known.ahead and "draft" not in live.roles:
@@ -121,7 +123,11 @@ def _task(
         experience=live.experience(look),
         on_event=on_event,
     )
-    return _Task(live, messages, Program.load(program) if program else None, known, job)
+    return _Task(live, messages, program, known, job)
+
+
+def _loaded(program: str | SglFunction | None) -> Program | None:
+    return Program.load(program) if program else None
 
 
 def _of(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,7 +158,7 @@ def solve(
         ConfigError: there is no such option, mode or program, or the question is empty.
         LookaheadError: a runtime failed, or the deployment was closed.
     """
-    return _task(deployment, question, program, mode, on_event, options).run()
+    return _task(deployment, question, _loaded(program), mode, on_event, options).run()
 
 
 async def asolve(question: Asked, *, deployment: Live, **given: Any) -> Solution:
@@ -181,10 +187,10 @@ def solve_many(
         ConfigError: as ``solve``, before anything runs.
     """
     asked: Counter[str] = Counter()
-    todo = []
+    todo, known = [], _loaded(program)
     for question in questions:
         key = repr(question)
-        todo.append(_task(deployment, question, program, mode, on_event, options, asked[key]))
+        todo.append(_task(deployment, question, known, mode, on_event, options, asked[key]))
         asked[key] += 1
 
     def one(task: _Task) -> Solution:
@@ -210,13 +216,14 @@ def solve_many(
 def stream(question: Asked, *, deployment: Live, **given: Any) -> Stream:
     """The steps of an answer as they are kept, with ``for`` or with ``async for``. Arguments as for ``solve``.
 
-    Of a program that is not written on its answer's ``Job`` they come at the end: until then it is not known which of
-    what it generates is the answer.
+    Of a program they come at the end, for until then it is not known which of what it generates is the answer; unless
+    it says so (``lookahead(show=True)``), or is written on its answer's ``Job``.
 
     Raises:
         ConfigError: as ``solve``.
     """
-    program, mode, heard = given.pop("program", None), given.pop("mode", "lookahead"), given.pop("on_event", None)
+    program, heard = _loaded(given.pop("program", None)), given.pop("on_event", None)
+    mode = given.pop("mode", "lookahead")
     return Stream(_task(deployment, question, program, mode, heard, given))
 
 

@@ -116,6 +116,30 @@ def test_a_batch_keeps_its_order_and_its_failures(d):
     assert all(isinstance(s.error, lr.LookaheadError) and s.record["error"]["role"] == "target" for s in failed)
 
 
+def test_a_file_of_a_program_is_run_once_for_a_batch(d, tmp_path):
+    file, log = tmp_path / "mine.py", tmp_path / "log"
+    file.write_text(
+        "import sglang as sgl\nimport lr_sglang as lr\n"
+        f"with open({str(log)!r}, 'a') as log:\n    log.write('.')\n"
+        "@sgl.function\ndef x(s, messages):\n    s['answer'] = 'mine'\n"
+    )
+    solutions = lr.solve_many([QUESTION] * 3, deployment=d, program=f"{file}:x")
+    assert [solution.text for solution in solutions] == ["mine"] * 3 and log.read_text() == "."
+
+
+def test_a_token_layer_names_the_mode():
+    roles = simulated()
+    roles["target"].token_layer = "NGRAM"
+    with lr.deployment(roles) as d:
+        asked = [lr.solve(QUESTION, deployment=d, mode=mode).record["mode"] for mode in ("lookahead", "autoregressive")]
+    assert asked == ["lookahead+sd", "sd"]
+
+
+def test_a_message_without_a_role_is_refused(d):
+    with pytest.raises(lr.LookaheadError, match="empty"):
+        lr.solve([{"content": "How many?"}], deployment=d)
+
+
 def test_many_threads_share_one_deployment(d):
     texts, before = [], threading.active_count()
 

@@ -182,6 +182,17 @@ def test_an_answer_of_so_many_steps_was_cut_off(program):
     assert len(job.record.steps) == 2 and job.record.finish == "length"
 
 
+def test_lookahead_itself_without_looking_ahead_is_the_target_step_by_step():
+    plain, alone = records("", ("autoregressive",)), records("lookahead", ("autoregressive",))
+    assert alone[0]["text"] == plain[0]["text"] and len(alone[0]["branches"]) == len(alone[0]["steps"])
+
+
+def test_a_program_that_needs_the_draft_is_told_which_mode_has_it():
+    with pytest.raises(ConfigError, match="no draft runtime") as failed:
+        answered(by_the_draft, simulated(), ahead=False)
+    assert "--mode lookahead" in failed.value.hint
+
+
 @pytest.mark.parametrize("program", ["specreason", "tree_search"])
 def test_without_a_draft_the_target_goes_on(program):
     """One that dies is counted; a mode without lookahead has none at all."""
@@ -549,18 +560,37 @@ def served(program, asked, **request):
         return client.post(route, json={"model": "lookahead", **body, **request})
 
 
-@pytest.mark.parametrize("program", ["self_consistency:samples=2", "lookahead"])
+SIMULATED = [{"role": "user", "content": "Simulated question 1?"}]
+
+
+@pytest.mark.parametrize(
+    ("program", "least"), [("self_consistency:samples=2", 1), ("plan_then_solve", 4), ("lookahead", 4)]
+)
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_endpoint_answers_by_it(program, stream):
-    reply = served(program, [{"role": "user", "content": "Simulated question 1?"}], stream=stream)
+def test_an_endpoint_answers_by_it(program, least, stream):
+    reply = served(program, SIMULATED, stream=stream)
     assert reply.status_code == 200
     if stream:
         chunks = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
-        text = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+        shown = [c["choices"][0]["delta"].get("content") for c in chunks if c["choices"]]
+        assert sum(map(bool, shown)) >= least
+        text = "".join(filter(None, shown))
     else:
         text = reply.json()["choices"][0]["message"]["content"]
         assert reply.json()["usage"]["completion_tokens"] > 200
     assert text.count(DELIMITER) == 11
+
+
+@pytest.mark.parametrize("program", ["lookahead", "specreason", "plan_then_solve"])
+def test_an_endpoint_lets_the_target_alone_do_it(program):
+    reply = served(program, SIMULATED, lookahead={"mode": "autoregressive"})
+    assert reply.status_code == 200 and reply.json()["choices"][0]["message"]["content"].strip()
+
+
+def test_a_stop_string_of_the_client_ends_what_is_shown():
+    (choice,) = served("plan_then_solve", SIMULATED, stop=DELIMITER).json()["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert choice["message"]["content"].strip() and DELIMITER not in choice["message"]["content"]
 
 
 def test_an_endpoint_with_a_program_takes_no_raw_prompt():
