@@ -48,10 +48,11 @@ def alpha(points: list[Spent]) -> Figure | None:
     lines = _lines(known, lambda one: (one.depth, one.concurrency))
     for number, ((depth, at_once), of) in enumerate(lines.items()):
         of.sort(key=lambda one: one.share or 0.0)
-        places, style = [(one.share or 0.0, one.speedup) for one in of], {"color": COLOURS[number]}
+        places, colour = [(one.share or 0.0, one.speedup) for one in of], COLOURS[number]
         label = f"depth {depth}" + (f", {at_once} at once" if len({key[1] for key in lines}) > 1 else "")
-        whiskers(axes, places, marker=MARKERS[number], label=label, **style)
-        axes.plot([x for x, _ in places], _paper(of), linestyle=":", label=f"{label}, the paper's formula", **style)
+        whiskers(axes, places, color=colour, marker=MARKERS[number], label=label)
+        formula = f"{label}, the paper's formula"
+        axes.plot([x for x, _ in places], _paper(of), color=colour, linestyle=":", label=formula)
     _frame(axes, [one.speedup.value for one in known] + _paper(known))
     axes.set(xlabel="share of steps that are accepted", ylabel="speed-up, tokens/s\nover no lookahead")
     axes.set_title("Speed-up against acceptance")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lr_sglang.results.summary import wilson
+from lr_sglang.results.summary import wilson, wilson_of
 
 Floats = NDArray[np.float64]
 Verdict = Literal["kept", "worse", "open"]
@@ -82,7 +82,7 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
         return _estimate(value, low, high, trials, questions)
     if questions < 2:
         return Estimate(value, None, None, trials, questions)
-    low, high = _wilson_of(value, _worth(value, good, tried), questions)
+    low, high = wilson_of(value, _worth(value, good, tried), float(stats.t.ppf(0.975, questions - 1)))
     return _estimate(value, low, high, trials, questions)
 
 
@@ -98,13 +98,6 @@ def _worth(value: float, good: Floats, tried: Floats) -> float:
     shares = (weights @ good) / (weights @ tried)
     variance = float(shares.var()) * len(good) / (len(good) - 1)
     return float(tried.sum()) if not variance else min(float(tried.sum()), value * (1 - value) / variance)
-
-
-def _wilson_of(value: float, trials: float, questions: int) -> tuple[float, float]:
-    square = float(stats.t.ppf(0.975, questions - 1)) ** 2
-    middle = (value + square / (2 * trials)) / (1 + square / trials)
-    half = sqrt(square * (value * (1 - value) / trials + square / (4 * trials**2))) / (1 + square / trials)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: int) -> Estimate | None:

@@ -83,11 +83,14 @@ def speed_up(records: Iterable[Record], mode: str, base: str = "autoregressive")
 
 def wilson(successes: int, trials: int) -> tuple[float, float] | None:
     """Wilson's 95 % interval for a share."""
-    if not trials:
-        return None
-    share, square = successes / trials, Z95**2
+    return wilson_of(successes / trials, trials, Z95) if trials else None
+
+
+def wilson_of(share: float, trials: float, z: float) -> tuple[float, float]:
+    """Wilson's interval, ``z`` standard errors to both sides; trials need not be whole."""
+    square = z**2
     middle = (share + square / (2 * trials)) / (1 + square / trials)
-    half = Z95 * sqrt(share * (1 - share) / trials + square / (4 * trials**2)) / (1 + square / trials)
+    half = z * sqrt(share * (1 - share) / trials + square / (4 * trials**2)) / (1 + square / trials)
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
