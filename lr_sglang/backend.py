@@ -134,7 +134,7 @@ class RuntimeBackend(BaseBackend):
         text, decoded = generation.meta["text"], self.tokenizer.decode(ids)
         if is_step or text == decoded:  # nothing was trimmed, so the ids are the text's
             return TokenText.of(decoded, ids, self.tokenizer.vocabulary)
-        return text
+        return str(text)
 
     def generate_stream(
         self, s: StreamExecutor, sampling_params: SglSamplingParams

@@ -56,7 +56,7 @@ def backend_of(s: ProgramState, role: str) -> RuntimeBackend:
         ConfigError: there is none.
     """
     backend = s.stream_executor.backend
-    found = getattr(backend, "roles", {}).get(role)
+    found: RuntimeBackend | None = getattr(backend, "roles", {}).get(role)
     if found is None:
         raise ConfigError(f"the deployment has no {role} runtime", hint=f"add [runtimes.{role}] to it")
     return found

@@ -11,9 +11,9 @@ from typing import Any
 from sglang.lang.interpreter import ProgramState
 
 from lr_sglang import stages
-from lr_sglang.backend import Generation
 from lr_sglang.dsl import Inbox, Inquiry
 from lr_sglang.errors import Cancelled, LookaheadError
+from lr_sglang.generation import Generation
 from lr_sglang.reuse import Unsettled
 from lr_sglang.trace import Trace
 from lr_sglang.transport import Call
