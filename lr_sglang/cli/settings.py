@@ -55,8 +55,9 @@ def _deployment(options: Mapping[str, Any]) -> Deployment:
         deployment = load_deployment(options.get("deployment") or deployments.DEFAULT)
     else:
         deployment = deployments.custom(options["target"])
-    gpus = {role: options.get(f"{role}_gpus") for role in ROLES}
-    return override_all(deployment, {role: options.get(role) for role in ROLES}, gpus)
+    models: dict[str, str | None] = {role: options.get(role) for role in ROLES}
+    gpus: dict[str, tuple[int, ...] | None] = {role: options.get(f"{role}_gpus") for role in ROLES}
+    return override_all(deployment, models, gpus)
 
 
 def _only_given(options: Mapping[str, Any]) -> bool:
