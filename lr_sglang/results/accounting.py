@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from lr_sglang.results.record import Record
@@ -64,11 +65,10 @@ def parts(record: Record) -> dict[str, float]:
 def critical_path(record: Record) -> list[Piece]:
     """From the question to the last step that was kept; no gaps, no overlaps. Empty for an answer without a step.
 
-    Empty, too, for that of a program: what its generations waited for is the program's own affair.
+    That of a program goes back from its end to the generation that ended last, along that one's own path, and from its
+    beginning on likewise: what the program waited for is taken to be what it heard of last.
     """
-    if "program" in record:
-        return []
-    return _Path(record).pieces
+    return _of_program(record) if "program" in record else _Path(record).pieces
 
 
 def total(records: Iterable[Record]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def total(records: Iterable[Record]) -> dict[str, Any]:
     """
     sums, wall, known = dict.fromkeys(PARTS, 0.0), 0.0, False
     for record in records:
-        if record["error"] is None and "program" not in record:
+        if record["error"] is None:
             wall += record["seconds"]
             known = known or any(branch.get("prefill") is not None for branch in record["branches"])
             for part, seconds in parts(record).items():
@@ -93,9 +93,45 @@ def total(records: Iterable[Record]) -> dict[str, Any]:
     }
 
 
+def _of_program(record: Record) -> list[Piece]:
+    generations = record["program"]["generations"]
+    if not record["steps"] or not all("branches" in one for one in generations):
+        return []  # a record from before these were kept
+    pieces: list[Piece] = []
+    now, branches = float(record["seconds"]), iter(record["branches"])
+    made = [(one, list(islice(branches, one["branches"]))) for one in generations]
+    for one, own in sorted(made, key=lambda pair: pair[0]["began"] + pair[0]["seconds"], reverse=True):
+        began, ended = one["began"], one["began"] + one["seconds"]
+        if ended > now + _SAME or began >= now:
+            continue  # it went on beside another one that was waited for
+        pieces.append(Piece("controller", min(ended, now), now, one["first"]))
+        pieces += reversed(_of_generation(record, one, own, min(ended, now)))
+        now = began
+    pieces.append(Piece("controller", 0.0, now, 0))
+    return [piece for piece in reversed(pieces) if piece.end > piece.start]
+
+
+def _of_generation(record: Record, one: dict[str, Any], branches: list[dict[str, Any]], ended: float) -> list[Piece]:
+    """The path of one generation of a program, as that of an answer of its own; its steps count from 0 there."""
+    first, began = one["first"], one["began"]
+    steps = one.get("aside") or (record["steps"][first : first + one["steps"]] if one["in_answer"] else [])
+    if not one["lookahead"] or not steps:  # one request, or a generation that has failed
+        alone = branches[0] if len(branches) == 1 else {}
+        queued = min(began + (alone.get("queued") or 0.0), ended)
+        wrote = min(queued + (alone.get("prefill") or 0.0), ended)
+        spans = (("queue", began, queued), ("prefill", queued, wrote), (one["role"], wrote, ended))
+        return [Piece(part, start, end, first) for part, start, end in spans]
+    own = [branch | {"position": branch["position"] - first} for branch in branches]
+    found = _Path({"seconds": ended, "steps": steps, "branches": own}, began).pieces
+    return [replace(piece, position=piece.position + first) for piece in found]
+
+
 @dataclass
 class _Path:
+    """Followed from ``record["seconds"]`` back to ``began``."""
+
     record: Record
+    began: float = 0.0
     pieces: list[Piece] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -167,7 +203,7 @@ class _Path:
             now = self._branch(cause, now)
             before = cause.position - (cause.kind != "judge")
             cause = self._cause(now, self._prefix(before, cause.kind), below=cause) if before >= 0 else None
-        self._piece("controller", 0.0, now, 0)
+        self._piece("controller", self.began, now, 0)
 
     def _prefix(self, position: int, kind: str) -> list[_End]:
         """What a branch needs before it can start: a judge both versions, another one the step before."""
@@ -175,7 +211,7 @@ class _Path:
         return [end for end in found if end.kind != "judge"] if kind == "judge" else [*found, *self._keep(position)]
 
     def _keep(self, n: int) -> list[_End]:
-        return [_End(self.kept[n], n, "keep")] if n >= 0 else []
+        return [_End(self.kept[n], n, "keep")] if 0 <= n < len(self.kept) else []
 
     def _cause(self, now: float, needed: list[_End], below: _End | None = None) -> _End | None:
         """The latest of what was needed; if that was there long before, the latest of anything that was heard of."""
@@ -207,7 +243,7 @@ class _Path:
         return min(now, cause.when)
 
     def _branch(self, end: _End, now: float) -> float:
-        start = max(0.0, end.start)
+        start = max(self.began, end.start)
         queued = min(start + end.queued, now)
         began = min(queued + end.prefill, now)
         part = "late" if end.kind == "target" and end.position in self.late else end.kind

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 import sglang as sgl
@@ -82,7 +83,10 @@ def test_every_program_answers_and_leaves_a_whole_record(program):
         assert sum(told["answered"].values()) == len(told["generations"])
     assert sum(one["generated"] for one in told["generations"]) == tokens["generated"]
     assert all(branch["ended"] is not None and branch["outcome"] for branch in record["branches"])
-    assert accounting.critical_path(record) == []
+    path = accounting.critical_path(record)
+    assert path[0].start == 0 and path[-1].end == record["seconds"]
+    assert all(one.end == pytest.approx(two.start, abs=1e-5) for one, two in pairwise(path))
+    assert sum(accounting.parts(record).values()) == pytest.approx(record["seconds"], abs=1e-3)
     json.dumps(record)
 
 
@@ -102,6 +106,32 @@ def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
 
     one, again, two = seeds(0), seeds(0), seeds(1)
     assert one & again and not one & two
+
+
+def test_a_program_waits_for_the_slowest_of_its_samples_and_then_for_the_ratings():
+    def write(text, sampling):
+        if text.startswith("The digit is"):
+            return "5"
+        return ("slow" if sampling["sampling_seed"] % 2 else "fast") + chr(END)
+
+    roles = scripted(write)
+    target = roles["target"].transport
+    generate, seen = target.generate, []
+
+    def slowly(payload, call, timeout):
+        asked = "rating" if payload["sampling_params"]["max_new_tokens"] == 1 else len(seen)
+        seen.append(asked)
+        time.sleep(0.1 if asked == "rating" else 0.4 if asked == 1 else 0.2)
+        return generate(payload, call, timeout)
+
+    target.generate = slowly
+    settings = Settings(program="best_of_n:samples=3")
+    with Runner(roles, settings) as runner:
+        (record,) = runner.run(plan([QUESTION], ("autoregressive",)))
+    path = accounting.critical_path(record)
+    waited = [piece.end - piece.start for piece in path if piece.part == "target"]
+    assert waited == [pytest.approx(0.4, abs=0.1), pytest.approx(0.1, abs=0.1)]
+    assert accounting.total([record])["share"] == pytest.approx(1, abs=0.01)
 
 
 # -- what they do, on scripted runtimes
