@@ -31,10 +31,15 @@ def tasks(name: str | None, check: bool, json: bool) -> None:
       lr-sglang tasks mine.py:TASK --check
     """
     from lr_sglang import tasks as known
+    from lr_sglang.errors import ConfigError
 
     if name is None:
         all_found = [known.get(one) for one in known.names()]
-        all_found += [known.get(one.name) for one in known.outside()]
+        for one in known.outside():
+            try:
+                all_found.append(known.get(one.name))
+            except ConfigError as error:  # of another package: not a reason to hide the others
+                click.echo(f"Warning: {error}", err=True)
         tables = [about(one, check) for one in all_found]
         click.echo(json_format.dumps(tables, indent=1, ensure_ascii=False) if json else _list(tables))
         return

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -19,6 +20,7 @@ from lr_sglang.config import TokenLayer
 from lr_sglang.errors import LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.runtimes import ProgressEvent, probe
+from lr_sglang.tasks import lookup
 from lr_sglang.trace import StepRecord
 from tests.scripted import ScriptedTransport
 from tests.scripted_cli import Servers, transports
@@ -90,6 +92,14 @@ def test_help_imports_nothing_heavy():
 
 def test_the_version_is_the_packages(call):
     assert call("--version").output.startswith("lr-sglang, version ")
+
+
+def test_a_broken_task_of_another_package_does_not_hide_the_others(call, monkeypatch):
+    broken = SimpleNamespace(name="theirs", load=lambda: {}["x"])
+    monkeypatch.setattr(lookup, "entry_points", lambda group: [broken])
+    result = call("tasks")
+    assert result.exit_code == 0 and "gsm8k" in result.stdout
+    assert "Warning: task theirs: KeyError('x')" in result.stderr
 
 
 # -- one question
