@@ -226,8 +226,9 @@ class RuntimeBackend(BaseBackend):
         self.transport.close()
 
     def flush_cache(self) -> None:
-        """Empties the runtime's radix cache."""
+        """Empties the runtime's radix cache: what was there cannot be shared any more."""
         self.transport.get("/flush_cache")
+        self.ledger = Ledger()
 
 
 def _nothing() -> None:

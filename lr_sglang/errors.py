@@ -60,7 +60,13 @@ class RuntimeTimeout(LookaheadError):
 
 
 class RuntimeRefused(LookaheadError):
-    """A runtime answered with an error status: the request is wrong, or the server is."""
+    """A runtime answered with an error status: the request is wrong, or the server is.
+
+    Attributes:
+        status: HTTP's; 0 is not known.
+    """
+
+    status = 0
 
 
 class RuntimeBusy(RuntimeRefused):

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, RuntimeDown
-from lr_sglang.transport import Call, HttpTransport, WorkerLost
+from lr_sglang.transport import INFO_SECONDS, Call, HttpTransport, WorkerLost
 
 # The list of workers is read again when a request is sent or aborted and the list is as old as this.
 REFRESH_SECONDS, REFRESH_SECONDS_FOR_ABORT = 10.0, 1.0
 # Times that a generation is sent while it finds no living worker. The router tries a worker five times for each of
 # them, and passes over one that has failed ten times in a row.
 TRIES = 3
-INFO_SECONDS = 10.0
 
 
 def read_workers(reply: Any) -> dict[str, bool] | None:

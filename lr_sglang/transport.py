@@ -17,7 +17,6 @@ from lr_sglang.aborter import Aborter
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
-    LookaheadError,
     PromptTooLong,
     RuntimeBusy,
     RuntimeDown,
@@ -26,6 +25,7 @@ from lr_sglang.errors import (
 )
 
 CONNECT_SECONDS = 5.0
+INFO_SECONDS = 10.0  # for a document of the runtime
 # By this header SGLang's router keeps requests on one worker (its policy ``manual``); a server alone ignores it.
 ROUTING_KEY = "X-SMG-Routing-Key"
 # With this one it says that an error is its own, not a worker's.
@@ -114,7 +114,7 @@ class Transport(Protocol):
     def generate(self, payload: dict[str, Any], call: Call, timeout: float) -> dict[str, Any]:
         """Posts one /generate and returns its reply."""
 
-    def get(self, path: str) -> dict[str, Any]:
+    def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         """Reads a JSON document of the runtime."""
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class HttpTransport:
                 _current.call = None
         raise AssertionError("unreachable")
 
-    def get(self, path: str, timeout: float = CONNECT_SECONDS) -> dict[str, Any]:
+    def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         return self._exchange("GET", path, None, timeout)
 
     def post(self, path: str, body: dict[str, Any], timeout: float = 30.0) -> dict[str, Any]:
@@ -233,7 +233,9 @@ class HttpTransport:
             ) from error
         if reply.status != 200:
             code = reply.headers.get(ROUTER_ERROR, "")
-            raise _refusal(reply.status, reply.data.decode(errors="replace"), path, self.role, code)
+            refusal = _refusal(reply.status, reply.data.decode(errors="replace"), path, self.role, code)
+            refusal.status = reply.status
+            raise refusal
         try:
             return orjson.loads(reply.data) if reply.data.strip() else {}
         except ValueError as error:
@@ -258,7 +260,7 @@ class WorkerLost(RuntimeBusy):
     """The worker that a router sent the request to does not answer: another one may."""
 
 
-def _refusal(status: int, text: str, path: str, role: str, code: str = "") -> LookaheadError:
+def _refusal(status: int, text: str, path: str, role: str, code: str = "") -> RuntimeRefused:
     """The named error for an error status."""
     try:
         parsed = orjson.loads(text)

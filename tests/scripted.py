@@ -129,7 +129,7 @@ class ScriptedTransport:
         with self._changed:
             self._changed.notify_all()
 
-    def get(self, path: str) -> dict[str, Any]:
+    def get(self, path: str, timeout: float = 0.0) -> dict[str, Any]:
         return {"model_path": "scripted"}
 
     def close(self) -> None:

@@ -112,12 +112,9 @@ class Caches:
         Raises:
             RuntimeDown: the target is gone.
         """
-        from lr_sglang.reuse import Ledger
-
         for role, backend in roles.items():
             try:
                 self._one(role, backend)
-                backend.ledger = Ledger()  # what was there cannot be shared any more
             except RuntimeDown:
                 if role == "target":
                     raise  # without the others answers go on

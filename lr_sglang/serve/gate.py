@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError, RuntimeDown, RuntimeRefused, RuntimeTimeout
-from lr_sglang.transport import Call, HttpTransport, Transport
+from lr_sglang.transport import INFO_SECONDS, Call, Transport
 
 
 class RuntimeAway(RuntimeDown):
@@ -80,14 +80,11 @@ class Gate:
             LookaheadError: it is not.
         """
         try:
-            if isinstance(self.inner, HttpTransport):
-                self.inner.get(path, timeout)
-            else:
-                self.inner.get(path)
+            self.inner.get(path, timeout)
         except BadReply:
             return  # in words, not in JSON
         except RuntimeRefused as error:
-            if ": 404 " not in error.message:
+            if error.status != 404:
                 raise
 
     def try_out(self, timeout: float) -> None:
@@ -125,8 +122,8 @@ class Gate:
             call.hang_up()  # again each time: the first may have come before there was a connection
         return len(stuck)
 
-    def get(self, path: str) -> dict[str, Any]:
-        return self.inner.get(path)
+    def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
+        return self.inner.get(path, timeout)
 
     def close(self) -> None:
         self.inner.close()

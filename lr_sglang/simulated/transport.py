@@ -17,7 +17,7 @@ from lr_sglang.simulated.faults import Faults
 from lr_sglang.simulated.model import Writer
 from lr_sglang.simulated.replies import MARK, body, reply
 from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.transport import Call
+from lr_sglang.transport import INFO_SECONDS, Call
 
 CONTEXT = 2**30  # tokens: an answer ends because it is at its end
 NEVER = 1e9  # seconds
@@ -110,7 +110,7 @@ class SimulatedTransport:
             if ticket is not None:
                 _ring(ticket)
 
-    def get(self, path: str) -> dict[str, Any]:
+    def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         return {"model_path": f"simulated/{self.role}", **MARK}
 
     def close(self) -> None:

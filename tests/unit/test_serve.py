@@ -551,7 +551,7 @@ class Runtime:
             raise self.fails
         return self.fails or GOOD
 
-    def get(self, path):
+    def get(self, path, timeout):
         self.probes.append(path)
         if isinstance(self.fails, RuntimeDown | RuntimeTimeout):
             raise self.fails
