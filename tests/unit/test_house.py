@@ -27,7 +27,7 @@ LAYERS = (
     {"runtimes", "grading", "results"},
     {"connect"},
     {"runner"},
-    {"api", "live", "solution"},
+    {"api", "asking", "live", "solution", "streaming"},
     {"simulated"},
     {"serve"},
     {"bench"},
