@@ -87,6 +87,8 @@ class Display:
         if self.quiet:
             self.out.file.write(clean(record["text"]).strip() + "\n")
             return
+        if not self._steps and (text := clean(record["text"]).strip()):  # a program's own words, or made before
+            self.out.print(Text(text), soft_wrap=True)
         if record["tokens"]["draft"]["calls"] and self._steps:
             legend = Text()
             for mark, colour, meaning in LEGEND:

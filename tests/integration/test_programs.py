@@ -10,6 +10,7 @@ import sglang as sgl
 
 import lr_sglang as lr
 from lr_sglang import catalog
+from lr_sglang.cli.display import Display
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import Cancelled, ConfigError, PromptTooLong, RuntimeDown
 from lr_sglang.frontend import LookaheadBackend
@@ -473,6 +474,14 @@ def test_an_answer_that_was_cut_off_says_so():
     roles = scripted(lambda text, sampling: ("x" * 40 + DELIMITER) * 60)
     job, _ = answered("self_consistency:samples=2", roles, ahead=False)
     assert job.record.finish == "length" and len(job.record.text) == 2000
+
+
+def test_an_answer_of_no_generation_is_shown_too(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("import sglang as sgl\n@sgl.function\ndef x(s, messages):\n    s['answer'] = 'in my own words'\n")
+    (record,) = records(f"{file}:x")
+    Display().single(record, tmp_path)
+    assert record["steps"] == [] and capsys.readouterr().out == "in my own words\n"
 
 
 def test_options_are_json_or_text():
