@@ -22,18 +22,22 @@ def decide(
 ) -> ChoicesDecision:
     """Scores every choice after the state's text; only the choices are computed, the prefix is shared.
 
+    The state's ``call``, if it has one, is what each of the requests can be cancelled by.
+
     Raises:
         ConfigError: a choice is empty. LookaheadError: as ``RuntimeBackend.ask``.
     """
     if not all(choices):
         raise ConfigError("select: a choice is empty")
+    call = getattr(s, "call", None) or Call()
+    s.call = None
     prompt = backend.prompt_ids(s)
     options = [backend.tokenizer.encode(choice) for choice in choices]
-    scored = [_score(backend, prompt, option) for option in options]
+    scored = [_score(backend, prompt, option, call) for option in options]
     alone = None
     if method.requires_unconditional_logprobs:
         # Of its first token nothing can be said without a text before it: SGLang puts None there.
-        alone = [[(None, option[0], None), *_score(backend, option[:1], option[1:])] for option in options]
+        alone = [[(None, option[0], None), *_score(backend, option[:1], option[1:], call)] for option in options]
     return method(
         choices=choices,
         normalized_prompt_logprobs=[sum(one[0] for one in tokens) / len(tokens) for tokens in scored],
@@ -43,11 +47,11 @@ def decide(
     )
 
 
-def _score(backend: RuntimeBackend, before: tuple[int, ...], option: tuple[int, ...]) -> Scored:
+def _score(backend: RuntimeBackend, before: tuple[int, ...], option: tuple[int, ...], call: Call) -> Scored:
     if not option:
         return []
     wanted = SglSamplingParams(max_new_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-len(option))
-    found = backend.ask((*before, *option), wanted, Call()).logprobs[-len(option) :]
+    found = backend.ask((*before, *option), wanted, call).logprobs[-len(option) :]
     if len(found) != len(option):
         raise BadReply(f"log-probabilities of {len(found)} tokens of {len(option)}", role=backend.role)
     return [(logprob, token, None) for logprob, token in zip(found, option, strict=True)]

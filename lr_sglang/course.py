@@ -136,6 +136,16 @@ class Course:
         finally:
             self._leave(job, part)
 
+    @contextmanager
+    def choosing(self, s: StreamExecutor) -> Iterator[None]:
+        """A ``select``: nothing is written for it, so that it has no books; but it can be stopped."""
+        s.call = call = Call(key=self.job.key)
+        self._enter(call)
+        try:
+            yield
+        finally:
+            self._leave(call)
+
     def begin(self, s: StreamExecutor, known: RuntimeBackend, is_step: bool) -> tuple[Call, Part]:
         """One generation that a runtime does by itself."""
         question, sample = self.samples.next(s)
@@ -166,9 +176,9 @@ class Course:
                 return
         raise Cancelled("stopped")
 
-    def _leave(self, one: Job | Call, part: Part) -> None:
+    def _leave(self, one: Job | Call, *made: Part) -> None:
         with self._changed:
-            self._parts.append(part)
+            self._parts += made
             self._running.pop(id(one), None)
             self._changed.notify_all()
 

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from sglang.lang.backend.base_backend import BaseBackend
+from sglang.lang.choices import ChoicesDecision
 from sglang.lang.interpreter import ProgramState, StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
@@ -149,7 +150,12 @@ class LookaheadBackend(BaseBackend):
 
     def select(self, s: StreamExecutor, choices: list[str], temperature: float, choices_method: Any) -> Any:
         self._count("select")
-        return self.target.select(s, choices, temperature, choices_method)
+        try:
+            with self._course.choosing(s) if self._course is not None else nullcontext():
+                return self.target.select(s, choices, temperature, choices_method)
+        except Exception as error:  # noqa: BLE001 - as above
+            poison(s, _named(error))
+            return ChoicesDecision("", {})
 
     def end_program(self, s: StreamExecutor) -> None:
         self.target.end_program(s)

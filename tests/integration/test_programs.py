@@ -434,7 +434,13 @@ def test_a_failure_of_a_runtime_is_named_and_leaves_a_record():
         records("plan_then_solve", roles=roles)
 
 
-@pytest.mark.parametrize("program", ["best_of_n", "specreason", "budget_forcing", "lookahead"])
+@sgl.function
+def chooses(s, messages):
+    lr.converse(s, messages)
+    s += sgl.gen("answer", choices=["yes", "no"])
+
+
+@pytest.mark.parametrize("program", ["best_of_n", "specreason", "budget_forcing", "lookahead", chooses])
 def test_stopping_frees_the_runtimes(program):
     roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
     job = Job(sampling=Sampling(temperature=0.0))
