@@ -40,6 +40,11 @@ class Chosen:
     file: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def ours(self) -> bool:
+        """Whether it comes with the package."""
+        return not self.file and self.name in names()
+
 
 def parse(text: str) -> Chosen:
     """Reads ``--program``, and checks what can be checked without the program itself.

@@ -100,6 +100,14 @@ def needs_judge(text: str) -> bool:
     return bool(parse(text).kind) and "judge" in asks(text)
 
 
+def runs_models(text: str) -> bool:
+    """Whether it may run a model in the process that asks it, as one from outside may."""
+    chosen = parse(text)
+    if chosen.kind == "cascade":
+        return any(runs_models(stage.verifier) for stage in stages(chosen.argument))
+    return chosen.kind in ("", "embedding")
+
+
 def _check(kind: str, argument: str) -> None:
     if kind in ("judge", "exact") and argument:
         raise ConfigError(f"no verifier is called '{kind}:{argument}'", hint=f"--verifier {kind}")

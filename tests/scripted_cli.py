@@ -51,7 +51,7 @@ class Servers:
         self.started: list[Any] = []
 
     @contextmanager
-    def __call__(self, wanted: Any, logs: Any, progress: Any, timeout: float) -> Iterator[session.Session]:
+    def __call__(self, wanted: Any, logs: Any, progress: Any, timeout: float, *, lean: bool) -> Iterator[session.Session]:
         self.started.append(wanted)
         for role, transport in self.transports.items():
             runtime = wanted.runtime(role)

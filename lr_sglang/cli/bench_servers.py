@@ -40,6 +40,7 @@ def up(
     """
     with ExitStack() as stack:
         known: dict[str, Runtime] = {}
+        lean = all(variant.plan.lean() for variants, _ in sets for variant in variants)
         live = []
         for number in numbers:
             variants, deployment = sets[number]
@@ -47,7 +48,7 @@ def up(
                 runtimes={role: known.get(alike(role, one), one) for role, one in deployment.runtimes.items()}
             )
             with display.starting() as progress:
-                opened = sessions.session(wanted, logs / f"set-{number + 1}", progress, timeout)
+                opened = sessions.session(wanted, logs / f"set-{number + 1}", progress, timeout, lean=lean)
                 one = stack.enter_context(opened)
             _remember(known, deployment, one)
             live.append(([variant.key for variant in variants], one))

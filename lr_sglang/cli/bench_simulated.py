@@ -8,8 +8,10 @@ from typing import Any
 import click
 from rich.table import Table
 
+from lr_sglang import verifier_names
 from lr_sglang.cli import options
 from lr_sglang.cli.simulation import simulation, simulation_of
+from lr_sglang.lean import leave_torch_out
 
 
 @click.command()
@@ -52,6 +54,8 @@ def simulated(json: bool, **given: Any) -> None:
         max_step_tokens=setting.model.longest,
         verifier=given["verifier"],
     )
+    if not verifier_names.runs_models(look.verifier):
+        leave_torch_out()
     from lr_sglang.simulated.measure import measure, report
 
     figures = report(setting, look, measure(setting, look, given["questions"], given["processes"]))

@@ -67,6 +67,11 @@ class Plan:
             "judge_prompt": self.judge_prompt if "judge" in roles else None,
         }
 
+    def lean(self, *verifiers: str) -> bool:
+        """Whether all code that answers in this process is ours and runs no model; ``verifiers`` may be asked too."""
+        outside = bool(self.program) and not catalog.parse(self.program).ours
+        return not outside and not any(map(verifier_names.runs_models, (self.lookahead.verifier, *verifiers)))
+
     def server_sets(self, modes: Sequence[str]) -> list[list[str]]:
         """Modes that can share their servers, in order: speculation is set when a server starts."""
         sets: dict[bool, list[str]] = {}

@@ -58,10 +58,11 @@ def serve(given: dict[str, Any], display: Display) -> None:
         display.warn(warning)
     with listening(service.host, service.port) as sock:
         deployment = _sized(plan, service).needed(service.modes, service.concurrency)
+        lean = plan.lean(*service.verifiers)
         logs = given["logs"] or launched.state_home() / "logs" / "serve" / str(sock.getsockname()[1])
         with (
             display.starting() as progress,
-            session.session(deployment, logs, progress, given["launch_timeout"]) as live,
+            session.session(deployment, logs, progress, given["launch_timeout"], lean=lean) as live,
         ):
             progress.finish()
             if any(backend.simulated for backend in live.roles.values()):

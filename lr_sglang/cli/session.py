@@ -13,6 +13,7 @@ from typing import Any
 
 from lr_sglang.config import Deployment
 from lr_sglang.errors import LookaheadError, RuntimeDown
+from lr_sglang.lean import leave_torch_out
 from lr_sglang.runtimes import Fleet, ProgressEvent, launch
 
 DYING_SECONDS = 2.0  # between a broken connection and the end of the process that broke it
@@ -36,14 +37,17 @@ class Session:
 
 @contextmanager
 def session(
-    deployment: Deployment, logs: Path, progress: Callable[[ProgressEvent], None], timeout: float
+    deployment: Deployment, logs: Path, progress: Callable[[ProgressEvent], None], timeout: float, *, lean: bool
 ) -> Iterator[Session]:
     """Brings a deployment up, and takes down what it started. SGLang is imported while the servers start.
+
+    Args:
+        lean: see ``lean``.
 
     Raises:
         LookaheadError: as ``runtimes.launch``; one that comes of a server that died has the end of its log.
     """
-    front = _FrontEnd(sum(not runtime.url for runtime in deployment.runtimes.values()))
+    front = _FrontEnd(sum(not runtime.url for runtime in deployment.runtimes.values()), lean)
 
     def tell(event: ProgressEvent) -> None:
         progress(event)
@@ -61,16 +65,17 @@ def session(
 
 
 class _FrontEnd:
-    """Imports SGLang's front end in a thread, which takes seconds, once the servers are on their way.
+    """Imports SGLang's frontend in a thread, which takes seconds, once the servers are on their way.
 
     Not before: an import holds the interpreter's lock, and the servers, which take longer, would start later.
 
     Args:
         servers: how many are to be started.
+        lean: see ``lean``.
     """
 
-    def __init__(self, servers: int) -> None:
-        self._to_start = servers
+    def __init__(self, servers: int, lean: bool) -> None:
+        self._to_start, self._lean = servers, lean
         self._thread = threading.Thread(target=self._work, name="lr-import", daemon=True)
 
     def hear(self, event: ProgressEvent) -> None:
@@ -84,9 +89,10 @@ class _FrontEnd:
         if self._thread.ident is not None:
             self._thread.join()
 
-    @staticmethod
-    def _work() -> None:
+    def _work(self) -> None:
         with suppress(Exception):  # whatever it is, the main thread meets it when it imports the same
+            if self._lean:
+                leave_torch_out()
             for name in ("transformers.models.auto.tokenization_auto", "lr_sglang.connect", "lr_sglang.runner"):
                 importlib.import_module(name)
 

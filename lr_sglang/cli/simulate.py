@@ -11,6 +11,7 @@ from lr_sglang.cli.options import as_json, per_role
 from lr_sglang.cli.simulation import simulation, simulation_of
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
+from lr_sglang.lean import leave_torch_out
 
 
 @click.command()
@@ -38,6 +39,7 @@ def simulate(role: tuple[str, ...], host: str, port: int, json: bool, **given: A
     setting = simulation_of(given)
     roles = role or ROLES
     faults = _faults(given["fault"], roles)
+    leave_torch_out()
     from lr_sglang.simulated.serving import serve
 
     def ready(urls: dict[str, str]) -> None:

@@ -111,7 +111,7 @@ def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, di
     logs, needed = store.folder / "logs", order.plan.needed(modes, order.concurrency)
     with (
         display.starting() as progress,
-        sessions.session(needed, logs, progress, order.launch_timeout) as live,
+        sessions.session(needed, logs, progress, order.launch_timeout, lean=order.plan.lean()) as live,
     ):
         progress.finish()
         from lr_sglang.runner import Runner, Settings

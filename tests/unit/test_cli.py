@@ -222,11 +222,12 @@ def test_lossless_is_greedy_and_exact(call, servers, tmp_path):
 def test_a_runtime_with_another_token_layer_than_the_mode_is_refused(call, servers, monkeypatch):
     started = Servers.__call__
 
-    def without(self, wanted, *rest):
+    def without(self, wanted, *rest, **options):
         return started(
             self,
             wanted.replace(runtimes={r: t.replace(token_layer=TokenLayer()) for r, t in wanted.runtimes.items()}),
             *rest,
+            **options,
         )
 
     monkeypatch.setattr(Servers, "__call__", without)
@@ -401,7 +402,7 @@ def test_a_hint_comes_with_the_error(call):
 
 
 def test_a_server_that_does_not_come_up_shows_the_end_of_its_log(call, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise LaunchError("the server ended with status 1", role="draft", hint="do this", detail="last words")
 
     monkeypatch.setattr(session, "session", fail)
@@ -413,7 +414,7 @@ def test_a_server_that_does_not_come_up_shows_the_end_of_its_log(call, monkeypat
 
 
 def test_a_bug_is_one_line_and_says_how_to_see_more(call, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise ZeroDivisionError("oh\nno")
 
     monkeypatch.setattr(session, "session", fail)

@@ -17,7 +17,7 @@ LAYERS = (
     {"config", "tokens", "steps", "speculation", "stages", "node", "tree", "trace", "events", "witness", "delivery"},
     {"policy", "modes", "theory", "verifier_names", "catalog", "tasks"},
     {"cpu", "pocket"},
-    {"chat", "transport", "router", "aborter", "reuse"},
+    {"chat", "lean", "transport", "router", "aborter", "reuse"},
     {"generation", "poison"},
     {"choices", "backend"},
     {"dsl", "job", "ahead"},

@@ -1,0 +1,77 @@
+"""A command's process has no torch in it, and its tokenizers are the same."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lr_sglang import verifier_names
+from lr_sglang.chat import load_tokenizer
+from lr_sglang.cli.configuration import Plan
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.runtimes import load_deployment
+from lr_sglang.runtimes.models import locate
+
+TEXTS = ["Was kostet das? 12 + 7 = 19\n\n", "<think>\nnaïve 😀 — done\n\n", ""]
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many\n\n are 2 and 2?"}]
+
+LEAN = """
+import json, sys
+from lr_sglang.lean import leave_torch_out
+leave_torch_out()
+from lr_sglang import connect, runner
+from lr_sglang import verifier_names
+from lr_sglang.chat import load_tokenizer
+path, texts, messages = json.load(sys.stdin)
+known = load_tokenizer(path)
+ids = [known.encode(text) for text in texts]
+whole = [known.chat(messages, True).ids, [known.decode(one) for one in ids], known.vocabulary]
+heavy = [name for name in ("torch", "torchvision", "sklearn") if name in sys.modules]
+from sglang.srt.utils import hf_transformers_patches  # the real one, for who needs it
+print(json.dumps([ids, *whole, heavy, hf_transformers_patches.__file__ is not None]))
+"""
+
+
+def test_tokenizers_are_the_same_without_torch():
+    path = locate("pocket:target")
+    given = json.dumps([path, TEXTS, MESSAGES])
+    done = subprocess.run([sys.executable, "-c", LEAN], input=given, capture_output=True, text=True, check=True)
+    ids, prompt, texts, vocabulary, heavy, patches = json.loads(done.stdout)
+    known = load_tokenizer(path)
+    assert [tuple(one) for one in ids] == [known.encode(text) for text in TEXTS]
+    assert texts == [known.decode(one) for one in ids] and tuple(prompt) == known.chat(MESSAGES, True).ids
+    assert vocabulary == known.vocabulary
+    assert heavy == [] and patches
+    assert done.stderr == ""
+
+
+@pytest.fixture
+def verifier_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("class Mine: ...")
+    return f"{path}:Mine"
+
+
+@pytest.mark.parametrize(
+    ("verifier", "others", "program", "lean"),
+    [
+        ("judge", (), "", True),
+        ("exact", ("score", "likelihood"), "best_of_n:n=2", True),
+        ("embedding", (), "", False),
+        ("judge", ("embedding",), "", False),
+        ("FILE", (), "", False),
+        ("judge", (), "FILE", False),
+    ],
+)
+def test_it_is_for_processes_whose_code_is_ours(verifier, others, program, lean, verifier_file):
+    verifier, program = (name.replace("FILE", verifier_file) for name in (verifier, program))
+    plan = Plan(
+        load_deployment("pocket"), {}, Lookahead(verifier=verifier), Sampling(), Limits(), "paper", program=program
+    )
+    assert plan.lean(*others) is lean
+
+
+def test_a_cascade_is_what_its_stages_are():
+    assert not verifier_names.runs_models("cascade:likelihood,judge")
+    assert verifier_names.runs_models("cascade:embedding,judge")
