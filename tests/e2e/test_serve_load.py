@@ -23,7 +23,7 @@ from lr_sglang.simulated.model import Model
 from tests.serving import ROOT, Process, Truth, Usage, get, in_flight, serving, simulating, until
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
-SECONDS = 180 if FULL else 24
+SECONDS = 180 if FULL else 16
 CLIENTS, MORE = 64, 48  # for all of the time; besides, in the third quarter of it
 PLACES, QUEUE = 48, 32
 STEPS, TOKENS, STEP_SECONDS = 4, 24, 2.0
