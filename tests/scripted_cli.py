@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+if __name__ == "__main__":  # before anything imports SGLang, as the command line does
+    from lr_sglang.lean import leave_torch_out
+
+    leave_torch_out()
+
 from lr_sglang.cli import session
 from lr_sglang.steps import DELIMITER
 from tests.scripted import END, ScriptedTransport, deployment
@@ -51,7 +56,9 @@ class Servers:
         self.started: list[Any] = []
 
     @contextmanager
-    def __call__(self, wanted: Any, logs: Any, progress: Any, timeout: float, *, lean: bool) -> Iterator[session.Session]:
+    def __call__(
+        self, wanted: Any, logs: Any, progress: Any, timeout: float, *, lean: bool
+    ) -> Iterator[session.Session]:
         self.started.append(wanted)
         for role, transport in self.transports.items():
             runtime = wanted.runtime(role)
