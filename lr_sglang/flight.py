@@ -10,7 +10,6 @@ from typing import Any
 
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang import stages
 from lr_sglang.dsl import Inbox, Inquiry
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.generation import Generation
@@ -119,10 +118,7 @@ class Flight:
         elif isinstance(result, LookaheadError):
             branch.error = str(result)
         if isinstance(result, Generation):
-            branch.prompt_tokens, branch.cached_tokens = result.prompt_tokens, result.cached_tokens
-            branch.generated_tokens, branch.entry = len(result.ids), result.entry
-            branch.speculation = result.speculation
-            branch.queued, branch.prefill = stages.waits(result.meta)
+            result.book(branch)
 
     def give_up(self, branch: Branch | None, outcome: Outcome) -> None:
         """A branch that nobody needs any more is stopped, on the server too."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from lr_sglang import stages
 from lr_sglang.reuse import Entry
 from lr_sglang.speculation import Speculation
+from lr_sglang.tree import Branch
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,13 @@ class Generation:
     meta: dict[str, Any] = field(repr=False)
     entry: Entry | None = field(default=None, repr=False)
     logprobs: tuple[float, ...] = field(default=(), repr=False)
+
+    def book(self, branch: Branch) -> None:
+        """Enters in a branch's books what it took."""
+        branch.prompt_tokens, branch.cached_tokens = self.prompt_tokens, self.cached_tokens
+        branch.generated_tokens, branch.entry = len(self.ids), self.entry
+        branch.speculation = self.speculation
+        branch.queued, branch.prefill = stages.waits(self.meta)
 
     @property
     def speculation(self) -> Speculation:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr_sglang import stages
 from lr_sglang.chat import Tokenizer
 from lr_sglang.generation import Generation
 from lr_sglang.steps import split_ids
@@ -49,10 +48,7 @@ class Part:
         branch.ended = self.trace.seconds = seconds
         if not isinstance(result, Generation):
             return
-        branch.prompt_tokens, branch.cached_tokens = result.prompt_tokens, result.cached_tokens
-        branch.generated_tokens, branch.entry = len(result.ids), result.entry
-        branch.speculation = result.speculation
-        branch.queued, branch.prefill = stages.waits(result.meta)
+        result.book(branch)
         source, outcome = ("draft", "accepted") if self.role == "draft" else ("target", "written")
         for step in split_ids(result.ids, result.finish, known.decode, result.ends, known.vocabulary):
             position, ending = len(self.trace.steps), step.ending.value
