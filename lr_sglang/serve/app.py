@@ -174,7 +174,10 @@ def _file(path: Path) -> Any:
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     message, param = message_of(error.errors())
-    return response_of(Refusal(400, message, param=param), request.scope)
+    response = response_of(Refusal(400, message, param=param), request.scope)
+    if param:
+        request.scope["state"]["about"]["param"] = param.partition(".")[0]  # what follows may be a word of the client's
+    return response
 
 
 async def _refused(request: Request, error: Exception) -> Response:

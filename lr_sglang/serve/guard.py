@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 import uuid
@@ -27,6 +28,9 @@ PATIENCE_BYTES = 2**26
 DROP_SECONDS = 10.0
 _ADDRESS = re.compile(r"[\d.]+|[\da-f:]+(%\w+)?", re.ASCII | re.IGNORECASE)
 CLIENT_GONE = 499  # nginx's, for a response that nobody gets
+# Asked every few seconds by whoever watches; what is well would hide the rest of the log.
+PROBES = ("/health", "/ready", "/metrics")
+ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/models", *PROBES)
 
 
 class Guard:
@@ -97,11 +101,19 @@ class Guard:
         return counted
 
     def _note(self, scope: Scope, about: dict[str, Any], status: int, seconds: float) -> None:
-        path = getattr(scope.get("route"), "path", "")
-        self.metrics.requests.labels(path or "other", str(status), about.get("mode", "")).inc()
+        route = _route(scope)
+        self.metrics.requests.labels(route, str(status), about.get("mode", "")).inc()
         if "error" in about and status != CLIENT_GONE:
             self.metrics.refused.labels(about["error"]).inc()
-        log("request", method=scope["method"], route=path or "other", status=status, seconds=round(seconds, 4), **about)
+        level = logging.DEBUG if route in PROBES and status < 400 else logging.INFO
+        log("request", level, method=scope["method"], route=route, status=status, seconds=round(seconds, 4), **about)
+
+
+def _route(scope: Scope) -> str:
+    """A route of ours, also where the request was refused before it came there; no path that is only the client's."""
+    if found := getattr(scope.get("route"), "path", ""):
+        return str(found)
+    return str(scope["path"]) if scope["path"] in ROUTES else "other"
 
 
 def _is_ours(host: str, own: str) -> bool:
@@ -112,7 +124,7 @@ def _is_ours(host: str, own: str) -> bool:
 
 def response_of(refusal: Refusal, scope: Scope) -> JSONResponse:
     """The response for an error, which is noted of the request."""
-    scope["state"]["about"]["error"] = refusal.reason
+    scope["state"]["about"] |= {"error": refusal.reason} | ({"param": refusal.param} if refusal.param else {})
     return JSONResponse(refusal.body(), refusal.status, refusal.headers())
 
 

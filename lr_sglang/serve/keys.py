@@ -33,7 +33,7 @@ class Keys:
 
 
 def load(file: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Keys, list[str]]:
-    """The keys of a file (one a line; empty lines and those with # are left out) and of the environment.
+    """The keys of a file (one a line; empty lines and those that begin with # are left out) and of the environment.
 
     Returns:
         The keys, and what the operator should be warned of.
@@ -41,7 +41,7 @@ def load(file: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Ke
     Raises:
         ConfigError: the file cannot be read or holds no key, or a key cannot be sent in a header.
     """
-    found = environ.get(VARIABLE, "").replace(",", " ").split()
+    found = [(VARIABLE, key) for key in environ.get(VARIABLE, "").replace(",", " ").split()]
     warnings = []
     if file is not None:
         try:
@@ -49,16 +49,18 @@ def load(file: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Ke
             mode = file.stat().st_mode
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--api-keys-file {file}: it cannot be read ({error})") from error
-        listed = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        numbered = [(f"{file}, line {number}", line.strip()) for number, line in enumerate(lines, 1)]
+        listed = [(where, line) for where, line in numbered if line and not line.startswith("#")]
         if not listed:
             raise ConfigError(f"--api-keys-file {file}: it holds no key", hint="one key a line")
         if mode & (stat.S_IRGRP | stat.S_IROTH):
             warnings.append(f"{file} can be read by other users of this machine: chmod 600 {file}")
         found += listed
-    for key in found:
+    for where, key in found:
         if not key.isascii() or not key.isprintable() or " " in key:
-            raise ConfigError("an API key has a space or a character in it that cannot be sent", hint="A-Z a-z 0-9 - _")
-    return Keys(found), warnings
+            message = f"{where}: this API key has a space in it, or a character that cannot be sent"
+            raise ConfigError(message, hint="one key a line, such as A-Z a-z 0-9 - _; a comment has a line of its own")
+    return Keys(key for _, key in found), warnings
 
 
 def _digest(key: str) -> bytes:

@@ -52,14 +52,23 @@ def message_of(errors: Sequence[Any]) -> tuple[str, str | None]:
     found: dict[str, Any] = errors[0]
     if found["type"] == "json_invalid":
         return f"The body is not valid JSON: {found['ctx']['error']}", None
-    where = [str(part) for part in found["loc"] if part != "body"]
+    # Where a field may be of several types, the errors of all come; the one of its own type says more than the others.
+    same = [error for error in errors if _where(error)[:1] == _where(found)[:1]]
+    found = next((error for error in same if not error["type"].endswith("_type")), found)
+    where = _where(found)
     fields = [part for part in where if part.isdecimal() or part.isidentifier()]
     message = str(found["msg"]).removeprefix("Value error, ")
+    if found["type"] == "extra_forbidden":
+        message = "there is no such key"
     if not fields:
         name, _, rest = message.partition(": ")
         known = bool(rest) and name.replace("_", "").isalpha()
         return message, name if known else None
     return f"{'.'.join(fields)}: {message}", ".".join(fields)
+
+
+def _where(error: Any) -> list[str]:
+    return [str(part) for part in error["loc"] if part != "body"]
 
 
 def _not_json(name: str) -> Any:

@@ -97,3 +97,4 @@ class Reply:
     def _note(self, end: Summary) -> None:
         self.about |= {"tokens": end.usage["completion_tokens"], "prompt_tokens": end.usage["prompt_tokens"]}
         self.about |= {key: end.lookahead[key] for key in ("steps", "alpha", "degraded")}
+        self.about["answer_seconds"] = end.lookahead["seconds"]  # without the queue

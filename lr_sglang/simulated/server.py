@@ -108,7 +108,7 @@ class Server:
         try:
             self.runtime.faults.order(Fault.from_dict(await _json(request) or {}, "fault"))
         except ConfigError as error:
-            return _refusal(400, f"{error.message}; {error.hint}")
+            return _refusal(400, "; ".join(filter(None, (error.message, error.hint))))
         return JSONResponse({})
 
     async def _recover(self, request: Request) -> Response:

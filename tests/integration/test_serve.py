@@ -25,6 +25,7 @@ from lr_sglang.config import Lookahead
 from lr_sglang.job import Job
 from lr_sglang.serve import logs
 from lr_sglang.serve.app import create_app
+from lr_sglang.serve.guard import ROUTES
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.server import Server
 from lr_sglang.serve.settings import Service
@@ -654,7 +655,37 @@ def test_the_log_has_the_ids_and_nothing_that_a_user_wrote():
     mine = [line for line in lines if line.get("id") == "my-id"]
     assert [line["status"] for line in mine] == [200, 400, 404]
     assert mine[0]["route"] == CHAT and mine[0]["mode"] == "lookahead" and mine[0]["steps"] == 2
+    assert 0 < mine[0]["answer_seconds"] <= mine[0]["seconds"]
+    assert mine[1]["param"] == "temperature" and mine[2]["route"] == "other"
     assert "secret" not in stream.getvalue()
+
+
+def test_the_log_names_the_route_of_a_refused_request_and_the_part_of_it_that_was_wrong():
+    stream = io.StringIO()
+    logs.set_up("info", stream)
+    with serving(simulated(steps=2), keys=Keys(["sk-one"])) as one:
+        one.http.post(CHAT, json=ASK)
+        one.http.headers["authorization"] = "Bearer sk-one"
+        one.http.post(CHAT, json={**ASK, "lookahead": {"user_word": 1}})
+        one.http.post(CHAT, json={**ASK, "lookahead": {"depth": 64}})
+        lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["route"], line["status"], line.get("param")) for line in lines] == [
+        (CHAT, 401, None),
+        (CHAT, 400, "lookahead"),
+        (CHAT, 400, "lookahead.depth"),
+    ]
+
+
+def test_probes_that_are_well_do_not_fill_the_log():
+    stream = io.StringIO()
+    logs.set_up("info", stream)
+    with serving(simulated(steps=2)) as one:
+        assert [one.http.get(path).status_code for path in ("/health", "/ready", "/metrics")] == [200] * 3
+        assert not stream.getvalue()
+        one.roles["target"].transport.faults.order(Fault("die"))
+        one.http.post(CHAT, json=ASK)
+        within(10, lambda: one.http.get("/ready").status_code == 503)
+        assert '"route": "/ready", "status": 503' in stream.getvalue()
 
 
 def test_the_page_is_there_and_keeps_to_itself(quick):
@@ -667,6 +698,7 @@ def test_the_page_is_there_and_keeps_to_itself(quick):
 
 def test_the_schema_is_whole(quick):
     schema = quick.http.get("/openapi.json").json()
+    assert set(ROUTES) == {path for path in schema["paths"] if "{" not in path}
     for path in (CHAT, COMPLETIONS):
         responses = schema["paths"][path]["post"]["responses"]
         assert set(responses) == {"200", *map(str, (400, 401, 403, 404, 413, 429, 500, 502, 503, 504))}
@@ -689,6 +721,13 @@ def test_options_that_cannot_be(tmp_path):
     with listening("127.0.0.1", 0) as bound:  # by one that is still starting its runtimes
         assert "cannot listen" in fails("--port", str(bound.getsockname()[1]))
     assert "cannot listen" in fails("--host", "0..0.0", "--allow-no-key")
+
+
+def test_each_step_goes_out_at_once():
+    with listening("127.0.0.1", 0) as sock:
+        sock.listen()
+        with socket.create_connection(sock.getsockname()), sock.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "it would wait for the last one's ACK"
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])

@@ -173,12 +173,21 @@ def test_a_key_file_that_others_can_read_is_warned_of(tmp_path):
     assert "chmod 600" in keys.load(file, {})[1][0]
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "two words\n", "schlüssel\n"])
-def test_a_key_file_that_cannot_be_is_refused(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "no key"), ("# nothing\n", "no key"), ("\nsk-one # ours\n", "line 2: "), ("schlüssel\n", "line 1: ")],
+)
+def test_a_key_file_that_cannot_be_is_refused(tmp_path, text, said):
     file = tmp_path / "keys"
     file.write_text(text, "utf-8")
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=said) as caught:
         keys.load(file, {})
+    assert "sk-one" not in str(caught.value) and "schl" not in str(caught.value)
+
+
+def test_a_key_of_the_environment_that_cannot_be_is_refused():
+    with pytest.raises(ConfigError, match=keys.VARIABLE):
+        keys.load(None, {keys.VARIABLE: "sk-one,schlüssel"})
 
 
 def test_a_key_file_that_is_missing_is_named(tmp_path):
@@ -410,6 +419,21 @@ def test_what_is_wrong_is_named(wrong, param):
     message, named = message_of(caught.value.errors())
     assert named is not None and named.startswith(param)
     assert message.startswith(f"{named}: ") or named in message
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"stop": ["a"] * 5}, "stop: List should have at most 4 items"),
+        ({"stop": 5}, "stop: Input should be a valid string"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type: Input"),
+        ({"lookahead": {"depht": 3}}, "lookahead.depht: there is no such key"),
+    ],
+)
+def test_of_several_types_the_error_is_of_the_one_that_was_sent(wrong, said):
+    with pytest.raises(ValidationError) as caught:
+        ChatRequest.model_validate({**ASKED, **wrong})
+    assert message_of(caught.value.errors())[0].startswith(said)
 
 
 @pytest.mark.parametrize(
