@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.lean import leave_torch_out
 from lr_sglang.results.record import Record
 from lr_sglang.runner import Runner, Settings
 from lr_sglang.simulated.many import alone, answer_all
@@ -85,7 +86,7 @@ def measure(simulation: Simulation, look: Lookahead, count: int = 1, processes: 
         )
     parts = [part for n in range(processes) if (part := asked[n::processes])]
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(len(parts), mp_context=fresh) as pool:
+    with ProcessPoolExecutor(len(parts), fresh, leave_torch_out) as pool:  # nothing but this runs in them
         return list(pool.map(shard, [simulation] * len(parts), [look] * len(parts), parts))
 
 

@@ -130,6 +130,8 @@ def _start(runtime: Hosted) -> _Server:
 def _listen(host: str, port: int, role: str) -> socket.socket:
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Its connections have it too. asyncio sets it on its own sockets only, and a reply in two parts would take 40 ms.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         sock.bind((host, port))
     except OSError as error:
