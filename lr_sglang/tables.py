@@ -10,6 +10,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from lr_sglang.errors import ConfigError
 
+# What a file's author calls the types that are wanted.
+NAMES = {tuple: "a list", dict: "a table", float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+
 
 class Table:
     """A frozen dataclass that is read from a table of keys and checks them.
@@ -86,7 +89,7 @@ def _coerce(value: Any, kind: Any, where: str) -> Any:
         return float(value)
     plain = origin or kind
     if not isinstance(value, plain) or (plain is int and isinstance(value, bool)):
-        raise ConfigError(f"{where}: expected {getattr(plain, '__name__', plain)}, got {value!r}")
+        raise ConfigError(f"{where}: expected {NAMES.get(plain, 'a table')}, got {value!r}")
     return value
 
 

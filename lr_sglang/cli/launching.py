@@ -134,9 +134,10 @@ def _show(up: launched.Launched, display: Display) -> None:
 
 
 def _tell(event: Event, display: Display) -> None:
+    at = time.strftime("%H:%M:%S")  # it may be read hours later
     if event.what == "ended":
-        display.warn(f"{event.role}: {event.message}; started again in {event.delay:g} s")
+        display.warn(f"{at} {event.role}: {event.message}; started again in {event.delay:g} s ({event.hint})")
     elif event.what == "given up":
-        display.warn(f"{event.role}: {event.message}; given up, answers go on without it, slower but no worse")
+        display.warn(f"{at} {event.role}: {event.message}; given up, answers go on without it, slower but no worse")
     else:
-        display.note(f"{event.role}: {event.message}")
+        display.note(f"{at} {event.role}: {event.message}")

@@ -11,7 +11,7 @@ TAIL_BYTES = 1 << 18
 HINTS: tuple[tuple[str, str], ...] = (
     (
         r"error: unrecognized arguments|error: argument |invalid choice",
-        "the installed SGLang refuses a flag: look at 'extra' of this runtime",
+        "the installed SGLang refuses a flag: look at 'extra', 'dtype' and 'quantization' of this runtime",
     ),
     (
         r"address already in use|[Pp]ort is already in use|is used by a process already",

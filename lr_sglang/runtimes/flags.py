@@ -24,6 +24,9 @@ REPEATABLE_BACKENDS = ("triton", "fa3", "fa4")
 # What is needed first is taken first of what waits; what runs is never stopped for it.
 PRIORITIES: Flags = {"enable-priority-scheduling": True, "disable-priority-preemption": True}
 
+# Flags of `extra` with which a server uses other GPUs than tensor_parallel x data_parallel says.
+SPREADING = frozenset(("pp-size", "pipeline-parallel-size", "base-gpu-id", "gpu-id-step"))
+
 # Flags that `extra` may not set, with what to use instead.
 OWNED = {
     "host": "servers are for this machine only",
@@ -187,6 +190,11 @@ def _devices(runtime: Runtime, visible: str | None, where: str) -> str:
         raise ConfigError(
             f"{where}: gpus = {list(runtime.gpus)}, but tensor_parallel x data_parallel = {needed}",
             hint="name as many GPUs as that",
+        )
+    if len(runtime.gpus) > needed and not SPREADING & set(extras(runtime, where)):
+        raise ConfigError(
+            f"{where}: gpus = {list(runtime.gpus)}, of which tensor_parallel x data_parallel = {needed} would be used",
+            hint="name as many GPUs as that, or raise 'tensor_parallel'",
         )
     if visible is None:
         return ",".join(map(str, runtime.gpus))

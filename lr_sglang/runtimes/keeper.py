@@ -21,12 +21,16 @@ FRACTION = "--mem-fraction-static"
 
 @dataclass(frozen=True)
 class Event:
-    """What became of a role's server: it ended (``delay``: seconds until the next try), is back, or is given up."""
+    """What became of a role's server: it ended (``delay``: seconds until the next try), is back, or is given up.
+
+    ``hint`` is what its log says can be done, or where the log is.
+    """
 
     role: str
     what: Literal["ended", "back", "given up"]
     message: str
     delay: float = 0.0
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class Keeper:
             life.release()
             if role == "target":
                 raise error
-            self.tell(Event(role, "given up", error.message))
+            self.tell(Event(role, "given up", error.message, hint=error.hint))
             return
         if life.port is None:
             try:
@@ -132,7 +136,7 @@ class Keeper:
                 life.port = None  # somebody has it: the server itself will say so, unless it is free by then
         delay = self.patience.delay(life.ends)
         life.due = time.monotonic() + delay
-        self.tell(Event(role, "ended", error.message, delay))
+        self.tell(Event(role, "ended", error.message, delay, error.hint))
 
     def _start(self, role: str, life: _Life) -> None:
         old = self.fleet.servers[role]

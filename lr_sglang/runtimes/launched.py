@@ -14,6 +14,7 @@ from typing import Any
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import folders
+from lr_sglang.runtimes.deployments import built_in
 from lr_sglang.runtimes.fleet import Fleet
 
 
@@ -168,17 +169,20 @@ def find(name: str) -> Launched:
     path = path_of(name)
     if not path.exists():
         there = ", ".join(one.name for one in up()) or "none"
-        raise ConfigError(
-            f"no deployment {name!r} is up", hint=f"start it with: lr-sglang launch {name} (up now: {there})"
-        )
+        raise ConfigError(f"no deployment {name!r} is up", hint=f"start it with: {_again(name)} (up now: {there})")
     found = read(path)
     if not found.alive():
         raise ConfigError(
             f"deployment {name!r} is not up any more: the lr-sglang launch that kept it (process {found.pid},"
             f" started {found.started}) has ended",
-            hint=f"start it again: lr-sglang launch {name}",
+            hint=f"start it again: {_again(name)}",
         )
     return found
+
+
+def _again(name: str) -> str:
+    """The command that brings a deployment up: its name is the user's own, unless it came with the package."""
+    return f"lr-sglang launch {name}" if name in built_in() else f"lr-sglang launch FILE --name {name}"
 
 
 def check_free(name: str) -> None:

@@ -62,7 +62,7 @@ def test_paths_that_begin_with_a_dot_are_relative_to_the_file(written, tmp_path)
         (b"name = '\xff'\n", "this is not TOML", ""),
         ('[runtimes.target]\nmodle = "a"\n', "[runtimes.target]: unknown key 'modle'", "'model'"),
         ("[runtimes.target]\nport = 1\n", "[runtimes.target]: a runtime needs either 'model' or 'url'", ""),
-        ('[runtimes.target]\nmodel = "a"\nport = "x"\n', "[runtimes.target].port: expected int", ""),
+        ('[runtimes.target]\nmodel = "a"\nport = "x"\n', "[runtimes.target].port: expected a whole number", ""),
         ('[runtimes.target]\nmodel = "a"\nport = 99999\n', "[runtimes.target]: port", ""),
         ("[runtimes]\ntarget = 3\n", "[runtimes.target]: must be a table", ""),
         ("runtimes = 3\n", "[runtimes] must be a table", ""),

@@ -173,6 +173,7 @@ def test_a_server_that_ends_is_started_again_where_it_was(start):
     assert after.roles["target"] == before.roles["target"]
     assert settings.settle({"attach": "mine"}).models["draft"]
     assert one.err.read_text().count("ended with status 137") == 1 and "again in 0.2 s" in one.err.read_text()
+    assert "want of memory" in one.err.read_text(), "what its end may mean is said with it"
     log = Path(after.roles["draft"]["log"])
     assert f"pids {main} " in log.with_suffix(".previous.log").read_text()
     pids = one.server_pids()
@@ -219,7 +220,7 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(start, home):
     wait_for(lambda: not any(map(runs, pids)))  # the guardians see to it
     with pytest.raises(ConfigError, match="is not up any more") as caught:
         settings.settle({"attach": "mine"})
-    assert "lr-sglang launch mine" in caught.value.hint
+    assert "lr-sglang launch FILE --name mine" in caught.value.hint
     result = call("run", "--attach", "mine", "how many?")
     assert result.exit_code == 2 and "is not up any more" in result.output
     assert "up:" not in call("launch", "--list").output
@@ -233,7 +234,7 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(start, home):
 
 def test_attaching_to_nothing_and_to_two_things(home):
     result = call("run", "--attach", "nobody", "how many?")
-    assert result.exit_code == 2 and "lr-sglang launch nobody" in result.output
+    assert result.exit_code == 2 and "lr-sglang launch FILE --name nobody" in result.output
     path = launched.path_of("nobody")
     path.parent.mkdir(parents=True)
     path.write_text('{"name": "nobody"}')

@@ -191,7 +191,7 @@ def test_repeatable_needs_no_flag_on_a_cpu():
 )
 def test_gpus_count_within_those_that_we_may_see(gpus, visible, expected):
     environ = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
-    runtime = Runtime(model="m", gpus=gpus)
+    runtime = Runtime(model="m", gpus=gpus, tensor_parallel=len(gpus))
     command = flags.command(runtime, 1, GPU, environ=environ)
     assert command.env == {"CUDA_VISIBLE_DEVICES": expected, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     mine = flags.command(runtime, 1, GPU, environ={**environ, "CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
@@ -202,6 +202,8 @@ def test_gpus_count_within_those_that_we_may_see(gpus, visible, expected):
     ("runtime", "platform", "visible"),
     [
         (Runtime(model="m", gpus=(0,), tensor_parallel=2), GPU, None),
+        (Runtime(model="m", gpus=(0, 1)), GPU, None),
+        (Runtime(model="m", gpus=(0, 1, 2), data_parallel=2), GPU, None),
         (Runtime(model="m", gpus=(3,)), GPU, "0,1"),
         (Runtime(model="m", gpus=(0,)), CPU, None),
     ],
@@ -209,6 +211,11 @@ def test_gpus_count_within_those_that_we_may_see(gpus, visible, expected):
 def test_gpus_that_cannot_be(runtime, platform, visible):
     with pytest.raises(ConfigError):
         flags.command(runtime, 1, platform, environ={"CUDA_VISIBLE_DEVICES": visible} if visible else {})
+
+
+def test_a_pipeline_uses_more_gpus_than_the_file_counts():
+    runtime = Runtime(model="m", gpus=(0, 1), extra={"pp_size": 2})
+    assert flags.command(runtime, 1, GPU).env["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
 def test_the_ngram_corpus_is_compiled_with_the_header_that_it_lacks():
