@@ -41,3 +41,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, there = _HOME[name].partition(":")
     return getattr(importlib.import_module(module), there or name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -93,6 +93,8 @@ def settle(
         if name not in _OPTIONS:
             near = get_close_matches(name, _OPTIONS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(_OPTIONS))}"
+            if program is not None and name in program.function.arg_names:
+                hint = f"it is the program's: program=NAME.bind({name}=...)"
             raise ConfigError(f"there is no option {name!r}", hint=hint)
     known = MODES.get(_WITH_LAYER.get(mode, mode) if live.roles["target"].token_layer else mode)
     if known is None:

@@ -101,6 +101,8 @@ def load(chosen: Chosen) -> Any:
         if chosen.name in names():
             return getattr(importlib.import_module(f"{GROUP}.{chosen.name}"), chosen.name)
         return next(one for one in outside() if one.name == chosen.name).load()
+    except ConfigError:
+        raise
     except Exception as error:
         raise ConfigError(f"--program {chosen.name}: {error!r}", hint=_HINT) from error
 

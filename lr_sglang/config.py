@@ -70,6 +70,7 @@ class Lookahead(Table):
         need(1 <= self.depth <= 64, "depth: must be in 1..64")
         need(1 <= self.width <= MOST_WIDTH, f"width: must be in 1..{MOST_WIDTH}")
         need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
+        need(isinstance(self.verifier, str), "verifier: must be a name; an object goes with lr.Job(verifier=...)")
         need(self.fast_accept is None or self.fast_accept <= 0, "fast_accept: a log-probability is 0 or less")
         need(0 <= self.gate < 1, "gate: must be in [0, 1) (0: off)")
         need(not self.calibration or self.gate > 0, "calibration: it is for a gate, and none is given")

@@ -17,7 +17,7 @@ from sglang.lang.ir import SglFunction
 from lr_sglang import catalog
 from lr_sglang.ahead import ALL
 from lr_sglang.course import Course
-from lr_sglang.errors import BadReply, ConfigError, LookaheadError
+from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend import LookaheadBackend
 from lr_sglang.job import Job
 from lr_sglang.tokens import TokenText
@@ -51,6 +51,9 @@ class Program:
         """
         if isinstance(asked, SglFunction):
             return cls._of(asked.func.__name__, asked)
+        if not isinstance(asked, str):
+            hint = "with options: program=NAME.bind(KEY=VALUE)"
+            raise ConfigError(f"program: expected a name or an @sgl.function, not {type(asked).__name__}", hint=hint)
         chosen = catalog.parse(asked)
         found = catalog.load(chosen)
         if not isinstance(found, SglFunction):
@@ -125,7 +128,7 @@ def _answer(name: str, state: ProgramState) -> TokenText:
     executor = state.stream_executor
     state.text()  # of a state that has failed, this raises the named error
     if (error := executor.error()) is not None:
-        raise error if isinstance(error, LookaheadError) else BadReply(f"program {name}: {error!r}")
+        raise error if isinstance(error, LookaheadError) else ProgramError(f"program {name}: {error!r}", hint=_HINT)
     if "answer" in executor.variables:
         found = executor.variables["answer"]
         if not isinstance(found, str):

@@ -51,6 +51,9 @@ def _table1(report: Report) -> Table | None:
         " +- is the deviation between samples (paper), of one sample there is none"
     )
     title = f"Table 1: {report.collection.models or 'models unknown'}"
+    programs = {group.settings.get("program") for group in report.collection.groups}
+    if len(programs) == 1 and (program := programs.pop()):  # else it is in the rows' names
+        title += f"; program {program}"
     return Table(title, ["", *tasks], lines, note) if lines else None
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from lr_sglang import files, verifier_names
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import Lookahead
-from lr_sglang.dsl import Verifier
+from lr_sglang.dsl import Inquiry, Verifier
 from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.tree import Verdict
 from lr_sglang.verifier_names import NAMES
 from lr_sglang.verifiers.cascade import Cascade
 from lr_sglang.verifiers.embedding import Embedding
@@ -77,8 +78,25 @@ def _outside(chosen: verifier_names.Chosen, setup: Setup) -> Verifier:
         raise ConfigError(f"--verifier {setup.name}: {error!r}", hint=hint) from error
     if not callable(getattr(made, "verify", None)):
         raise ConfigError(f"--verifier {setup.name}: it has no verify()", hint="docs/verifiers.md has an example")
-    verifier: Verifier = made
-    return verifier
+    return Outside(made, setup.name)
+
+
+class Outside:
+    """One that is not ours: where it raises something, or gives no ``Verdict``, it rejects and says so."""
+
+    def __init__(self, inner: Any, asked: str) -> None:
+        self.inner, self.name = inner, str(getattr(inner, "name", asked))
+
+    def verify(self, inquiry: Inquiry) -> Verdict | None:
+        try:
+            verdict = self.inner.verify(inquiry)
+        except LookaheadError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, a failed verdict is slower and never wrong
+            return Verdict(False, self.name, repr(error), failed=True)
+        if verdict is None or isinstance(verdict, Verdict):
+            return verdict
+        return Verdict(False, self.name, f"verify() gave no Verdict but {verdict!r}", failed=True)
 
 
 def _from_package(name: str) -> Any:

@@ -239,12 +239,25 @@ def test_a_script_that_fails_ends():
         (QUESTION, {"mode": "fast"}, "no mode"),
         (QUESTION, {"program": "fast"}, "no program"),
         (QUESTION, {"verifier": "fast"}, "no verifier"),
+        (QUESTION, {"verifier": object()}, "verifier: must be a name"),
+        (QUESTION, {"program": len}, "an @sgl.function, not builtin"),
         ([{"role": "robot", "content": "x"}], {}, "no role"),
     ],
 )
 def test_what_cannot_be_is_said(d, question, given, match):
     with pytest.raises(lr.LookaheadError, match=match):
         lr.solve(question, deployment=d, **given)
+
+
+def test_a_programs_option_is_bound_to_it(d):
+    @sgl.function
+    def twice(s, messages, word="so"):
+        s["answer"] = word
+
+    with pytest.raises(lr.LookaheadError) as error:
+        lr.solve(QUESTION, deployment=d, program=twice, word="thus")
+    assert "NAME.bind(word=...)" in error.value.hint
+    assert lr.solve(QUESTION, deployment=d, program=twice.bind(word="thus")).text == "thus"
 
 
 def test_a_notebook_shows_no_markup_of_the_models():
@@ -255,6 +268,7 @@ def test_a_notebook_shows_no_markup_of_the_models():
 
 def test_every_public_name_is_there_and_documented():
     text = (DOCS / "python.md").read_text("utf-8")
+    assert set(dir(lr)) >= set(lr.__all__)
     for name in lr.__all__:
         assert getattr(lr, name) is not None
         assert name == "__version__" or f"lr.{name}" in text, name

@@ -351,6 +351,12 @@ def gives_a_number(s, messages):
 
 
 @sgl.function
+def opens_a_role_within_another(s, messages):
+    lr.converse(s, messages)
+    s += sgl.user("and now?")
+
+
+@sgl.function
 def no_place(s, question, other):
     pass
 
@@ -361,6 +367,12 @@ def no_place(s, question, other):
         (raises, ProgramError, "ZeroDivisionError"),
         (says_nothing, ProgramError, "leaves no answer"),
         (gives_a_number, ProgramError, "no text but int"),
+        pytest.param(
+            opens_a_role_within_another,
+            ProgramError,
+            "Nested roles",
+            marks=pytest.mark.filterwarnings("ignore:Error in stream_executor"),
+        ),
         (no_place, ConfigError, "also needs other"),
     ],
 )
@@ -388,13 +400,21 @@ def test_a_name_that_cannot_be_is_refused(name, match):
 
 @pytest.mark.parametrize(
     ("source", "match"),
-    [("x = 1", "no @sgl.function"), ("1 / 0", "ZeroDivisionError"), ("y = 1", "AttributeError")],
+    [("x = 1", "no @sgl.function"), ("1 / 0", "ZeroDivisionError"), ("y = 1", r"mine.py has no 'x'$")],
 )
 def test_a_file_that_holds_no_program(tmp_path, source, match):
     file = tmp_path / "mine.py"
     file.write_text(source)
     with pytest.raises(ConfigError, match=match):
         Program.load(f"{file}:x")
+
+
+def test_a_file_without_that_name_says_what_it_has(tmp_path):
+    (tmp_path / "mine.py").write_text("import sglang as sgl\n@sgl.function\ndef twice(s, messages): pass")
+    for name, hint in ("twcie", "did you mean twice?"), ("other", "it has twice"):
+        with pytest.raises(ConfigError) as error:
+            Program.load(f"{tmp_path}/mine.py:{name}")
+        assert error.value.hint == hint
 
 
 def test_a_file_may_hold_a_dataclass(tmp_path):

@@ -367,8 +367,19 @@ def test_the_example_of_the_docs_works(tmp_path):
 def test_a_package_offers_one_under_an_entry_point(monkeypatch):
     mine = EntryPoint("mine", "lr_sglang.verifiers.exact:Exact", verifier_names.GROUP)
     monkeypatch.setattr(verifier_names, "entry_points", lambda group: (mine,))
-    assert isinstance(verifiers.make("mine", {}), Exact)
+    made = verifiers.make("mine", {})
+    assert made.name == "exact" and isinstance(made.inner, Exact)
     assert verifier_names.asks("mine") == {"target", "judge"}
+
+
+@pytest.mark.parametrize(("body", "said"), [("1 / 0", "ZeroDivisionError"), ("return True", "no Verdict but True")])
+def test_one_that_fails_rejects_and_says_why(tmp_path, body, said):
+    (tmp_path / "v.py").write_text(f"class V:\n    def verify(self, inquiry):\n        {body}")
+    name = f"{tmp_path}/v.py:V"
+    record, _ = solve(named(name))
+    assert record.text == OURS[:-1]
+    verdicts = [v for s in record.steps for v in s.verdicts if v.by == name]
+    assert verdicts and all(v.failed and not v.accepted and said in v.reason for v in verdicts)
 
 
 WITHOUT_VERIFY = "class V:\n    pass"
@@ -380,7 +391,7 @@ NEEDS_MORE = "class V:\n    def __init__(self, a): 1"
 )
 def test_a_file_that_holds_no_verifier_is_named(tmp_path, source):
     (tmp_path / "v.py").write_text(source)
-    with pytest.raises(ConfigError, match="--verifier"):
+    with pytest.raises(ConfigError, match="--verifier|has no 'V'"):
         verifiers.make(f"{tmp_path}/v.py:V", {})
 
 

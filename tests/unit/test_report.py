@@ -251,6 +251,16 @@ def test_table_1_has_the_papers_shape(run):
     assert "+-" in found.rows[0][1]
 
 
+def test_the_program_of_all_runs_is_named(tmp_path):
+    records = synthetic.run(Truth(), 3, 1)
+    for record in records:
+        record["config"]["program"] = "twice"
+    assert table(made(write(tmp_path / "a", records)), "Table 1").title.endswith("; program twice")
+    plain = synthetic.run(Truth(), 3, 1, modes=("autoregressive",))
+    found = table(made(write(tmp_path / "b", [*records, *plain])), "Table 1")
+    assert "program" not in found.title and any("program twice" in row[0] for row in found.rows)
+
+
 def test_a_draft_that_answers_alone_is_called_so(tmp_path):
     records = synthetic.run(Truth(), 3, 1)
     alone = synthetic.run(Truth(), 3, 1, modes=("autoregressive",))
