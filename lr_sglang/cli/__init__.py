@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from lr_sglang.cli import variables
 from lr_sglang.cli.failures import guarded
 
 # Name -> module and what the list of commands says. The module has the command under the command's own name.
@@ -40,6 +41,14 @@ class Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and command is not None:
+            variables.warn(command, name)
+        return name, command, rest
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
@@ -52,7 +61,7 @@ class Commands(click.Group):
 @click.group(
     cls=Commands,
     context_settings={
-        "auto_envvar_prefix": "LR_SGLANG",
+        "auto_envvar_prefix": variables.PREFIX,
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
     },

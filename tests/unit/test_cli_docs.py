@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from lr_sglang.cli import cli
+from lr_sglang.cli import cli, variables
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,3 +101,21 @@ def test_names_of_options_say_what_the_page_says():
     assert [one.name for _, one in OPTIONS] == [
         cli_page.long_name(one).removeprefix("--").replace("-", "_") for _, one in OPTIONS
     ]
+
+
+def test_a_variable_that_is_no_option_is_warned_of(monkeypatch):
+    monkeypatch.setenv("LR_SGLANG_PLAN_ALHPA", "0.5")
+    monkeypatch.setenv("LR_SGLANG_PLAN_C1", "0.1")
+    done = CliRunner().invoke(cli, ["plan", "--alpha", "0.6"])
+    assert done.exit_code == 0
+    assert done.stderr == (
+        "Warning: LR_SGLANG_PLAN_ALHPA is no option of plan, and changes nothing; did you mean LR_SGLANG_PLAN_ALPHA?\n"
+    )
+
+
+def test_variables_of_every_option_are_known(monkeypatch):
+    for path, option in OPTIONS:
+        monkeypatch.setenv(cli_page.variable(path, option), "1")
+    for path, command in COMMANDS.items():
+        if len(path) == 1:
+            assert not variables.strange(command, path[0])
