@@ -90,7 +90,8 @@ def service_of(plan: Plan, modes: list[str], given: Mapping[str, Any]) -> Servic
     look = plan.lookahead
     for name, most in (("depth", given["max_depth"]), ("width", given["max_width"])):
         if most is not None and most < getattr(look, name):
-            raise ConfigError(f"--max-{name} {most} is less than --{name}, {getattr(look, name)}")
+            message = f"--max-{name} {most} is less than --{name}, {getattr(look, name)}"
+            raise ConfigError(message, hint=f"give --{name} {most} as well")
     return Service().replace(
         **{key: value for key, value in table.items() if value is not None},
         modes=tuple(modes if given["mode"] else dict.fromkeys((*modes, *_possible(plan, modes)))),
@@ -188,4 +189,5 @@ def _kept_up(fleet: Fleet | None, restarts: int, timeout: float, server: Server)
 
 
 def _changed(event: Event) -> None:
-    log(f"server {event.what}", logging.WARNING, role=event.role, message=event.message, again=event.delay)
+    about = {"role": event.role, "message": event.message, "again": event.delay, "hint": event.hint}
+    log(f"server {event.what}", logging.WARNING, **about)

@@ -127,7 +127,7 @@ async def _respond(
     items = engine.answer(order)
     if order.stream:
         chunks = await begun(request.receive, reply.chunks(items))
-        return EventStream(chunks, lambda error: about.update(error=error.reason))
+        return EventStream(chunks, lambda error: about.update(error.told()))
     return JSONResponse(await unless_gone(request.receive, reply.whole(items)))
 
 

@@ -49,6 +49,14 @@ class Refusal(LookaheadError):
         """In one word, for logs and metrics."""
         return self.code or self.kind
 
+    def told(self) -> dict[str, str]:
+        """What the log says of it: nothing that a user or a model wrote."""
+        about = {"error": self.reason} | ({"param": self.param} if self.param else {})
+        if self.status >= 500 and self.__cause__ is not None:
+            status = getattr(self.__cause__, "status", 0)  # of a runtime that refused
+            about["cause"] = type(self.__cause__).__name__ + (f" {status}" if status else "")
+        return about
+
     def body(self) -> dict[str, Any]:
         """What the client is sent."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}

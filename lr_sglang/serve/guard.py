@@ -124,7 +124,7 @@ def _is_ours(host: str, own: str) -> bool:
 
 def response_of(refusal: Refusal, scope: Scope) -> JSONResponse:
     """The response for an error, which is noted of the request."""
-    scope["state"]["about"] |= {"error": refusal.reason} | ({"param": refusal.param} if refusal.param else {})
+    scope["state"]["about"] |= refusal.told()
     return JSONResponse(refusal.body(), refusal.status, refusal.headers())
 
 

@@ -612,6 +612,18 @@ def test_a_target_that_talks_rubbish_is_no_fault_of_the_client():
         assert one.ask().status_code == 200
 
 
+def test_the_log_says_in_what_way_the_target_failed():
+    stream = io.StringIO()
+    logs.set_up("info", stream)
+    with serving(simulated()) as one:
+        for kind, streamed in (("fail", False), ("garbage", True)):
+            one.roles["target"].transport.faults.order(Fault(kind, times=1))
+            one.http.post(CHAT, json={**ASK, "stream": streamed})
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    told = [(line["error"], line["cause"]) for line in lines if line["event"] == "request"]
+    assert told == [("target_failed", "RuntimeRefused"), ("target_failed", "BadReply")]
+
+
 # -- what the operator sees
 
 

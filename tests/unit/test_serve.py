@@ -481,6 +481,15 @@ def test_every_error_has_its_status_and_openais_form(error, status, code):
     assert ("Retry-After" in refusal.headers()) == (status in (429, 503))
 
 
+def test_the_log_is_told_the_kind_of_the_cause_and_not_its_words():
+    cause = RuntimeRefused("/generate: 500 secret")
+    cause.status = 500
+    refusal = refusal_of(cause)
+    refusal.__cause__ = cause
+    assert refusal.told() == {"error": "target_failed", "cause": "RuntimeRefused 500"}
+    assert errors.full(7).told() == {"error": "queue_full"}
+
+
 # -- the queue
 
 
