@@ -26,6 +26,7 @@ def labelled(groups: list[Group]) -> list[Group]:
     like: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
         like[group.task, group.mode].append(group)
+    programs = len({program(group) for group in groups}) > 1
     made = []
     for alike in like.values():
         differing = _differing(alike)
@@ -33,11 +34,18 @@ def labelled(groups: list[Group]) -> list[Group]:
         for group in alike:
             words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
             words += [f"{group.concurrency} at once"] if many else []
+            words += [f"program {program(group)}"] if programs and program(group) else []  # a plain run is beside it
             words += [group.settings["fair"]] if group.settings.get("fair") else []  # also where all have it
             made.append(replace(group, label=", ".join(dict.fromkeys(words))))
     tasks = list(dict.fromkeys(group.task for group in groups))
     rank = {mode: number for number, mode in enumerate(MODES)}
     return sorted(made, key=lambda g: (tasks.index(g.task), rank.get(g.mode, len(rank)), _numbers(g), g.concurrency))
+
+
+def program(group: Group) -> str:
+    """What its ``--program`` was; empty where the mode has answered by itself."""
+    found: str = group.settings.get("program") or ""
+    return "" if found in {mode.program for mode in MODES.values()} else found
 
 
 def _differing(alike: Sequence[Group]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lr_sglang.results import accounting
+from lr_sglang.results import accounting, labels
 from lr_sglang.results.cells import NONE, number, percent, plus_minus, points, spanned, times
 from lr_sglang.results.collection import Group
 from lr_sglang.results.measures import Measures
@@ -51,7 +51,7 @@ def _table1(report: Report) -> Table | None:
         " +- is the deviation between samples (paper), of one sample there is none"
     )
     title = f"Table 1: {report.collection.models or 'models unknown'}"
-    programs = {group.settings.get("program") for group in report.collection.groups}
+    programs = {labels.program(group) for group in report.collection.groups}
     if len(programs) == 1 and (program := programs.pop()):  # else it is in the rows' names
         title += f"; program {program}"
     return Table(title, ["", *tasks], lines, note) if lines else None
