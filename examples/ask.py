@@ -1,6 +1,6 @@
 """Lookahead reasoning from Python: bring a deployment up, ask, and see how the answer came about.
 
-    python examples/ask.py "Ava has 14 eggs. Ben gives Ava 5 eggs. How many eggs does Ava have now?"
+    python examples/ask.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have at the end?"
     python examples/ask.py --deployment my.toml "..."
 """
 

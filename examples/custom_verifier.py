@@ -1,6 +1,6 @@
 """A verifier of one's own: two versions of a step agree if they come to the same numbers.
 
-    python examples/custom_verifier.py "Ava has 16 marbles. Sam has 3 times as many. How many has Sam?"
+    python examples/custom_verifier.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
     lr-sglang run --verifier examples/custom_verifier.py:Numbers "..."
 """
 

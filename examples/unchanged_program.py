@@ -1,6 +1,6 @@
 """A SGLang program that knows nothing of lookahead reasoning, answered by it.
 
-    python examples/unchanged_program.py "Ava has 16 marbles. Sam has 3 times as many. How many has Sam?"
+    python examples/unchanged_program.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
 """
 
 from __future__ import annotations
