@@ -74,7 +74,7 @@ def cli() -> None:
     \b
     Examples:
       lr-sglang demo
-      lr-sglang run "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have at the end?"
+      lr-sglang run "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
     """
 
 

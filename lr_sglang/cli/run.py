@@ -57,7 +57,7 @@ def run(question: str | None, **given: Any) -> None:
 
     \b
     Examples:
-      lr-sglang run "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have at the end?"
+      lr-sglang run "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
       lr-sglang run --task pocket --limit 20 --samples 2
       lr-sglang run --task pocket --mode autoregressive --mode lookahead+sd --token-layer ngram
       lr-sglang run --input questions.jsonl --deployment qwen3.toml --concurrency 8
