@@ -53,8 +53,7 @@ def parse(text: str) -> Chosen:
         ConfigError: there is no such program.
     """
     if found := _FILE.fullmatch(text):
-        if not Path(found["file"]).expanduser().is_file():
-            raise ConfigError(f"there is no file {found['file']}", hint="--program FILE.py:FUNCTION")
+        files.check(found["file"], found["name"])
         return Chosen(found["name"], found["file"], _options(found["options"] or ""))
     name, _, options = text.partition(":")
     known = [*names(), *(one.name for one in outside())]

@@ -2,15 +2,64 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
+import itertools
 import sys
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from lr_sglang.errors import ConfigError
+
+# With one of these a file may have names that nobody sees in it.
+_ANYTHING = {"*", "__getattr__", "globals", "vars", "exec", "setattr"}
+
+
+def check(file: str | Path, name: str) -> None:
+    """Reads a Python file without running it, so that a slip of the pen is told before any server starts.
+
+    Raises:
+        ConfigError: there is no such file, it is no Python, or nothing in it has that name.
+    """
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"there is no file {file}", hint="FILE.py:NAME, with its path from here")
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        where = f", line {line}" if line else ""
+        raise ConfigError(f"{file}{where}: it cannot be read as Python ({getattr(error, 'msg', error)})") from error
+    own, imported = dict.fromkeys(_bound(tree.body)), set(_imported(tree.body))
+    if name not in {*own, *imported} and not _ANYTHING & {*own, *imported, *_read(tree)}:
+        raise _missing(file, name, own)
+
+
+def _bound(body: Iterable[ast.stmt]) -> Iterator[str]:
+    """The names that the statements of a file give to something."""
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield statement.name
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield node.name
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+
+
+def _imported(body: Iterable[ast.stmt]) -> Iterator[str]:
+    for node in itertools.chain.from_iterable(map(ast.walk, body)):
+        if isinstance(node, ast.alias):
+            yield node.asname or node.name
+
+
+def _read(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def find(file: str | Path, name: str) -> Any:
@@ -29,16 +78,16 @@ def find(file: str | Path, name: str) -> Any:
     try:
         spec.loader.exec_module(module)
         if not hasattr(module, name):
-            raise _missing(file, name, module)
+            raise _missing(file, name, (k for k, v in vars(module).items() if not isinstance(v, ModuleType)))
         return getattr(module, name)
     except BaseException:
         del sys.modules[spec.name]
         raise
 
 
-def _missing(file: str | Path, name: str, module: ModuleType) -> ConfigError:
-    """An error with what the file has instead, without what it imports as modules."""
-    has = [one for one, value in vars(module).items() if one[0] != "_" and not isinstance(value, ModuleType)]
+def _missing(file: str | Path, name: str, known: Iterable[str]) -> ConfigError:
+    """An error with what the file has instead."""
+    has = [one for one in known if one[0] != "_"]
     near = get_close_matches(name, has, n=1)
     hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(has)}" if has else ""
     return ConfigError(f"{file} has no {name!r}", hint=hint)

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from lr_sglang import files
 from lr_sglang.config import Role
 from lr_sglang.errors import ConfigError, SetupError
 
@@ -72,8 +73,7 @@ def parse(text: str) -> Chosen:
         _check(kind, argument)
         return Chosen(kind, argument)
     if found := _FILE.fullmatch(text):
-        if not Path(found["file"]).expanduser().is_file():
-            raise ConfigError(f"there is no file {found['file']}", hint="--verifier FILE.py:CLASS")
+        files.check(found["file"], found["name"])
         return Chosen("", found["argument"] or "", found["file"], found["name"])
     if kind in {one.name for one in outside()}:
         return Chosen("", argument, name=kind)

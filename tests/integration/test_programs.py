@@ -400,7 +400,7 @@ def test_a_name_that_cannot_be_is_refused(name, match):
 
 @pytest.mark.parametrize(
     ("source", "match"),
-    [("x = 1", "no @sgl.function"), ("1 / 0", "ZeroDivisionError"), ("y = 1", r"mine.py has no 'x'$")],
+    [("x = 1", "no @sgl.function"), ("x = 1 / 0", "ZeroDivisionError"), ("y = 1", r"mine.py has no 'x'$")],
 )
 def test_a_file_that_holds_no_program(tmp_path, source, match):
     file = tmp_path / "mine.py"
