@@ -19,7 +19,7 @@ from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.frontend import LookaheadBackend
 from lr_sglang.job import Job
 from lr_sglang.runner import STOP_SECONDS
-from lr_sglang.runtimes import deployments, load_deployment, override_all
+from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
 from lr_sglang.runtimes.attach import model_of, prompt_for
 
 STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
@@ -28,6 +28,7 @@ STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step
 def deployment(
     of: str | Path | Deployment | Mapping[str, RuntimeBackend] | None = None,
     *,
+    attach: str = "",
     logs: str | Path | None = None,
     timeout: float = 600.0,
     **runtimes: str,
@@ -37,16 +38,21 @@ def deployment(
     Args:
         of: a TOML file, a built-in name or a ``Deployment``; backends by role are used as they are. The default is the
             pocket models, or nothing but ``runtimes`` where these name a target.
+        attach: in its place, the name of one that ``lr-sglang launch`` keeps up; nothing is started then.
         logs: where servers log; a temporary folder by default.
         timeout: seconds to start up.
         runtimes: ``target``, ``draft`` and ``judge``: a model, or the URL of a server that runs.
 
     Raises:
-        ConfigError: there is no such deployment or role.
+        ConfigError: there is no such deployment or role, or it is not up.
     """
+    if attach and of is not None:
+        raise ConfigError("of and attach both say where the runtimes are", hint="leave one of them out")
     if isinstance(of, Mapping):
         return Live(Deployment("given", {"target": Runtime(url="http://given")}), logs, timeout, of)
-    if of is None and "target" in runtimes:
+    if attach:
+        plan = launched.find(attach).attachable()
+    elif of is None and "target" in runtimes:
         plan = deployments.custom(runtimes["target"])
     else:
         plan = of if isinstance(of, Deployment) else load_deployment(of or deployments.DEFAULT)

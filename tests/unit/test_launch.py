@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lr_sglang import live
 from lr_sglang.cli import cli, launching, layers, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError
@@ -253,6 +254,12 @@ def test_what_a_layered_deployment_is_asked_for(home):
     launched.write(both)
     assert layers.modes_of({"attach": "x"}) == ["lookahead+sd"]
     assert both.attachable().runtimes["target"].url == "http://127.0.0.1:1"
+    from_python = live.deployment(attach="x", draft="http://127.0.0.1:2").config
+    assert [from_python.runtimes[role].url[-1] for role in ("target", "draft")] == ["1", "2"]
+    with pytest.raises(ConfigError, match="of and attach both say"):
+        live.deployment("pocket", attach="x")
+    with pytest.raises(ConfigError, match="no deployment 'y' is up"):
+        live.deployment(attach="y")
 
 
 def test_a_user_without_a_home_is_told_what_to_set(home, monkeypatch):
