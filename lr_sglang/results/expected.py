@@ -8,6 +8,7 @@ from typing import Any
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
 from lr_sglang.results.collection import Collection, Group
+from lr_sglang.results.labels import program
 from lr_sglang.theory import Case, Measured
 from lr_sglang.theory import measure as measure_theory
 from lr_sglang.theory.judged import MAX_STEPS
@@ -44,8 +45,11 @@ class Expected:
 
 
 def expected(collection: Collection, group: Group) -> Expected | None:
-    """Of a group that looks ahead; None where there is nothing to measure from, or drafting is no faster."""
-    if group.mode not in WITHOUT or not group.records[0]["config"].get("lookahead"):
+    """Of a group that looks ahead; None where there is nothing to measure from, or drafting is no faster.
+
+    The formulas are of one answer, and not of what a program makes of several.
+    """
+    if group.mode not in WITHOUT or not group.records[0]["config"].get("lookahead") or program(group):
         return None
     measured = _measure(collection, group)
     if measured is None or not measured.c1 < 1:

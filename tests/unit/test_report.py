@@ -253,9 +253,12 @@ def test_table_1_has_the_papers_shape(run):
 
 def test_the_program_of_all_runs_is_named(tmp_path):
     records = synthetic.run(Truth(), 3, 1)
+    assert any(made(write(tmp_path / "without", records)).expected)
     for record in records:
         record["config"]["program"] = "twice"
-    assert table(made(write(tmp_path / "a", records)), "Table 1").title.endswith("; program twice")
+    report = made(write(tmp_path / "a", records))
+    assert table(report, "Table 1").title.endswith("; program twice")
+    assert not any(report.expected), "the formulas are of one answer"
     plain = synthetic.run(Truth(), 3, 1, modes=("autoregressive",))
     ahead = [record for record in records if record["mode"] == "lookahead"]
     found = table(made(write(tmp_path / "b", [*ahead, *plain])), "Table 1")
