@@ -18,7 +18,7 @@ demo: setup  ## answer a few questions on three real SGLang runtimes, on this ma
 browser:
 	@bash scripts/browser.sh
 
-test: setup browser  ## all tests, about 22 minutes on 2 cores
+test: setup browser  ## all tests, about 21 minutes on 2 cores
 	env -u LR_SGLANG_FULL $(PYTEST) --session-timeout=2700 tests $(ARGS)
 
 test-unit: setup  ## the tests that start nothing: under a minute

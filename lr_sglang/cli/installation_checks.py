@@ -73,7 +73,8 @@ def hub() -> Check:
 
     def ask() -> None:
         try:  # by way of the proxy, where the environment names one, as models are fetched
-            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
+            opener = urllib.request.build_opener()  # urlopen's own knows the proxies of when it was first used
+            opener.open(urllib.request.Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
             reached.append(True)
         except urllib.error.HTTPError:
             reached.append(True)

@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
@@ -119,7 +120,8 @@ def test_the_hub_is_asked_but_not_waited_for(monkeypatch, answers, status):
 
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(installation_checks, "HUB_SECONDS", 0.3)
-    monkeypatch.setattr(installation_checks.urllib.request, "urlopen", urlopen)
+    opener = SimpleNamespace(open=urlopen)
+    monkeypatch.setattr(installation_checks.urllib.request, "build_opener", lambda: opener)
     began = time.monotonic()
     assert installation_checks.hub().status == status
     assert time.monotonic() - began < 2
@@ -138,6 +140,8 @@ def test_the_hub_is_asked_by_way_of_the_proxy(monkeypatch):
 
     server = HTTPServer(("127.0.0.1", 0), Proxy)
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    with suppress(OSError):  # an opener that knows of no proxy, as any other test may leave it
+        urllib.request.urlopen("http://127.0.0.1:9", timeout=0.1)
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
