@@ -146,7 +146,14 @@ class Writer:
         self.model, self.words = model, words or pocket_words()
 
     def place(self, prompt: Sequence[int]) -> Place:
-        """Where a prompt ends."""
+        """Where a prompt ends. What follows on the end of a step is another turn, and its answer is begun."""
+        found = self._place(prompt)
+        question, position, version, offset = found
+        if offset and offset >= len(self.model.step(self.words, question, position, version)):
+            return Place(self.words.number(prompt))
+        return found
+
+    def _place(self, prompt: Sequence[int]) -> Place:
         words, size = self.words, len(prompt)
         for at in range(size - 1, max(-1, size - 2 * self.model.longest - 1), -1):
             if prompt[at] == words.start and (head := words.read(prompt[at : at + HEAD])):

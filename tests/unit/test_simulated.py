@@ -17,7 +17,7 @@ from lr_sglang.simulated.engine import Engine, Ticket
 from lr_sglang.simulated.faults import Fault, Faults
 from lr_sglang.simulated.hosted import Cache, Hosted
 from lr_sglang.simulated.many import alone, answer_all, side_by_side
-from lr_sglang.simulated.model import Model, Place, Writer
+from lr_sglang.simulated.model import TARGET, Model, Place, Writer
 from lr_sglang.simulated.replies import body, reply
 from lr_sglang.simulated.server import Server
 from lr_sglang.simulated.simulation import Simulation
@@ -103,6 +103,16 @@ def test_a_prompt_tells_where_it_is_also_in_the_middle_of_a_step():
     for cut in range(9, len(whole.ids) - 1):
         rest = writer.write(writer.place(prompt + whole.ids[:cut]), 0, 10**6, False)
         assert whole.ids[:cut] + rest.ids == whole.ids
+
+
+@pytest.mark.parametrize("position", [0, 3])  # the last step of its answer is 3
+def test_after_the_end_of_a_step_there_is_another_turn(position):
+    writer = Writer(Model(steps=4))
+    step = writer.model.step(writer.words, 7, position, TARGET)[:-1]
+    prompt = (5, 6, *step, *(position % 3 for _ in range(30)))
+    found = writer.place(prompt)
+    assert found == (writer.words.number(prompt), 0, TARGET, 0)
+    assert writer.write(found, TARGET, 100, one_step=True).finish == "delimiter"
 
 
 def test_replies_have_the_form_of_sglangs():
