@@ -8,7 +8,7 @@ import time
 from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.answer import REST_SECONDS
-from lr_sglang.dsl import fork, step
+from lr_sglang.dsl import end, fork, step
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
 from lr_sglang.programs.rate import ask
 
@@ -33,6 +33,7 @@ class Proposer:
         """A fork of ``s`` that writes one more step."""
         state = fork(s, self._role if self.there(s) else "target")
         state += step("step")
+        end(state)  # once it has written: its text stays, and it can still be forked
         return state
 
     def failed(self, state: ProgramState) -> bool:
@@ -67,7 +68,9 @@ def ended(s: ProgramState, name: str = "step") -> bool:
 
 def ask_rating(s: ProgramState, question: str | None = None) -> ProgramState:
     """Asks the target, in a fork, for a digit about what the assistant has said; ``rating_of`` waits for it."""
-    return ask(fork(s, "target"), question)
+    asked = ask(fork(s, "target"), question)
+    end(asked)  # once it has
+    return asked
 
 
 def rating_of(asked: ProgramState) -> int:
