@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -72,6 +73,7 @@ class Course:
         self.roles.update({role: Noted(backend, self) for role, backend in roles.items()})
         self._began, self._parts, self._unsettled = time.monotonic(), list[Part](), Unsettled()
         self._running: dict[int, Job | Call] = {id(self.own): self.own}
+        self._states = weakref.WeakSet[StreamExecutor]()
         self._changed, self._stopped = threading.Condition(), False
         self.error: LookaheadError | None = None
         self.shown = TokenText()
@@ -115,10 +117,23 @@ class Course:
                 if call.cancelled:
                     call.hang_up()
 
+    def seen(self, s: StreamExecutor) -> None:
+        """A state of the program, which generates."""
+        with self._changed:
+            self._states.add(s)
+
     def close(self) -> None:
-        """Ends what a program has left behind, and waits until the runtimes are rid of it."""
+        """Ends what a program has left behind, and waits until the runtimes are rid of it.
+
+        A state that is forgotten in a circle of objects would keep its thread, and that the process, until the garbage
+        is collected.
+        """
         self._returned = self.now()
         self.stop()
+        with self._changed:
+            states = list(self._states)
+        for state in states:
+            state.end()
         with self._changed:
             self._running.pop(id(self.own), None)
             self._changed.wait_for(lambda: not self._running, DRAIN_SECONDS)
@@ -219,6 +234,7 @@ class Noted:
         """As ``RuntimeBackend.generate``; a program's own generation has no more tokens than the run allows."""
         if getattr(s, "call", None) is not None:  # a branch of an answer, which has its own books
             return self.inner.generate(s, sampling_params)
+        self.course.seen(s)
         try:
             unmark(sampling_params)
             sampling_params.max_new_tokens = min(sampling_params.max_new_tokens, self._room(s))

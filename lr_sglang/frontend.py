@@ -149,7 +149,7 @@ class LookaheadBackend(BaseBackend):
             yield "", item
 
     def select(self, s: StreamExecutor, choices: list[str], temperature: float, choices_method: Any) -> Any:
-        self._count("select")
+        self._count(s, "select")
         try:
             with self._course.choosing(s) if self._course is not None else nullcontext():
                 return self.target.select(s, choices, temperature, choices_method)
@@ -169,16 +169,17 @@ class LookaheadBackend(BaseBackend):
         for backend in self.roles.values():
             backend.flush_cache()
 
-    def _count(self, what: str) -> None:
+    def _count(self, s: StreamExecutor, what: str) -> None:
         with self._lock:
             self.counts[what] += 1
         if self._course is not None:
+            self._course.seen(s)
             self._course.count(what)
 
     def _is_alone(self, s: StreamExecutor, params: SglSamplingParams) -> bool:
         """Whether the target is to write it by itself; it is counted why."""
         reason = why_not(s, params, self.everything) if self.ahead else "autoregressive"
-        self._count(reason or "lookahead")
+        self._count(s, reason or "lookahead")
         return bool(reason)
 
     def _alone(self, s: StreamExecutor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:

@@ -233,6 +233,8 @@ def slots(roles: Mapping[str, RuntimeBackend], look: Lookahead, answers: int) ->
 def keep_what_is_imported() -> None:
     """SGLang brings a million objects, and looking through them for garbage stops every answer for half a second.
 
-    Once is enough: what comes later is looked through as ever.
+    Once is enough: what comes later is looked through as ever. What is garbage already must not stay: a dropped state
+    has a thread that lives as long as it does, and the process no shorter.
     """
+    gc.collect()
     gc.freeze()

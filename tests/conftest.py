@@ -1,8 +1,14 @@
 """For all tests."""
 
+import gc
+import os
 import signal
+import sys
+import threading
+import time
 
 import hypothesis
+import pytest
 
 # A shell without job control lets what it starts in the background ignore Ctrl-C, and so would everything started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -11,3 +17,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The machine may be busy: what takes long is seen by the tests' own limits.
 hypothesis.settings.register_profile("house", deadline=None)
 hypothesis.settings.load_profile("house")
+
+JOIN_SECONDS = 10  # for threads of states that were ended
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A process waits at its end for its threads, and a state that a test has dropped has one until it is collected.
+
+    If another is left the run fails and says which, instead of never ending.
+    """
+    gc.unfreeze()
+    gc.collect()
+    left = [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    deadline = time.monotonic() + JOIN_SECONDS
+    for thread in left:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if names := [thread.name for thread in left if thread.is_alive()]:
+        sys.stderr.write(f"\nthreads that nobody has ended: {', '.join(names)}\n")
+        os._exit(1)

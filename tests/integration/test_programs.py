@@ -1,5 +1,6 @@
 """The gallery, and programs from outside: over simulated runtimes, and over scripted ones where the words matter."""
 
+import gc
 import json
 import threading
 import time
@@ -9,7 +10,7 @@ import pytest
 import sglang as sgl
 
 import lr_sglang as lr
-from lr_sglang import catalog
+from lr_sglang import catalog, verifiers
 from lr_sglang.cli.display import Display
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import Cancelled, ConfigError, PromptTooLong, RuntimeDown
@@ -97,6 +98,41 @@ def test_without_lookahead_the_same_program_is_the_targets_alone(program):
     assert set(ahead["program"]["answered"]) == {"lookahead"}
     assert set(alone["program"]["answered"]) == {"autoregressive"}
     assert alone["accepted"] == 0 and {branch["role"] for branch in alone["branches"]} == {"target"}
+
+
+@sgl.function
+def forks_in_a_circle(s, messages):
+    lr.converse(s, messages)
+    forks = list(s.fork(3))
+
+    def write(number):
+        if number < len(forks):
+            forks[number] += sgl.gen("said", max_tokens=40) if number else lr.lookahead("said", max_tokens=100)
+            write(number + 1)
+
+    write(0)
+    s["answer"] = forks[1]["said"]
+
+
+def threads():
+    """Those that a process would wait for at its end."""
+    return {thread for thread in threading.enumerate() if not thread.daemon}
+
+
+@pytest.mark.parametrize("program", [*catalog.names(), forks_in_a_circle])
+def test_a_program_leaves_no_thread_behind(program):
+    """However long the garbage waits to be collected."""
+    roles, before = simulated(), threads()
+    job = Job(verifier=verifiers.make("judge", roles, "paper"))
+    gc.disable()
+    try:  # in this very thread: states that are made in a daemon are daemons
+        perform(Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2)))
+        deadline = time.monotonic() + 5
+        while (left := threads() - before) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        gc.enable()
+    assert not left
 
 
 def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
