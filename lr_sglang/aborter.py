@@ -53,7 +53,7 @@ class Aborter:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._pending = [p for p in self._pending if not p[2].ended.is_set()]
+                self._pending = [p for p in self._pending if not p[2].ended]
                 now = time.monotonic()
                 due = [p for p in self._pending if p[0] <= now]
                 if not due:
@@ -68,7 +68,7 @@ class Aborter:
     def _abort(self, due: list[tuple[int, Call]]) -> None:
         tell = True
         for attempt, call in due:
-            if call.ended.is_set():
+            if call.ended:
                 continue
             try:
                 if tell:

@@ -180,7 +180,7 @@ class RuntimeBackend(BaseBackend):
         try:
             meta = dict(reply["meta_info"])
             finish = meta["finish_reason"]
-            ids = tuple(int(i) for i in reply["output_ids"])
+            ids = tuple(map(int, reply["output_ids"]))
             meta["text"] = str(reply["text"])
             kind, matched = str(finish["type"]), finish.get("matched")
             logprobs = tuple(float(one[0]) for one in meta.get("input_token_logprobs") or () if one[0] is not None)

@@ -19,6 +19,8 @@ from lr_sglang.tokens import TokenText
 
 Message = Mapping[str, str]
 
+# Texts of fewer characters are remembered.
+SHORT = 64
 # Characters from which on a text is tokenised in a batch: that alone lets other threads run meanwhile, and a megabyte
 # takes seconds.
 LONG = 10_000
@@ -65,9 +67,13 @@ class ModelTokenizer:
         self._added = sorted((str(t) for t in added), key=len, reverse=True)
         self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
         self._rendered = lru_cache(maxsize=128)(self._render)
+        self._encoded = lru_cache(maxsize=64)(self._encode)  # how a reply is opened, at every verdict
         self._decoded = lru_cache(maxsize=64)(self._decode)  # a step is decoded when it arrives, and again to be cut
 
     def encode(self, text: str) -> tuple[int, ...]:
+        return self._encoded(text) if len(text) < SHORT else self._encode(text)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
         return self._encode_parts(_broken(text, self._added, mark := _unused(text)).split(mark))
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -67,8 +67,7 @@ class _Defaults(SglSamplingParams):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Defaults:
         made = object.__new__(_Defaults)
-        for name, value in vars(self).items():
-            made.__dict__[name] = list(value) if isinstance(value, list) else value
+        made.__dict__ = {name: value[:] if type(value) is list else value for name, value in vars(self).items()}
         return made
 
 
@@ -94,7 +93,7 @@ def fork(s: ProgramState, role: str) -> ProgramState:
 def watch(s: ProgramState, call: Call) -> ProgramState:
     """Ties what ``s`` generates next to ``call``: its seed and priority are sent, its end and cancelling are seen."""
     s.stream_executor.call = call
-    return s
+    return light(s)
 
 
 def end(s: ProgramState) -> None:

@@ -126,8 +126,10 @@ class Node:
 
     def subtree(self) -> Iterator[Node]:
         """This node and everything under it."""
-        yield self
-        for child in self.children:
-            yield from child.subtree()
-        if self.correction is not None:
-            yield from self.correction.subtree()
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            if node.correction is not None:
+                waiting.append(node.correction)
+            waiting += reversed(node.children)

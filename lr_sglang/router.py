@@ -112,7 +112,7 @@ class RouterTransport(HttpTransport):
         """Starts cancelling a call on every worker: the router does not say which one has it. Never blocks."""
         self._refresh_soon(REFRESH_SECONDS_FOR_ABORT)
         with self._lock:
-            self._dropped = [one for one in self._dropped if not one.ended.is_set()] + [call]
+            self._dropped = [one for one in self._dropped if not one.ended] + [call]
             workers = list(self._workers.values())
         for worker in workers:
             worker.abort(call)

@@ -8,6 +8,7 @@ through exactly these three operations is all that token-exact programs need.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple, SupportsIndex
 
 
@@ -104,7 +105,9 @@ class TokenText(str):
     @property
     def ids(self) -> tuple[int, ...]:
         """The ids of all pieces that have them, in order."""
-        return tuple(i for piece in self.pieces for i in piece.ids or ())
+        if len(self.pieces) == 1:  # as most texts are that are asked for theirs
+            return self.pieces[0].ids or ()
+        return tuple(chain.from_iterable(piece.ids or () for piece in self.pieces))
 
 
 def _ids(pieces: tuple[Piece, ...], vocabulary: str) -> tuple[int, ...] | None:

@@ -59,7 +59,7 @@ class Call:
         self.rid = ""
         self.cancelled = self._aborted = False
         self.result: Any = None
-        self.ended = threading.Event()
+        self.ended = False
         self._done = done
         self._abort: Callable[[Call], None] | None = None
         self._connection: Any = None
@@ -81,9 +81,9 @@ class Call:
             return self.rid
 
     def cancel(self) -> None:
-        """Stops the generation on the server, soon; ``ended`` is set when it has. Never blocks."""
+        """Stops the generation on the server, soon; ``ended`` is true when it has. Never blocks."""
         with self._lock:
-            if self._aborted or self.ended.is_set():
+            if self._aborted or self.ended:
                 return
             self.cancelled = self._aborted = True
             abort = self._abort
@@ -93,7 +93,7 @@ class Call:
     def end(self, result: Any) -> None:
         """The request has its result (or its error)."""
         self.result = result
-        self.ended.set()
+        self.ended = True
         if self._done is not None:
             self._done(result)
 

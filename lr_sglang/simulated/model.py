@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from statistics import NormalDist
 from typing import Literal, NamedTuple
 
@@ -144,12 +145,13 @@ class Writer:
 
     def __init__(self, model: Model, words: Words | None = None) -> None:
         self.model, self.words = model, words or pocket_words()
+        self._step = lru_cache(maxsize=4096)(partial(model.step, self.words))  # the next prompt has it in it
 
     def place(self, prompt: Sequence[int]) -> Place:
         """Where a prompt ends. What follows on the end of a step is another turn, and its answer is begun."""
         found = self._place(prompt)
         question, position, version, offset = found
-        if offset and offset >= len(self.model.step(self.words, question, position, version)):
+        if offset and offset >= len(self._step(question, position, version)):
             return Place(self.words.number(prompt))
         return found
 
@@ -176,7 +178,7 @@ class Writer:
         question, position, now, offset = place
         while True:
             now = now if offset else version
-            rest = self.model.step(self.words, question, position, now)[offset:]
+            rest = self._step(question, position, now)[offset:]
             room = most - len(ids)
             ids += rest[:room]
             if len(rest) > room:

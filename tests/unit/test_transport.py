@@ -382,7 +382,7 @@ def test_a_call_is_cancelled_once(server, http):
 
 def test_a_call_tells_its_end_once_it_has_its_result():
     heard = []
-    call = Call(done=lambda result: heard.append((result, call.ended.is_set(), call.result)))
+    call = Call(done=lambda result: heard.append((result, call.ended, call.result)))
     call.end("r")
     assert heard == [("r", True, "r")]
 
