@@ -174,8 +174,7 @@ class Making:
         for record in runner.run(works, watch.servers):
             if grader is not None:
                 record = grader.apply(record)
-            store.append(record)
-            made.append(record)
+            made.append(store.append(record))
             watch.record(record)
             self.done += store.done(key(record))
             self.display.sample({**record, "mode": variant.name}, self.done, self.total, made)

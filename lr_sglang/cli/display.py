@@ -82,7 +82,7 @@ class Display:
     def single(self, record: Record, where: Path) -> None:
         """The result of the only question."""
         if self.as_json:
-            self.out.file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            self.out.file.write(json.dumps(dict(record), ensure_ascii=False) + "\n")
             return
         if self.quiet:
             self.out.file.write(clean(record["text"]).strip() + "\n")

@@ -145,8 +145,7 @@ def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, di
                 for record in runner.run(todo, watch.servers):
                     if order.grader is not None:
                         record = order.grader.apply(record)
-                    store.append(record)
-                    made.append(record)
+                    made.append(store.append(record))
                     watch.record(record)
                     if not single:
                         display.sample(record, len(made), len(order.work), made)

@@ -10,18 +10,19 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from lr_sglang.errors import RecordError
 from lr_sglang.grading.grader import Grader
+from lr_sglang.results.packed import Packed
 from lr_sglang.results.record import Key, Record, key
-from lr_sglang.results.store import LOCK, RECORDS, RUN, read_records
+from lr_sglang.results.store import LOCK, RECORDS, RUN, line_of, read_records
 
 JOURNAL = "grading.part"
 VERSION = 1  # raised when the same answer may be graded differently
@@ -96,7 +97,9 @@ def regrade(
     with _held(folder):
         try:
             records, whole = read_records(path)
-            rest = path.read_bytes()[whole:]
+            with path.open("rb") as file:
+                file.seek(whole)
+                rest = file.read()
         except OSError as error:
             raise RecordError(f"{path}: {error.strerror}", hint="give the folder of a run") from error
         known = _journal(folder / JOURNAL, grader)
@@ -108,7 +111,7 @@ def regrade(
             known[_mark(record)] = verdict
             _append(folder / JOURNAL, {"mark": _mark(record), **verdict})
             progress(done, len(records))
-        after = [{**record, **known[_mark(record)]} for record in records]
+        after: list[Record] = [Packed({**record, **known[_mark(record)]}) for record in records]
         _compare(changes, records, after)
         _replace(path, after, rest)
         (folder / JOURNAL).unlink()
@@ -144,7 +147,7 @@ def _journal(path: Path, grader: Grader) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
     if lines[0] != head:
-        _write(path, head.encode() + b"\n")
+        _write(path, [head.encode() + b"\n"])
         return found
     for line in lines[1:-1]:
         try:
@@ -178,16 +181,15 @@ def _compare(changes: Changes, before: list[Record], after: list[Record]) -> Non
 
 
 def _replace(path: Path, records: list[Record], rest: bytes) -> None:
-    lines = (json.dumps(record, ensure_ascii=False, separators=(",", ":")) for record in records)
-    _write(path, b"".join(line.encode("utf-8", "replace") + b"\n" for line in lines) + rest)
+    _write(path, chain(map(line_of, records), [rest]))
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: Iterable[bytes]) -> None:
     """All of the file or nothing, whatever happens meanwhile."""
     draft = path.with_name(f"{path.name}.new")
     try:
         with draft.open("wb") as file:
-            file.write(data)
+            file.writelines(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)

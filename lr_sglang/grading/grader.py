@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from lr_sglang.tasks import boxed, gym
 from lr_sglang.tasks.question import Question
 from lr_sglang.tasks.task import GRADERS
 
-Record = dict[str, Any]
+Record = MutableMapping[str, Any]
 Function = Callable[[str, Question], bool | Grade | None]
 PERMIT = "--allow-code-execution"
 

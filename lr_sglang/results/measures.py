@@ -103,7 +103,6 @@ def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> 
     base = collection.base(group) if group.mode != "autoregressive" else None
     sd = collection.base(group, "sd") if group.mode == "lookahead+sd" else None
     ended, graded = group.ended, [r for r in group.records if r["correct"] is not None]
-    steps = [step for record in ended for step in record["steps"]]
     generated = sum(r["tokens"]["generated"] for r in group.records)
     alphas = [r["alpha"] for r in ended if r.get("alpha") is not None]
     rates = [r["tokens"]["used"] / r["seconds"] for r in ended if r["seconds"] > 0]
@@ -125,7 +124,7 @@ def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> 
         alpha_mean=_mean(alphas),
         runs=_by(ended, runs),
         positions=_by(ended, lambda record: ((n, ok) for n, ok, _ in judged(record))),
-        late=sum(any(v is not None and v["by"] == "late" for v in step["verdicts"]) for step in steps),
+        late=sum(map(_late, ended)),
         judged=sum(r["judged"] for r in ended),
         c1=_c1(ended),
         step_seconds=_per(ended, lambda r: _times(r, "target")) if group.mode.startswith("lo") else None,
@@ -223,6 +222,10 @@ def _spread(graded: Sequence[Record]) -> float | None:
         by_sample[record["sample"]].append(bool(record["correct"]))
     shares = [sum(of) / len(of) for of in by_sample.values()]
     return float(np.std(shares, ddof=1)) if len(shares) > 1 else None
+
+
+def _late(record: Record) -> int:
+    return sum(any(v is not None and v["by"] == "late" for v in step["verdicts"]) for step in record["steps"])
 
 
 def _times(record: Record, role: str) -> tuple[float, float]:

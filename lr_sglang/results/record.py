@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.errors import LookaheadError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:  # it imports SGLang, which takes seconds; a results folder is
 SCHEMA = 1  # raised when a field changes its meaning
 WAITS = ("queued", "prefill")  # of a branch, in seconds; only where the runtime reports them
 
-Record = dict[str, Any]
+Record = MutableMapping[str, Any]
 Key = tuple[str, int, str]
 
 

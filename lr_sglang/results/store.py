@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lr_sglang.errors import RecordError
+from lr_sglang.results.packed import Packed
 from lr_sglang.results.record import SCHEMA, Key, Record, key
 
 RECORDS, RUN, LOCK = "records.jsonl", "run.json", ".lock"
@@ -48,25 +49,33 @@ def newest_folder(root: Path, name: str) -> Path:
 
 
 def read_records(path: Path) -> tuple[list[Record], int]:
-    """The records of a file, and the length in bytes of what is whole in it (less than the file if its end is cut off).
+    """The records of a file, packed, and the length in bytes of what is whole in it (less than the file if its end is
+    cut off).
 
     Raises:
         RecordError: a line before the last is no record, or a later release wrote the file.
     """
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    records = []
-    for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
-        try:
-            record = json.loads(line)
-            key(record)
-            newer = record["schema"] > SCHEMA
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{path}, line {number}: this is no record", hint="move the file away") from error
-        if newer:
-            raise RecordError(f"{path}, line {number}: written by a later release", hint="update lr-sglang")
-        records.append(record)
+    whole, records = 0, list[Record]()
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                record = Packed(json.loads(line))
+                key(record)
+                newer = record["schema"] > SCHEMA
+            except (ValueError, KeyError, TypeError) as error:
+                raise RecordError(f"{path}, line {number}: this is no record", hint="move the file away") from error
+            if newer:
+                raise RecordError(f"{path}, line {number}: written by a later release", hint="update lr-sglang")
+            records.append(record)
+            whole += len(line)
     return records, whole
+
+
+def line_of(record: Record) -> bytes:
+    """A record as the file has it."""
+    return json.dumps(dict(record), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
 
 
 class Store:
@@ -109,13 +118,13 @@ class Store:
         record = self.records.get(record_key)
         return record is not None and not (record["error"] and record["error"]["retryable"])
 
-    def append(self, record: Record) -> None:
-        """Writes one record, to the disk.
+    def append(self, record: Record) -> Record:
+        """Writes one record, to the disk; gives it back packed.
 
         Raises:
             RecordError: it cannot be written; nothing of it is left in the file then.
         """
-        line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+        line = line_of(record)
         end = os.lseek(self._file, 0, os.SEEK_END)
         try:
             written = os.write(self._file, line)
@@ -125,7 +134,8 @@ class Store:
         except OSError as error:
             os.ftruncate(self._file, end)
             raise RecordError(f"{self.path}: cannot write a record: {error.strerror}") from error
-        self.records[key(record)] = record
+        self.records[key(record)] = packed = Packed(record)
+        return packed
 
     def close(self) -> None:
         """Lets others work here. A folder that we made, and nothing came into, goes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ class Measured:
     judged: int
 
 
-def measure(records: Iterable[dict[str, Any]], mode: str | None = None) -> Measured:
+def measure(records: Iterable[Mapping[str, Any]], mode: str | None = None) -> Measured:
     """Measures one mode of a run, the first that looks ahead if none is named.
 
     Raises:
@@ -70,14 +70,15 @@ def measure(records: Iterable[dict[str, Any]], mode: str | None = None) -> Measu
     if len(ways) > 1:
         raise ConfigError("the records are of different schedules, depths or widths", hint="measure one run")
     judged = sum(r["judged"] for r in ahead)
-    written = list(finished(ahead, "target"))
-    step = _mean(list(map(_seconds, written)), "target step")
+    written = [(_seconds(branch), branch["generated"], branch.get("sd")) for branch in finished(ahead, "target")]
+    seconds = [taken for taken, _, _ in written]
+    step = _mean(seconds, "target step")
     draft = _mean(list(map(_seconds, finished(ahead, "draft"))), "judged draft step")
     verdict = _mean(list(_verdicts(ahead)), "verdict")
     slowdown = speedup = None
     if alone:
         pace = sum(r["seconds"] for r in alone) / max(1, sum(r["tokens"]["used"] for r in alone))
-        slowdown = sum(map(_seconds, written)) / max(1, sum(b["generated"] for b in written)) / pace
+        slowdown = sum(seconds) / max(1, sum(tokens for _, tokens, _ in written)) / pace
         speedup = pace * sum(r["tokens"]["used"] for r in ahead) / sum(r["seconds"] for r in ahead)
     schedule, depth, width = ways.pop()
     return Measured(
@@ -87,7 +88,7 @@ def measure(records: Iterable[dict[str, Any]], mode: str | None = None) -> Measu
         c1=draft / step,
         judge=verdict / step,
         step_seconds=step,
-        alpha2=_token_layer(written),
+        alpha2=_token_layer([layer for _, _, layer in written if layer]),
         slowdown=slowdown,
         speedup=speedup,
         steps=max(1, round(sum(len(r["steps"]) for r in ahead) / len(ahead))),
@@ -114,8 +115,7 @@ def token_acceptance(accepted: float, drafted: int) -> float:
     return high
 
 
-def _token_layer(branches: list[dict[str, Any]]) -> float | None:
-    counts = [b["sd"] for b in branches if b.get("sd")]
+def _token_layer(counts: list[list[int]]) -> float | None:
     verified, drafted, accepted = (sum(count[i] for count in counts) for i in range(3))
     if not verified or not drafted:
         return None
@@ -127,7 +127,7 @@ def _seconds(branch: dict[str, Any]) -> float:
     return float(branch["ended"] - branch["started"])
 
 
-def finished(records: Iterable[dict[str, Any]], role: str) -> Iterator[dict[str, Any]]:
+def finished(records: Iterable[Mapping[str, Any]], role: str) -> Iterator[dict[str, Any]]:
     """The branches of a role that went on to their end."""
     for record in records:
         for branch in record["branches"]:
@@ -136,7 +136,7 @@ def finished(records: Iterable[dict[str, Any]], role: str) -> Iterator[dict[str,
                 yield branch
 
 
-def _verdicts(records: list[dict[str, Any]]) -> Iterator[float]:
+def _verdicts(records: Iterable[Mapping[str, Any]]) -> Iterator[float]:
     for record in records:
         for step in record["steps"]:
             for verdict in step["verdicts"]:

@@ -4,12 +4,14 @@ import importlib.metadata
 import json
 import shutil
 import time
+import tracemalloc
 
 import pytest
 
 from lr_sglang.errors import PromptTooLong, RecordError, RuntimeTimeout
 from lr_sglang.job import Job
 from lr_sglang.results import machine, store, summary
+from lr_sglang.results.packed import Packed
 from lr_sglang.results.record import key, make, make_failed
 from lr_sglang.tasks import Question
 from lr_sglang.trace import StepRecord
@@ -68,6 +70,23 @@ def test_a_record_has_what_the_release_promises():
     assert made["steps"][0]["verdicts"][0]["by"] == "judge"
     assert made["outcomes"]["draft"] == {"accepted": 1, "rejected": 1}
     assert len(made["branches"]) == 5
+
+
+def test_a_packed_record_is_the_same_and_takes_little_room():
+    made = json.loads(json.dumps(record(text="\ud800 \u2028 the rest")))
+    many = {**made, "branches": [{**branch, "seed": n} for n in range(200) for branch in made["branches"]]}
+    line = store.line_of(many)
+    tracemalloc.start()
+    packed = Packed(json.loads(line))
+    room = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert room < len(line) / 2
+    assert dict(packed) == json.loads(line) and list(packed) == list(many) and "steps" in packed
+    assert packed.get("branches") == many["branches"] and packed.get("none") is None
+    assert store.line_of(packed) == line and (packed | {"text": "x"})["text"] == "x"
+    assert packed["config"] is Packed(many)["config"]
+    with pytest.raises(KeyError):
+        packed["none"]
 
 
 def test_an_unknown_gold_answer_is_not_graded():
