@@ -137,7 +137,9 @@ def test_a_stop_string_cuts_the_text_and_ends_the_work():
     ],
 )
 def test_what_cannot_be_looked_ahead_for_goes_to_the_target(given, reason):
-    used = backend()
+    used, sent = backend(), []
+    generate = used.target.transport.generate
+    used.target.transport.generate = lambda payload, *more: sent.append(payload) or generate(payload, *more)
 
     @sgl.function
     def program(s):
@@ -145,7 +147,46 @@ def test_what_cannot_be_looked_ahead_for_goes_to_the_target(given, reason):
         s += sgl.assistant(sgl.gen("answer", **given))
 
     assert program.run(backend=used)["answer"]
-    assert used.counts == {reason: 1}
+    assert used.counts == {reason: 1} and not used.traces
+    (payload,) = sent
+    asked = {**payload, **payload["sampling_params"], "max_tokens": payload["sampling_params"]["max_new_tokens"]}
+    assert {name: asked[name] for name in given} == given
+
+
+def test_a_picture_is_refused_by_name(tmp_path):
+    (tmp_path / "dot.png").write_bytes(b"whatever")
+
+    @sgl.function
+    def program(s):
+        s += sgl.user(sgl.image(str(tmp_path / "dot.png")) + "Simulated question 1?")
+        s += sgl.assistant(sgl.gen("answer", max_tokens=500))
+
+    used = backend()
+    with pytest.raises(ConfigError, match="pictures"):
+        program.run(backend=used)["answer"]
+    assert used.counts == {"images": 1}
+
+
+def test_a_program_within_a_program():
+    @sgl.function
+    def opening(s, number):
+        s += sgl.user(f"Simulated question {number}?")
+        s += sgl.assistant(sgl.gen("opening", max_tokens=2000, **GREEDY))
+
+    @sgl.function
+    def whole(s):
+        s["first"] = opening.run(number=1, backend=used)["opening"]  # with a state of its own
+        opening.func(s, number=2)  # in this one
+        s += sgl.user("Simulated question 3?")
+        s += sgl.assistant(sgl.gen("answer", max_tokens=2000, **GREEDY))
+
+    used = backend()
+    used.options = used.options.replace(verifier="exact")
+    state = whole.run(backend=used)
+    assert state["first"] == reference("Simulated question 1?")
+    assert state["opening"] == reference("Simulated question 2?")
+    assert [message["role"] for message in state.messages()] == ["user", "assistant"] * 2
+    assert state["answer"] and used.counts == {"lookahead": 3}
 
 
 def test_a_step_is_a_step():

@@ -682,6 +682,13 @@ def test_an_endpoint_answers_by_it(program, least, stream):
     assert text.count(DELIMITER) == 11
 
 
+@pytest.mark.parametrize("program", sorted({*catalog.names()} - {"lookahead", "self_consistency", "plan_then_solve"}))
+def test_an_endpoint_answers_by_each_of_the_gallery(program):
+    reply = served(program, SIMULATED)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["choices"][0]["message"]["content"].count(DELIMITER) >= 11
+
+
 @pytest.mark.parametrize("program", ["lookahead", "specreason", "plan_then_solve"])
 def test_an_endpoint_lets_the_target_alone_do_it(program):
     reply = served(program, SIMULATED, lookahead={"mode": "autoregressive"})

@@ -196,6 +196,7 @@ def test_the_parts_of_every_answer_sum_to_its_time():
     for record in synthetic.run(TRUTH, questions=20, samples=2):
         parts = accounting.parts(record)
         assert sum(parts.values()) == pytest.approx(record["seconds"], rel=0.02)
+        assert parts["controller"] <= 0.02 * record["seconds"]  # it took no time, and nothing is left to it
         pieces = accounting.critical_path(record)
         assert pieces[0].start == 0 and pieces[-1].end == record["seconds"]
         assert all(a.end == pytest.approx(b.start) for a, b in pairwise(pieces))
