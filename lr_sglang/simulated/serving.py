@@ -56,7 +56,7 @@ def serve(
         ready: told the URLs by role, once all of them answer.
 
     Raises:
-        LaunchError: a port is taken.
+        LaunchError: a port is taken, or a server does not start.
     """
     sockets = {role: _listen(host, port, role) for role, port in ports.items()}
     stopped = asyncio.run(_serve(simulation, sockets, faults or {}, ready))
@@ -71,7 +71,7 @@ async def _serve(
     ready: Callable[[dict[str, str]], None],
 ) -> int | None:
     """Returns the signal that ended it; None where all runtimes have died."""
-    writer, tasks, urls, servers = Writer(simulation.model), [], {}, []
+    writer, tasks, urls, servers = Writer(simulation.model), list[asyncio.Task[None]](), {}, []
     for role, sock in sockets.items():
         runtime = Hosted(role, simulation, writer)
         for fault in faults.get(role, ()):
@@ -81,8 +81,8 @@ async def _serve(
         tasks.append(asyncio.ensure_future(server.serve(sockets=[sock])))
         host, port = sock.getsockname()[:2]
         urls[role] = f"http://{host}:{port}"
-    for server in servers:
-        await server.up.wait()
+    for role, server, task in zip(sockets, servers, tasks, strict=True):
+        await _up(role, server, task)
     serving, stopped = asyncio.gather(*tasks), list[int]()
 
     def stop(number: int) -> None:
@@ -97,6 +97,24 @@ async def _serve(
             if not stopped:
                 raise
     return stopped[0] if stopped else None
+
+
+async def _up(role: str, server: _Server, task: asyncio.Task[None]) -> None:
+    """Waits until a server answers, or has ended without: nobody else looks at its task yet.
+
+    Raises:
+        LaunchError: it does not start.
+    """
+    up = asyncio.ensure_future(server.up.wait())
+    await asyncio.wait((up, task), return_when=asyncio.FIRST_COMPLETED)
+    if up.done():
+        return
+    up.cancel()
+    try:
+        await task
+    except OSError as error:
+        raise LaunchError(f"it cannot be served: {error.strerror or error}", role=role) from error
+    raise LaunchError("its server ended while it was starting", role=role)
 
 
 @contextmanager
@@ -134,6 +152,7 @@ def _listen(host: str, port: int, role: str) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         sock.bind((host, port))
+        sock.listen()  # only this says that nobody else has the port: two may be bound to one
     except OSError as error:
         sock.close()
         raise LaunchError(

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import socket
 
 import httpx
 import pytest
@@ -11,8 +12,9 @@ from click.testing import CliRunner
 from lr_sglang.cli import cli
 from lr_sglang.cli.simulation import traced
 from lr_sglang.config import Lookahead
-from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.errors import ConfigError, LaunchError, RecordError
 from lr_sglang.programs.rate import OPENING, QUESTION
+from lr_sglang.simulated import serving
 from lr_sglang.simulated.engine import Engine, Ticket
 from lr_sglang.simulated.faults import Fault, Faults
 from lr_sglang.simulated.hosted import Cache, Hosted
@@ -452,3 +454,47 @@ def test_what_cannot_be_simulated_is_refused(wrong):
     result = CliRunner().invoke(cli, ["bench", "simulated", *wrong])
     assert result.exit_code and not isinstance(result.exception, AssertionError)
     assert wrong[0].strip("-").replace("step-", "") in result.output or wrong[1] in result.output
+
+
+# -- as servers
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return found.getsockname()[1]
+
+
+@pytest.mark.timeout(20)
+def test_two_servers_on_one_port_are_refused():
+    """Both can be bound, since both may use an address again: who listens first has it."""
+    port = free_port()
+    with pytest.raises(LaunchError, match=f"cannot listen on 127.0.0.1:{port}") as caught:
+        serving.serve(Simulation(Model()), {"target": port, "draft": port})
+    assert caught.value.role == "draft" and caught.value.hint
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("failure", "error", "said"),
+    [
+        (OSError(98, "Address already in use"), LaunchError, "cannot be served: Address already in use"),
+        (ZeroDivisionError("a bug"), ZeroDivisionError, "a bug"),
+        (None, LaunchError, "ended while it was starting"),
+    ],
+)
+def test_a_server_that_does_not_start_ends_the_command(monkeypatch, failure, error, said):
+    """Whichever of them it is, and with its reason; the others are not waited for."""
+    startup = serving._Server.startup
+
+    async def failing(self, sockets=None):
+        if sockets[0].getsockname()[1] != port:
+            return await startup(self, sockets)
+        if failure is not None:
+            raise failure
+        self.should_exit = True
+
+    monkeypatch.setattr(serving._Server, "startup", failing)
+    port = free_port()
+    with pytest.raises(error, match=said) as caught:
+        serving.serve(Simulation(Model()), {"target": 0, "draft": port, "judge": 0})
+    assert getattr(caught.value, "role", "draft") == "draft"
