@@ -55,6 +55,9 @@ def lookahead(
         ConfigError: there is no such option, or it cannot be.
     """
     fields = {key: given.pop(key) for key in list(given) if key in Lookahead.__dataclass_fields__}
+    if fields.get("calibration"):
+        hint = "give it to the run, or to the backend: deployment.backend(gate=..., calibration=...)"
+        raise ConfigError("lookahead(): one calibration holds for all that a program writes", hint=hint)
     mark = Ahead("\x00lookahead")
     mark.name, mark.options, mark.stops, mark.show = name, fields, stops_of(stop), show
     Lookahead().replace(**fields)  # what cannot be is said here, where it is written

@@ -82,10 +82,10 @@ def solve_many(
         ConfigError: as ``solve``, before anything runs.
     """
     asked: Counter[str] = Counter()
-    todo, known = [], _loaded(program)
+    todo, known, together = [], _loaded(program), min(max(1, concurrency), len(questions))
     for question in questions:
         key = repr(question)
-        todo.append(settle(deployment, question, known, mode, on_event, options, asked[key]))
+        todo.append(settle(deployment, question, known, mode, on_event, options, asked[key], together))
         asked[key] += 1
 
     def one(task: Task) -> Solution:

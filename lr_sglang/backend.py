@@ -52,7 +52,7 @@ class RuntimeBackend(BaseBackend):
         transport: how to reach the runtime.
         tokenizer: of the runtime's model.
         context: the model's context length in tokens.
-        timeout: seconds that one step may take.
+        timeout: seconds that a generation of up to 1,000 tokens may take; a longer one may take more in proportion.
         seeded: whether the runtime honours a seed.
         slots: requests that it runs at a time; None is not known.
         holds: tokens that its KV memory holds, likewise.
@@ -171,8 +171,8 @@ class RuntimeBackend(BaseBackend):
                 most = max(0, len(ids) + most - 1)
             payload |= {"return_logprob": True, "logprob_start_len": -1 if most is None else most}
         entry = self.ledger.add(tuple(ids), time.time(), most)
-        # A long generation may take longer; one token, a judge's, may not hold up a step for as long as a writer.
-        patience = self.timeout * (0.05 if params.max_new_tokens <= 1 else max(1.0, params.max_new_tokens / 1000))
+        # A long generation may take longer.
+        patience = self.timeout * call.patience * max(1.0, params.max_new_tokens / 1000)
         reply = self.transport.generate(payload, call, patience)
         return self._read(reply, call, entry)
 

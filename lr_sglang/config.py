@@ -28,6 +28,7 @@ class Sampling(Table):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         need(0 <= self.temperature < math.inf, "temperature: must be 0 or more")
         need(0 < self.top_p <= 1, "top_p: must be in (0, 1]")
         # SGLang's scheduler keeps it in 32 bits, and ends when it does not fit
@@ -67,10 +68,11 @@ class Lookahead(Table):
     priorities: bool = False
 
     def __post_init__(self) -> None:
+        need(isinstance(self.verifier, str), "verifier: must be a name; an object goes with lr.Job(verifier=...)")
+        super().__post_init__()
         need(1 <= self.depth <= 64, "depth: must be in 1..64")
         need(1 <= self.width <= MOST_WIDTH, f"width: must be in 1..{MOST_WIDTH}")
         need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
-        need(isinstance(self.verifier, str), "verifier: must be a name; an object goes with lr.Job(verifier=...)")
         need(self.fast_accept is None or self.fast_accept <= 0, "fast_accept: a log-probability is 0 or less")
         need(0 <= self.gate < 1, "gate: must be in [0, 1) (0: off)")
         need(not self.calibration or self.gate > 0, "calibration: it is for a gate, and none is given")
@@ -88,6 +90,7 @@ class Limits(Table):
     max_total_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("max_tokens", "max_total_tokens"):
             value = getattr(self, name)
             need(value is None or value >= 1, f"{name}: must be at least 1")
@@ -122,6 +125,7 @@ class TokenLayer(Table):
     ngram_max: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("tokens", "steps", "topk", "ngram_max"):
             value = getattr(self, name)
             need(value is None or value >= 1, f"{name}: must be at least 1")
@@ -168,6 +172,7 @@ class Runtime(Table):
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         need(bool(self.model) != bool(self.url), "a runtime needs either 'model' or 'url', and not both")
         need(not self.url or self.url.startswith(("http://", "https://")), f"url: {self.url!r} is no http address")
         need(0 <= self.port < 65536, "port: must be in 0..65535 (0: any free one)")
@@ -195,6 +200,7 @@ class Deployment(Table):
     judge_prompt: str = "paper"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for role in (*self.runtimes, *self.shared):
             need(role in ROLES, f"[runtimes.{role}]: no such role; roles are {', '.join(ROLES)}")
         need("target" in self.runtimes, "a deployment needs at least [runtimes.target]")

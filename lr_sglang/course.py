@@ -62,7 +62,7 @@ class Course:
     Attributes:
         own: the job that the program itself may use; the same record.
         counts: generations by how they were answered.
-        error: the first failure of a generation.
+        errors: the failures of generations.
         shown: the beginning of the answer, as far as it was shown while it was written.
     """
 
@@ -75,7 +75,7 @@ class Course:
         self._running: dict[int, Job | Call] = {id(self.own): self.own}
         self._states = weakref.WeakSet[StreamExecutor]()
         self._changed, self._stopped = threading.Condition(), False
-        self.error: LookaheadError | None = None
+        self.errors: list[LookaheadError] = []
         self.shown = TokenText()
         self._returned = 0.0
         self._stops = 0
@@ -92,7 +92,7 @@ class Course:
 
     def failed(self, error: LookaheadError) -> None:
         """A generation has failed, or could not be."""
-        self.error = self.error or error
+        self.errors.append(error)
 
     def show(self, text: TokenText, known: Tokenizer, part: Part | None = None, step: StepRecord | None = None) -> None:
         """More of the answer, as it is written; who listens to the job hears of the step that it is."""

@@ -21,6 +21,7 @@ class LookaheadError(Exception):
 
     retryable = False
     exit_code = 1
+    heard = False  # by a program, which has read the state that failed of it
 
     def __init__(self, message: str, *, role: str | None = None, hint: str = "", detail: str = "") -> None:
         super().__init__(message)

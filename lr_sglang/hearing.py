@@ -15,6 +15,9 @@ from lr_sglang.transport import Call
 from lr_sglang.tree import Branch, Node, Pair, Verdict, without_a_judge
 from lr_sglang.witness import Witness
 
+# Of a runtime's timeout: a verdict may not hold up a step for as long as a writer.
+PATIENCE = 0.05
+
 
 class Hearing:
     """Puts pairs of versions, and drafted steps alone, to the verifiers of a job.
@@ -62,6 +65,7 @@ class Hearing:
 
         def begin(heard: Callable[[Any], None]) -> Call:
             branch, call = self._branch("judge", node, child), Call(None, self._priority(node), heard, self._job.key)
+            call.patience = PATIENCE
             inquiry.branches.append(branch)
             self._flight.begin(branch, call, inquiry)
             self._witness.begun("judge", node, child)
@@ -85,9 +89,13 @@ class Hearing:
 
     def ruled(self, inquiry: Inquiry, child: Node, verdict: Verdict) -> None:
         """A verdict is there."""
-        if inquiry is not child.asked:
+        weighing = inquiry is not child.asked
+        if weighing:
             child.doubted = not verdict.accepted
-            if not verdict.accepted or child.verdict is not None or child.asked is not None:
+        if child.verdict is not None:
+            return  # it has been refused meanwhile: the target could not go on from it
+        if weighing:
+            if not verdict.accepted or child.asked is not None:
                 return
             verdict = dataclasses.replace(verdict, by="certain")
         child.verdict = verdict

@@ -49,6 +49,8 @@ def deployment(
     if attach and of is not None:
         raise ConfigError("of and attach both say where the runtimes are", hint="leave one of them out")
     if isinstance(of, Mapping):
+        if runtimes:
+            raise ConfigError(f"backends are given, and {', '.join(runtimes)} beside them", hint="leave one out")
         return Live(Deployment("given", {"target": Runtime(url="http://given")}), logs, timeout, of)
     if attach:
         plan = launched.find(attach).attachable()
@@ -144,9 +146,9 @@ class Live:
         """
         return self._make_backend(self.config.lookahead.replace(**options), True)
 
-    def _make_backend(self, look: Lookahead, ahead: bool) -> LookaheadBackend:
+    def _make_backend(self, look: Lookahead, ahead: bool, slots: tuple[tuple[str, int], ...] = ()) -> LookaheadBackend:
         prompt, known = self.config.judge_prompt, self.experience(look)
-        return LookaheadBackend(self.roles, look, judge_prompt=prompt, ahead=ahead, experience=known)
+        return LookaheadBackend(self.roles, look, judge_prompt=prompt, ahead=ahead, slots=dict(slots), experience=known)
 
     @contextmanager
     def answering(self, job: Job) -> Iterator[None]:

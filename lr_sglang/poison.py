@@ -10,6 +10,11 @@ from sglang.lang.interpreter import StreamExecutor
 from lr_sglang.errors import LookaheadError
 
 
+def _tell(error: LookaheadError) -> NoReturn:
+    error.heard = True
+    raise error
+
+
 class _Known(dict[str, Any]):
     """The variables of a failed state: what was there stays, anything later raises the failure."""
 
@@ -18,7 +23,7 @@ class _Known(dict[str, Any]):
         self.error = error
 
     def __missing__(self, key: str) -> NoReturn:
-        raise self.error
+        _tell(self.error)
 
     def __setitem__(self, key: str, value: Any) -> None:
         self.pop(key, None)
@@ -29,7 +34,7 @@ def _guarded(name: str) -> property:
 
     def read(self: Failed) -> Any:
         if self.use_thread and threading.current_thread() is not self.worker:
-            raise self.error_
+            _tell(self.error_)
         return self.__dict__[name]
 
     def write(self: Failed, value: Any) -> None:
@@ -44,7 +49,7 @@ class Failed(StreamExecutor):
     text_, messages_, arguments = map(_guarded, ("text_", "messages_", "arguments"))
 
     def _fail(self, *_: Any) -> NoReturn:
-        raise self.error_
+        _tell(self.error_)
 
     text = messages = fork = _fail
 

@@ -103,8 +103,8 @@ def perform(program: Program, messages: Sequence[Mapping[str, str]], job: Job, b
             error.hint = "in this mode the target is alone; --mode lookahead has the others, too"
         if isinstance(error, LookaheadError) or not isinstance(error, Exception):
             raise
-        if course.error is not None:  # what a program makes of a generation that has failed is not its fault
-            raise course.error from error
+        if (failure := _behind(error, course.errors)) is not None:
+            raise failure from error
         where = "".join(traceback.format_exception(error))
         raise ProgramError(f"program {program.name}: {error!r}", hint=_HINT, detail=where) from error
     finally:
@@ -115,6 +115,15 @@ def perform(program: Program, messages: Sequence[Mapping[str, str]], job: Job, b
     if not program.takes_job and job.on_step:
         for step in job.record.steps[told:]:  # which generations are the answer's is known only now
             job.on_step(step)
+
+
+def _behind(error: BaseException, failures: Sequence[LookaheadError]) -> LookaheadError | None:
+    """What a program makes of a generation that has failed is not its fault, unless it had survived that before."""
+    chain, one = [], error.__cause__ or error.__context__
+    while one is not None:
+        chain.append(one)
+        one = one.__cause__ or one.__context__
+    return next((failure for failure in failures if failure in chain or not failure.heard), None)
 
 
 def let_go(error: BaseException | None) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import types
 import typing
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, ClassVar, Literal, Self
 
 from lr_sglang.errors import ConfigError
@@ -21,6 +23,18 @@ class Table:
     """
 
     SHORT: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        """Checks the types, and makes a number of what is as good as one.
+
+        Raises:
+            ConfigError: a wrong type, or none of the values that there are.
+        """
+        for name, kind in _kinds(typing.cast(Any, type(self))).items():
+            given = getattr(self, name)
+            value = _coerce(given, kind, f"{type(self).__name__.lower()}.{name}")
+            if value is not given:
+                object.__setattr__(self, name, value)
 
     @classmethod
     def from_dict(cls, table: dict[str, Any], where: str = "") -> Self:
@@ -41,8 +55,8 @@ class Table:
                 near = get_close_matches(key, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
                 raise ConfigError(f"{where}: unknown key {key!r}", hint=hint)
-        hints = typing.get_type_hints(cls)
-        values = {key: _coerce(value, hints[key], f"{where}.{key}") for key, value in table.items()}
+        kinds = _kinds(cls)
+        values = {key: _coerce(value, kinds[key], f"{where}.{key}") for key, value in table.items()}
         try:
             return cls(**values)
         except TypeError:
@@ -57,6 +71,13 @@ class Table:
         """A copy with some fields changed; None means 'leave as it is'."""
         given = {key: value for key, value in changes.items() if value is not None}
         return dataclasses.replace(self, **given)  # type: ignore[type-var]
+
+
+@cache
+def _kinds(cls: Any) -> dict[str, Any]:
+    """The annotations of a table's fields."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def _required(f: dataclasses.Field[Any]) -> bool:
@@ -85,8 +106,10 @@ def _coerce(value: Any, kind: Any, where: str) -> Any:
             return kind.from_dict(value, where)
         if kind.SHORT and not isinstance(value, kind):
             return kind.from_dict({kind.SHORT: value}, where)
-    if kind is float and type(value) is int:
-        return float(value)
+    if kind in (int, float) and not isinstance(value, (bool, kind)):
+        wider = numbers.Integral if kind is int else numbers.Real  # numpy's too
+        if isinstance(value, wider):
+            return kind(value)
     plain = origin or kind
     if not isinstance(value, plain) or (plain is int and isinstance(value, bool)):
         raise ConfigError(f"{where}: expected {NAMES.get(plain, 'a table')}, got {value!r}")

@@ -44,6 +44,9 @@ class Call:
         priority: higher goes first where the runtime schedules by priority.
         done: called once, in the branch's thread, with the result or the error.
         key: requests of one key share a prefix: a router keeps them on one worker. ASCII, empty for none.
+
+    Attributes:
+        patience: share of the runtime's timeout that it may take.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Call:
         self.seed = seed
         self.priority = priority
         self.key = key
+        self.patience = 1.0
         self.rid = ""
         self.cancelled = self._aborted = False
         self.result: Any = None

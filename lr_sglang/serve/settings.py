@@ -59,6 +59,7 @@ class Service(Table):
     hosts_are_open: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         need(0 <= self.port < 65536, "port: must be in 0..65535 (0: any free one)")
         need(bool(self.model.strip()), "model: must not be empty")
         need(bool(self.modes) and bool(self.verifiers), "modes, verifiers: at least one of each")

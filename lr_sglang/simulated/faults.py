@@ -33,6 +33,7 @@ class Fault(Table):
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         need(0 < self.share <= 1, "share: must be in (0, 1]")
         need(self.times is None or self.times >= 1, "times: must be at least 1")
         need(self.after >= 0, "after: must be 0 or more")

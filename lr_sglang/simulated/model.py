@@ -48,6 +48,7 @@ class Model(Table):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         need(bool(self.alpha) and all(0 <= a <= 1 for a in self.alpha), "alpha: must be in [0, 1], one or more")
         need(all(self.trace), "trace: a question without positions")
         need(1 <= self.steps < NUMBERS, f"steps: must be in 1..{NUMBERS - 1}")

@@ -33,6 +33,7 @@ class Simulation(Table):
     prefill: float = 0.05
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         need(0 < self.step_seconds < math.inf, "step_seconds: must be more than 0")
         need(0 <= self.c1 < math.inf, "c1: must be 0 or more")
         need(0 <= self.judge_seconds < math.inf, "judge_seconds: must be 0 or more")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,7 @@ class Asking:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._failures, self._rests_until = 0, 0.0
+        self._failures, self._rests_until, self._lock = 0, 0.0, threading.Lock()
 
     def ask(
         self, inquiry: Inquiry, start: Callable[[Call], None], read: Callable[[Generation], Verdict]
@@ -49,8 +50,7 @@ class Asking:
                 self._failures = 0
             except LookaheadError as error:
                 if error.retryable:
-                    self._rests_until = time.monotonic() + min(LONGEST_REST, REST * 2**self._failures)
-                    self._failures += 1
+                    self._rest()
                 verdict = Verdict(False, self.name, str(error), failed=True)
             except Exception as error:  # noqa: BLE001 - of ``read``, which may be anybody's; somebody waits for it
                 verdict = Verdict(False, self.name, repr(error), failed=True)
@@ -58,3 +58,10 @@ class Asking:
 
         start(inquiry.begin(heard))
         return None
+
+    def _rest(self) -> None:
+        """What was in flight together fails together, and is one failure."""
+        with self._lock:
+            if time.monotonic() >= self._rests_until:
+                self._rests_until = time.monotonic() + min(LONGEST_REST, REST * 2**self._failures)
+                self._failures += 1
