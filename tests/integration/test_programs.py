@@ -1,10 +1,10 @@
 """The gallery, and programs from outside: over simulated runtimes, and over scripted ones where the words matter."""
 
 import gc
+import itertools
 import json
 import threading
 import time
-from itertools import pairwise
 
 import pytest
 import sglang as sgl
@@ -13,12 +13,14 @@ import lr_sglang as lr
 from lr_sglang import catalog, verifiers
 from lr_sglang.cli.display import Display
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.errors import Cancelled, ConfigError, PromptTooLong, RuntimeDown
+from lr_sglang.errors import Cancelled, ConfigError, PromptTooLong, RuntimeDown, RuntimeRefused
 from lr_sglang.frontend import LookaheadBackend
 from lr_sglang.job import Job
 from lr_sglang.program import Program, ProgramError, perform
+from lr_sglang.programs.common import Proposer
 from lr_sglang.results import accounting
 from lr_sglang.runner import Runner, Settings
+from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
@@ -87,7 +89,7 @@ def test_every_program_answers_and_leaves_a_whole_record(program):
     assert all(branch["ended"] is not None and branch["outcome"] for branch in record["branches"])
     path = accounting.critical_path(record)
     assert path[0].start == 0 and path[-1].end == record["seconds"]
-    assert all(one.end == pytest.approx(two.start, abs=1e-5) for one, two in pairwise(path))
+    assert all(one.end == pytest.approx(two.start, abs=1e-5) for one, two in itertools.pairwise(path))
     assert sum(accounting.parts(record).values()) == pytest.approx(record["seconds"], abs=1e-3)
     json.dumps(record)
 
@@ -153,12 +155,11 @@ def test_a_program_waits_for_the_slowest_of_its_samples_and_then_for_the_ratings
 
     roles = scripted(write)
     target = roles["target"].transport
-    generate, seen = target.generate, []
+    generate, numbers = target.generate, itertools.count()  # asked for in three threads
 
     def slowly(payload, call, timeout):
-        asked = "rating" if payload["sampling_params"]["max_new_tokens"] == 1 else len(seen)
-        seen.append(asked)
-        time.sleep(0.1 if asked == "rating" else 0.4 if asked == 1 else 0.2)
+        rating = payload["sampling_params"]["max_new_tokens"] == 1
+        time.sleep(0.3 if rating else 1.2 if next(numbers) == 1 else 0.6)
         return generate(payload, call, timeout)
 
     target.generate = slowly
@@ -167,7 +168,7 @@ def test_a_program_waits_for_the_slowest_of_its_samples_and_then_for_the_ratings
         (record,) = runner.run(plan([QUESTION], ("autoregressive",)))
     path = accounting.critical_path(record)
     waited = [piece.end - piece.start for piece in path if piece.part == "target"]
-    assert waited == [pytest.approx(0.4, abs=0.1), pytest.approx(0.1, abs=0.1)]
+    assert waited == [pytest.approx(1.2, abs=0.25), pytest.approx(0.3, abs=0.25)]
     assert accounting.total([record])["share"] == pytest.approx(1, abs=0.01)
 
 
@@ -488,6 +489,35 @@ def test_a_failure_of_a_runtime_is_named_and_leaves_a_record():
     roles["target"].transport.faults.dead = True
     with pytest.raises(RuntimeDown):
         records("plan_then_solve", roles=roles)
+
+
+@sgl.function
+def survives_and_errs(s, messages):
+    lr.converse(s, messages)
+    proposer = Proposer("draft")
+    assert proposer.failed(proposer.step(s))
+    s += lr.lookahead("answer", max_tokens=200)
+    {}[s["answer"][:0] + "my own mistake"]
+
+
+@sgl.function
+def looks_away_and_errs(s, messages):
+    lr.converse(s, messages)
+    state = Proposer("draft").step(s)
+    state.stream_executor.sync()
+    state.get_meta_info("step")["finish_reason"]
+
+
+def test_a_mistake_is_the_programs_own_if_it_had_survived_the_failure():
+    def failing():
+        roles = simulated()
+        roles["draft"].transport.faults.order(Fault("fail", times=1))
+        return roles
+
+    with pytest.raises(ProgramError, match="my own mistake"):
+        answered(survives_and_errs, failing(), ahead=True)
+    with pytest.raises(RuntimeRefused, match="a fault was ordered"):
+        answered(looks_away_and_errs, failing())
 
 
 @sgl.function

@@ -1,8 +1,10 @@
 """Configuration says no, early and helpfully."""
 
 import json
+import re
 import tomllib
 
+import numpy as np
 import pytest
 
 from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling
@@ -138,3 +140,27 @@ def test_a_change_of_none_leaves_the_field():
     assert Lookahead().replace(depth=None, width=2) == Lookahead(width=2)
     with pytest.raises(ConfigError):
         Lookahead().replace(depth=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        (Lookahead, {"schedule": "asink"}, "lookahead.schedule: 'asink' is not one of"),
+        (Lookahead, {"policy": "adptive"}, "lookahead.policy"),
+        (Lookahead, {"hedge": "no"}, "lookahead.hedge: expected true or false"),
+        (Lookahead, {"depth": 2.5}, "lookahead.depth: expected a whole number"),
+        (Lookahead, {"depth": "3"}, "lookahead.depth"),
+        (Limits, {"max_tokens": 10.5}, "limits.max_tokens"),
+        (Sampling, {"temperature": True}, "sampling.temperature"),
+    ],
+)
+@pytest.mark.parametrize("change", [False, True])
+def test_what_comes_from_python_is_checked_too(kind, given, said, change):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        kind().replace(**given) if change else kind(**given)
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    made = Lookahead(depth=np.int64(3)).replace(gate=np.float32(0.5), fast_accept=-1)
+    assert [type(value) for value in (made.depth, made.gate, made.fast_accept)] == [int, float, float]
+    assert json.dumps(made.to_dict())
