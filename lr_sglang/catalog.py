@@ -13,7 +13,6 @@ import importlib.util
 import json
 import re
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -23,7 +22,6 @@ from lr_sglang import files
 from lr_sglang.errors import ConfigError
 
 GROUP = "lr_sglang.programs"
-_FILE = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<options>.*))?", re.DOTALL)
 _HINT = "docs/programs.md has an example"
 
 
@@ -52,15 +50,13 @@ def parse(text: str) -> Chosen:
     Raises:
         ConfigError: there is no such program.
     """
-    if found := _FILE.fullmatch(text):
-        files.check(found["file"], found["name"])
-        return Chosen(found["name"], found["file"], _options(found["options"] or ""))
+    if found := files.named(text):
+        files.check(found.file, found.name)
+        return Chosen(found.name, found.file, _options(found.argument or ""))
     name, _, options = text.partition(":")
     known = [*names(), *(one.name for one in outside())]
     if name not in known:
-        near = get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}, or FILE.py:FUNCTION"
-        raise ConfigError(f"no program is called {text!r}", hint=hint)
+        raise files.unknown("program", text, known, "FILE.py:FUNCTION")
     return Chosen(name, options=_options(options))
 
 

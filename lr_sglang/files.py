@@ -6,17 +6,50 @@ import ast
 import hashlib
 import importlib.util
 import itertools
+import os
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from lr_sglang.errors import ConfigError
 
+# The first file and name that there are: an argument may have more of them.
+_NAMED = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<argument>.*))?", re.DOTALL)
 # With one of these a file may have names that nobody sees in it.
 _ANYTHING = {"*", "__getattr__", "globals", "vars", "exec", "setattr"}
+
+
+class Named(NamedTuple):
+    """What ``FILE.py:NAME[:ARGUMENT]`` says; no argument is another thing than an empty one."""
+
+    file: str
+    name: str
+    argument: str | None
+
+
+def named(text: str) -> Named | None:
+    """Reads ``FILE.py:NAME[:ARGUMENT]``; None if it is no such text."""
+    found = _NAMED.fullmatch(text)
+    return Named(**found.groupdict()) if found else None
+
+
+def unknown(kind: str, text: str, known: Sequence[str], example: str) -> ConfigError:
+    """The error for a ``NAME[:ARGUMENT]`` that nobody has, with the nearest name or all of them."""
+    near = get_close_matches(text.partition(":")[0], known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}, or {example}"
+    return ConfigError(f"no {kind} is called {text!r}", hint=hint)
+
+
+def expanded(path: str | Path) -> Path:
+    """A path of the user's with ``~`` for the home; one of an unknown user stays as it is, and is no file.
+
+    (``Path.expanduser`` raises a RuntimeError for it.)
+    """
+    return Path(os.path.expanduser(path))
 
 
 def check(file: str | Path, name: str) -> None:
@@ -25,7 +58,7 @@ def check(file: str | Path, name: str) -> None:
     Raises:
         ConfigError: there is no such file, it is no Python, or nothing in it has that name.
     """
-    path = Path(file).expanduser()
+    path = expanded(file)
     if not path.is_file():
         raise ConfigError(f"there is no file {file}", hint="FILE.py:NAME, with its path from here")
     try:
@@ -68,7 +101,7 @@ def find(file: str | Path, name: str) -> Any:
     Raises:
         ConfigError: it has no such name. ImportError: it is no Python file. Whatever running it raises.
     """
-    path = Path(file).expanduser().resolve()
+    path = expanded(file).resolve()
     digest = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:8]
     spec = importlib.util.spec_from_file_location(f"lr_sglang_file_{path.stem}_{digest}", path)
     if spec is None or spec.loader is None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from lr_sglang import files
@@ -34,7 +32,6 @@ ASKS: dict[str, tuple[Role, ...]] = {
 }
 NAMES = tuple(ASKS)
 MODEL = "sentence-transformers/all-mpnet-base-v2"  # of the paper's ablation (section 4.3)
-_FILE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)(?::(?P<argument>.*))?")
 
 
 @dataclass(frozen=True)
@@ -72,12 +69,13 @@ def parse(text: str) -> Chosen:
     if kind in ASKS:
         _check(kind, argument)
         return Chosen(kind, argument)
-    if found := _FILE.fullmatch(text):
-        files.check(found["file"], found["name"])
-        return Chosen("", found["argument"] or "", found["file"], found["name"])
-    if kind in {one.name for one in outside()}:
+    if found := files.named(text):
+        files.check(found.file, found.name)
+        return Chosen("", found.argument or "", found.file, found.name)
+    known = [*NAMES, *(one.name for one in outside())]
+    if kind in known:
         return Chosen("", argument, name=kind)
-    raise ConfigError(f"no verifier is called {text!r}", hint=f"one of {', '.join(NAMES)}, or FILE.py:CLASS")
+    raise files.unknown("verifier", text, known, "FILE.py:CLASS")
 
 
 def outside() -> tuple[EntryPoint, ...]:
@@ -172,7 +170,7 @@ def stages(argument: str) -> tuple[Stage, ...]:
             raise ConfigError("a cascade has at least two stages", hint=hint)
         return tuple(Stage(name) for name in names)
     try:
-        table: dict[str, Any] = json.loads(Path(argument).expanduser().read_text(encoding="utf-8"))
+        table: dict[str, Any] = json.loads(files.expanded(argument).read_text(encoding="utf-8"))
         found = tuple(_stage(one) for one in table["stages"])
         return (*found, Stage(str(table["last"])))
     except OSError as error:

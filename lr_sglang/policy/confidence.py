@@ -6,9 +6,9 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from lr_sglang import files
 from lr_sglang.errors import ConfigError
 
 # Verdicts that say nothing about the step: it came too late, failed, or was never compared.
@@ -53,7 +53,7 @@ class Calibration:
         """
         hint = "lr-sglang calibrate makes it, from records of a run with --gate"
         try:
-            table = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))["gate"]
+            table = json.loads(files.expanded(path).read_text(encoding="utf-8"))["gate"]
             level, slope, centre = (float(table[name]) for name in ("level", "slope", "centre"))
             found = cls(level, slope, centre, int(table["samples"]))
         except OSError as error:

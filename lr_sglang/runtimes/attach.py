@@ -6,9 +6,8 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from lr_sglang import router
+from lr_sglang import files, router
 from lr_sglang.config import Runtime
 from lr_sglang.errors import BadReply, ConfigError, RuntimeDown, RuntimeTimeout
 from lr_sglang.runtimes import models, probe, shapes
@@ -123,7 +122,7 @@ def prompt_for(judge: str) -> str:
 
 
 def _elsewhere(tokenizer: str) -> bool:
-    return models.is_path(tokenizer) and not Path(os.path.expanduser(tokenizer)).is_dir()
+    return models.is_path(tokenizer) and not files.expanded(tokenizer).is_dir()
 
 
 def api_key(role: str, runtime: Runtime) -> str:

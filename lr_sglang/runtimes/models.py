@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from lr_sglang import files
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import shapes
@@ -33,7 +33,7 @@ def locate(model: str, role: str | None = None) -> str:
         return str(shapes.make(model, role))
     if is_pocket(model):
         return str(_pocket(model.removeprefix(POCKET), role))
-    path = Path(os.path.expanduser(model))  # unlike Path's, it leaves the name of an unknown user alone
+    path = files.expanded(model)
     if is_path(model):
         if not path.is_dir() and not (path.suffix == ".gguf" and path.is_file()):
             what = "is a file, not a model's directory" if path.exists() else "does not exist"

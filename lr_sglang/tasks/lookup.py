@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Any
 
 from lr_sglang import files
@@ -24,7 +23,6 @@ from lr_sglang.tasks.task import Task
 GROUP = "lr_sglang.tasks"
 GYM = "reasoning-gym"
 _BUILT_IN = re.compile(r"(?P<name>[\w-]+)(?P<all>:all)?(?:@(?P<source>[\w-]+))?")
-_FILE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,9 @@ def find(spec: str) -> Found | None:
         from lr_sglang.tasks import gym
 
         return Found(gym.task(spec.partition(":")[2]))
-    if found := _FILE.fullmatch(spec):
-        path = Path(found["file"]).expanduser()
-        return Found(_made(lambda: files.find(path, found["name"]), spec)) if path.is_file() else None
+    if (found := files.named(spec)) and found.argument is None:
+        path = files.expanded(found.file)
+        return Found(_made(lambda: files.find(path, found.name), spec)) if path.is_file() else None
     if not (asked := _BUILT_IN.fullmatch(spec)):
         return None
     if asked["name"] in CATALOGUE:

@@ -1,9 +1,15 @@
 """A file of the user's is read before it is run."""
 
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
 import pytest
 
-from lr_sglang import catalog, files, verifier_names
-from lr_sglang.errors import ConfigError
+from lr_sglang import catalog, files, tasks, verifier_names
+from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.policy.confidence import Calibration
+from lr_sglang.results import collection
+from lr_sglang.tasks.sources import Own
 
 HAS_IT = [
     "def mine(s): ...",
@@ -53,3 +59,91 @@ def test_what_it_has_not_is_told_before_anything_is_run(tmp_path, source, said, 
 def test_a_file_that_is_not_there():
     with pytest.raises(ConfigError, match=r"there is no file none\.py"):
         files.check("none.py", "mine")
+
+
+NOBODYS = "~nobody-of-this-name/a"
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda: files.check(f"{NOBODYS}.py", "mine"), "there is no file"),
+        (lambda: catalog.parse(f"{NOBODYS}.py:mine"), "there is no file"),
+        (lambda: verifier_names.parse(f"{NOBODYS}.py:Mine"), "there is no file"),
+        (lambda: verifier_names.parse(f"cascade:{NOBODYS}.json"), "cannot read"),
+        (lambda: Calibration.read(f"{NOBODYS}.json"), "cannot read"),
+        (lambda: tasks.load(Path(f"{NOBODYS}.jsonl")), "no such file"),
+        (lambda: tasks.load("pocket", file=Path(f"{NOBODYS}.jsonl")), "there is no file"),
+        (lambda: tasks.get(f"{NOBODYS}.py:mine"), "there is no task"),
+        (lambda: collection.read([NOBODYS]), "there is no such folder"),
+        (lambda: collection.read([f"sd={NOBODYS}"]), "there is no such folder"),
+    ],
+)
+def test_the_home_of_an_unknown_user_is_a_place_where_nothing_is(use, said):
+    """And no bug of ours."""
+    with pytest.raises((ConfigError, RecordError), match=said) as caught:
+        use()
+    assert "~nobody-of-this-name" in caught.value.message
+
+
+def test_a_folder_of_data_in_the_home_of_an_unknown_user_is_passed_over(monkeypatch):
+    monkeypatch.setenv("LR_SGLANG_DATA", NOBODYS)
+    own = next(one for one in tasks.get("gsm8k").task.sources if isinstance(one, Own))
+    assert NOBODYS in own.missing()
+
+
+def test_a_file_in_ones_own_home_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "file.py").write_text("mine = 1")
+    files.check("~/file.py", "mine")
+    assert files.find("~/file.py", "mine") == 1
+
+
+# -- FILE.py:NAME[:ARGUMENT]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.py:V", ("a.py", "V", None)),
+        ("a.py:V:", ("a.py", "V", "")),
+        ("a.py:V:0.5:x", ("a.py", "V", "0.5:x")),
+        ("a.py:V:b.py:x", ("a.py", "V", "b.py:x")),
+        ("a.py:V:two\nlines", ("a.py", "V", "two\nlines")),
+        ("/in.py:x/a.py:V", ("/in.py:x/a.py", "V", None)),
+        ("a.py", None),
+        (".py:V", None),
+        ("a.py:no name", None),
+        ("judge:0.5", None),
+    ],
+)
+def test_the_first_file_and_name_are_meant(text, expected):
+    assert files.named(text) == expected
+
+
+def test_an_argument_may_look_like_the_whole(tmp_path):
+    file = tmp_path / "file.py"
+    file.write_text("mine = 1")
+    chosen = verifier_names.parse(f"{file}:mine:other.py:x")
+    assert (chosen.file, chosen.name, chosen.argument) == (str(file), "mine", "other.py:x")
+    with pytest.raises(ConfigError, match="there is no task"):
+        tasks.get(f"{file}:mine:other.py:x")
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "near", "far"),
+    [
+        (catalog.parse, "lokahead:samples=2", "lookahead", "FILE.py:FUNCTION"),
+        (verifier_names.parse, "likelyhood:-0.3", "likelihood", "FILE.py:CLASS"),
+        (verifier_names.parse, "theirz", "theirs", "FILE.py:CLASS"),
+    ],
+)
+def test_a_name_that_nobody_has_is_answered_with_the_nearest(monkeypatch, parse, text, near, far):
+    theirs = (EntryPoint("theirs", "a:b", verifier_names.GROUP),)
+    monkeypatch.setattr(verifier_names, "outside", lambda: theirs)
+    with pytest.raises(ConfigError, match=f"is called {text!r}") as caught:
+        parse(text)
+    assert caught.value.hint == f"did you mean {near}?"
+    with pytest.raises(ConfigError) as caught:
+        parse("qqqq:1")
+    assert caught.value.hint.startswith("one of ") and near in caught.value.hint and far in caught.value.hint
