@@ -19,8 +19,9 @@ from lr_sglang.config import Deployment
 from lr_sglang.errors import LookaheadError, RecordError
 from lr_sglang.grading import Grader
 from lr_sglang.results import machine
-from lr_sglang.results.record import Record, key
+from lr_sglang.results.record import key
 from lr_sglang.results.store import RUN, Store, write_whole
+from lr_sglang.results.summary import Running
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.plan import Work
 
@@ -111,7 +112,7 @@ class Making:
     stores: Mapping[str, Store]
     display: Display
     began: list[dict[str, Any]] = field(default_factory=list)
-    _made: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
+    _made: dict[tuple[str, str], Running] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.total = sum(len(turn.items) for stretch in self.bench.stretches for turn in stretch.turns)
@@ -170,11 +171,12 @@ class Making:
 
     def _turn(self, variant: Variant, works: list[Work], runner: Runner, watch: Watch) -> None:
         store, grader = self.stores[variant.folder], self.bench.graders.get(variant.task)
-        made = self._made.setdefault(variant.key, [])
+        made = self._made.setdefault(variant.key, Running())
         for record in runner.run(works, watch.servers):
             if grader is not None:
                 record = grader.apply(record)
-            made.append(store.append(record))
+            store.append(record)
+            made.add(record)
             watch.record(record)
             self.done += store.done(key(record))
             self.display.sample({**record, "mode": variant.name}, self.done, self.total, made)

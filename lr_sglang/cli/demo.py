@@ -67,6 +67,7 @@ def _display(as_json: bool, quiet: bool) -> Display:
     from lr_sglang.cli import figures
     from lr_sglang.cli.display import Display, clean
     from lr_sglang.results.record import Record
+    from lr_sglang.results.summary import Running
 
     class Lines(Display):
         cells: tuple[str, ...] = ()
@@ -81,7 +82,7 @@ def _display(as_json: bool, quiet: bool) -> Display:
             if self.chatty:
                 self.line("", MODES)
 
-        def sample(self, record: Record, done: int, total: int, so_far: list[Record]) -> None:
+        def sample(self, record: Record, done: int, total: int, so_far: Running) -> None:
             if not self.chatty:
                 return
             self.cells += (f"{figures.grade(record)} {record['seconds']:.1f} s",)

@@ -23,7 +23,7 @@ from rich.text import Text
 from lr_sglang.cli import figures
 from lr_sglang.cli.starting import Starting
 from lr_sglang.results.record import Record
-from lr_sglang.results.summary import summarise
+from lr_sglang.results.summary import Running, summarise
 from lr_sglang.trace import StepRecord
 
 # Mark and colour of a step, by its outcome.
@@ -117,10 +117,10 @@ class Display:
         self._bar.start()
         self._task = self._bar.add_task("answering", total=total, completed=done)
 
-    def sample(self, record: Record, done: int, total: int, so_far: list[Record]) -> None:
+    def sample(self, record: Record, done: int, total: int, so_far: Running) -> None:
         """One more sample has its record."""
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, description=figures.brief(summarise(so_far)))
+            self._bar.update(self._task, completed=done, description=figures.brief(so_far.figures()))
         else:
             self.note(f"{done}/{total}  {figures.line(record)}")
 

@@ -18,6 +18,7 @@ from lr_sglang.grading import Grader
 from lr_sglang.results import machine
 from lr_sglang.results.record import Record
 from lr_sglang.results.store import Store
+from lr_sglang.results.summary import Running
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.plan import Work, plan
 
@@ -137,18 +138,21 @@ def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, di
         single = len(order.work) == 1
         if single:
             settings = dataclasses.replace(settings, on_step=lambda item, step: display.step(step))
-        made = [store.records[item.key] for item in order.work if store.done(item.key)]
+        before = [store.records[item.key] for item in order.work if store.done(item.key)]
+        done, so_far = len(before), Running(before)
         if not single:
-            display.begin(len(order.work), len(made))
+            display.begin(len(order.work), done)
         try:
             with Runner(live.roles, settings, order.concurrency) as runner:
                 for record in runner.run(todo, watch.servers):
                     if order.grader is not None:
                         record = order.grader.apply(record)
-                    made.append(store.append(record))
+                    store.append(record)
                     watch.record(record)
+                    done += 1
+                    so_far.add(record)
                     if not single:
-                        display.sample(record, len(made), len(order.work), made)
+                        display.sample(record, done, len(order.work), so_far)
         finally:
             display.end()
             watch.servers()

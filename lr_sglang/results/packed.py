@@ -19,12 +19,19 @@ class Packed(UserDict[str, Any]):
     """A record, to be read as any other; what is in it must not be changed, but fields may be set anew.
 
     An answer of 1,000 branches takes 0.09 MB in place of 1.4 MB.
+
+    Attributes:
+        steps: how many it has, so that nobody unpacks them to count them.
     """
+
+    steps = 0
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         super().__init__(record)
 
     def __setitem__(self, name: str, value: Any) -> None:
+        if name == "steps":
+            self.steps = len(value)
         if name in _LONG and not isinstance(value, bytes):
             value = zlib.compress(json.dumps(value).encode(), level=1)
         elif name in _SHARED:
@@ -34,6 +41,11 @@ class Packed(UserDict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         value = self.data[name]
         return _unpacked(value) if isinstance(value, bytes) else value
+
+
+def steps(record: Mapping[str, Any]) -> int:
+    """How many steps a record has, packed or not."""
+    return record.steps if isinstance(record, Packed) else len(record["steps"])
 
 
 @lru_cache(maxsize=8)  # who looks at one field of a record soon looks at it again

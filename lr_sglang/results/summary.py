@@ -7,6 +7,7 @@ from math import sqrt
 from typing import Any
 
 from lr_sglang.config import ROLES
+from lr_sglang.results import packed
 from lr_sglang.results.record import Record
 from lr_sglang.speculation import Speculation
 
@@ -42,7 +43,7 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
         "correct": right,
         "accuracy": _over(right, len(graded)),
         "interval": wilson(right, len(graded)),
-        "steps": sum(len(r["steps"]) for r in records),
+        "steps": sum(map(packed.steps, records)),
         "judged": sum(r["judged"] for r in records),
         "accepted": sum(r["accepted"] for r in records),
         "alpha": _over(sum(r["accepted"] for r in records), sum(r["judged"] for r in records)),
@@ -69,6 +70,34 @@ def _role(records: list[Record], role: str) -> dict[str, Any]:
     sd = Speculation(*(sum(r["tokens"][role]["sd"][name] for r in records) for name in counts))
     sums["sd"] = sd.to_dict()
     return sums
+
+
+class Running:
+    """Figures of samples as they come: one more costs the same however many there were before.
+
+    Others are being timed meanwhile, in threads of this process.
+    """
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._sums: dict[str, list[float]] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """One more sample."""
+        used, seconds = (record["tokens"]["used"], record["seconds"]) if record["error"] is None else (0, 0.0)
+        graded = record["correct"] is not None
+        more = (bool(record["correct"]), graded, record["accepted"], record["judged"], used, seconds)
+        before = self._sums.get(record["mode"], [0.0] * len(more))
+        self._sums[record["mode"]] = [one + another for one, another in zip(before, more, strict=True)]
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """By mode, ``accuracy``, ``alpha`` and ``tokens_per_s`` as ``of_mode`` has them."""
+        names = ("accuracy", "alpha", "tokens_per_s")
+        return {
+            mode: {name: _over(*sums[2 * n : 2 * n + 2]) for n, name in enumerate(names)}
+            for mode, sums in self._sums.items()
+        }
 
 
 def speed_up(records: Iterable[Record], mode: str, base: str = "autoregressive") -> float | None:

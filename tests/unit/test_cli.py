@@ -19,6 +19,7 @@ from lr_sglang.cli import COMMANDS, cli, configuration, display, failures, sessi
 from lr_sglang.config import TokenLayer
 from lr_sglang.errors import LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
+from lr_sglang.results import summary
 from lr_sglang.runtimes import ProgressEvent, probe
 from lr_sglang.tasks import lookup
 from lr_sglang.trace import StepRecord
@@ -599,6 +600,18 @@ def test_a_terminal_sees_a_bar_and_coloured_steps(monkeypatch):
     shown.end()
     assert "0/2" in written.getvalue()
     assert max(len(line) for line in click.unstyle(written.getvalue()).splitlines()) <= 80
+
+
+def test_a_bar_has_the_figures_so_far(monkeypatch):
+    shown, written = on_a_terminal(monkeypatch)
+    so_far, tokens = summary.Running(), {"used": 10}
+    shown.begin(3, 0)
+    for n in range(3):
+        made = {"mode": "lookahead", "error": None, "correct": n < 2, "seconds": 1.0, "judged": 4, "accepted": 3}
+        so_far.add({**made, "tokens": tokens})
+        shown.sample(made, n + 1, 3, so_far)
+    shown.end()
+    assert "acc 0.67 alpha 0.75 10 tok/s" in click.unstyle(written.getvalue())
 
 
 def test_quiet_is_quiet_on_a_terminal_too(monkeypatch):

@@ -288,6 +288,28 @@ def test_nothing_measured_is_nothing_and_no_error():
     assert figures["accuracy"] is figures["alpha"] is figures["tokens_per_s"] is figures["interval"] is None
 
 
+def test_a_bars_figures_are_those_of_the_table():
+    failed = make_failed(Question("d", "?", "1"), "lookahead", Job(), PromptTooLong("no"), CONFIG, {})
+    plain = make_failed(Question("e", "?"), "autoregressive", Job(), PromptTooLong("no"), CONFIG, {})
+    records = [record("a"), record("b", seconds=6.0, gold="3"), record("c", gold=None), failed, plain]
+    running = summary.Running(records[:2])
+    for one in records[2:]:
+        running.add(one)
+    table = summary.summarise(records)
+    assert list(running.figures()) == list(table)
+    for mode, figures in running.figures().items():
+        assert figures == pytest.approx({name: table[mode][name] for name in figures}) and len(figures) == 3
+
+
+def test_nothing_is_unpacked_for_figures(monkeypatch):
+    """It would take most of a millisecond a record."""
+    made = Packed(json.loads(json.dumps(record())))
+    shorter = Packed({**made, "steps": made["steps"][:1]})
+    monkeypatch.setattr("lr_sglang.results.packed._unpacked", lambda value: pytest.fail("unpacked"))
+    assert summary.of_mode([made, shorter, made])["steps"] == 5
+    summary.Running([made, shorter]).figures()
+
+
 def test_speed_up_compares_the_same_samples():
     records = [
         record("a", mode="autoregressive", seconds=4.0),
