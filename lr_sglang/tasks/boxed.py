@@ -11,7 +11,7 @@ from fractions import Fraction
 
 # A box that opens, what is escaped, and plain braces.
 _BRACE = re.compile(r"\\(?:f?boxed|fbox)\s{0,100}\{|\\.|[{}]", re.DOTALL)
-_LAYOUT = re.compile(r"\\(?:left|right|[,;:! ]|quad|qquad|displaystyle)(?![a-zA-Z])|[$\s]|\{,\}")
+_LAYOUT = re.compile(r"\\(?:left|right|[,;:! ]|quad|qquad|displaystyle)(?![a-zA-Z])|\\?\$|\s|\{,\}")
 _WRAPPED = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox)\{([^{}]*)\}")
 _FRACTION = re.compile(r"\\[dt]?frac(?:\{([^{}]+)\}\{([^{}]+)\}|(\d)(\d))")
 _BETWEEN_DIGITS = re.compile(r"(?<=\d)\s+(?=\d)")
@@ -61,7 +61,7 @@ def normal(text: str) -> str:
     text = _WRAPPED.sub(r"\1", text)
     text = _LAYOUT.sub("", _BETWEEN_DIGITS.sub("_", text))  # "1 2" is not "12"
     text = _FRACTION.sub(lambda m: f"{m[1] or m[3]}/{m[2] or m[4]}", text)
-    text = text.replace("\\$", "").replace("\\%", "").replace("%", "").replace("^{\\circ}", "").replace("^\\circ", "")
+    text = text.replace("\\%", "").replace("%", "").replace("^{\\circ}", "").replace("^\\circ", "")
     text = _THOUSANDS.sub("", text).rstrip(".").replace("−", "-")
     return text.casefold()
 

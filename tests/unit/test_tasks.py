@@ -107,6 +107,8 @@ def test_the_last_whole_box_counts(text, answer):
         (r"\text{Yes}", "yes"),
         (r"\left( 1, 2 \right)", "(1,2)"),
         ("$5$", "5"),
+        (r"\$18", "18"),
+        (r"$\$18.00$", "18"),
         (r"5\%", "5"),
         ("-3", "−3"),
         ("+4", "4"),
