@@ -6,8 +6,17 @@ import threading
 import time
 from typing import Any
 
-from lr_sglang.errors import BadReply, Cancelled, LookaheadError, RuntimeDown, RuntimeRefused, RuntimeTimeout
-from lr_sglang.transport import INFO_SECONDS, Call, Transport
+from lr_sglang.errors import (
+    BadReply,
+    Cancelled,
+    LookaheadError,
+    PromptTooLong,
+    RuntimeBusy,
+    RuntimeDown,
+    RuntimeRefused,
+    RuntimeTimeout,
+)
+from lr_sglang.transport import INFO_SECONDS, Call, Transport, WorkerLost
 
 
 class RuntimeAway(RuntimeDown):
@@ -61,8 +70,11 @@ class Gate:
             self.unanswered += 1
             raise
         except (RuntimeRefused, BadReply) as error:
-            self._note(False)
-            error.retryable = False
+            well = _well(error)
+            if well is not None:
+                self._note(well)
+            if well is False:
+                error.retryable = False
             raise
         finally:
             with self._lock:
@@ -139,6 +151,19 @@ class Gate:
 
     def _away(self) -> LookaheadError:
         return RuntimeAway(self.shut or "it did not answer in time", role=self.role)
+
+
+def _well(error: RuntimeRefused | BadReply) -> bool | None:
+    """Whether the runtime is well, as far as its refusal tells; None where only a probe can say.
+
+    A runtime that is busy, or that finds a request wrong or too long, answers. A 502 to 504 may also be a router's
+    whose workers are gone.
+    """
+    if isinstance(error, BadReply | WorkerLost):
+        return False
+    if isinstance(error, PromptTooLong) or 400 <= error.status < 500:
+        return True
+    return None if isinstance(error, RuntimeBusy) else False
 
 
 def _sound(reply: Any, aborted: bool = False) -> bool:

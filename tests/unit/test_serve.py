@@ -36,7 +36,7 @@ from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.reading import message_of
 from lr_sglang.serve.settings import Service, check_public, is_loopback
 from lr_sglang.simulated.rubbish import KINDS
-from lr_sglang.transport import Call
+from lr_sglang.transport import Call, WorkerLost
 
 # -- stop strings
 
@@ -694,6 +694,45 @@ def test_a_runtime_whose_requests_fail_is_down_until_one_goes_well(fault):
     assert not watch.down
     asks(gate)
     assert gate.failures == 0
+
+
+def refusal(status, kind=RuntimeRefused):
+    error = kind(f"{status}")
+    error.status = status
+    return error
+
+
+@pytest.mark.parametrize("fault", [refusal(500), refusal(500, WorkerLost), refusal(501)], ids=repr)
+def test_what_a_runtime_fails_by_is_counted(fault):
+    runtime, gate, _, _ = watched()
+    runtime.fails = fault
+    asks(gate)
+    assert gate.failures == 1 and not fault.retryable
+
+
+@pytest.mark.parametrize(
+    "fault", [refusal(429, RuntimeBusy), refusal(503, RuntimeBusy), PromptTooLong("long"), refusal(400)], ids=repr
+)
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_runtime_that_is_busy_or_finds_a_request_wrong_is_not_down(fault, role):
+    runtime, gate, watch, heard = watched(role)
+    runtime.fails = fault
+    for _ in range(FAILURES + 1):
+        assert asks(gate) is fault
+    assert fault.retryable is type(fault).retryable, "a verifier rests for it, as the gate does not"
+    look(watch)
+    assert not watch.down and heard == []
+
+
+def test_a_router_that_has_no_workers_left_is_found_by_probes():
+    """However often it answers that it is busy."""
+    runtime, gate, watch, _ = watched("target")
+    runtime.fails = refusal(503, RuntimeBusy)
+    gate.answered -= 10
+    asks(gate)
+    runtime.get = lambda path, timeout: (_ for _ in ()).throw(refusal(503, RuntimeBusy))
+    watch.look()
+    assert watch.down
 
 
 def test_a_single_failure_is_survived():
