@@ -21,7 +21,7 @@ def need_compiler(role: str | None = None, environ: Mapping[str, str] = os.envir
     Raises:
         SetupError: there is no C++ compiler, or no ninja, which comes with SGLang.
     """
-    compiler, path = shlex.split(environ.get("CXX") or "c++")[0], environ.get("PATH")
+    compiler, path = _named(environ.get("CXX", "c++"), role), environ.get("PATH")
     if shutil.which(compiler, path=path) is None:
         raise SetupError(
             f"speculation from n-grams compiles C++, and there is no compiler {compiler!r}",
@@ -35,3 +35,16 @@ def need_compiler(role: str | None = None, environ: Mapping[str, str] = os.envir
             role=role,
             hint="install it: pip install ninja",
         )
+
+
+def _named(command: str, role: str | None) -> str:
+    """The program in what CXX says, which is used as it is, also where it is empty."""
+    try:
+        return shlex.split(command)[0]
+    except (ValueError, IndexError) as error:
+        why = str(error) if isinstance(error, ValueError) else "it is empty"
+        raise SetupError(
+            f"speculation from n-grams compiles C++, and CXX={command!r} names no compiler: {why}",
+            role=role,
+            hint="name a compiler, or unset CXX",
+        ) from error

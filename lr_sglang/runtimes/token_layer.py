@@ -1,7 +1,7 @@
 """The token layer: SGLang's speculative decoding, from our settings to the flags of a server.
 
 One table says how each algorithm takes them. Another package adds a row through an entry point of group
-``lr_sglang.token_layers``, whose value is an ``Algorithm``.
+``lr_sglang.token_layers``, whose value is an ``Algorithm``; it is imported when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import options
 
 Flags = dict[str, Any]
+GROUP = "lr_sglang.token_layers"
 TOKENS = 8  # paper section 4
 TREE_STEPS = 5  # SGLang's own choice for a tree
 
@@ -87,28 +87,41 @@ BUILT_IN: Mapping[str, Algorithm] = {
 }
 
 
-@cache
-def algorithms() -> Mapping[str, Algorithm]:
-    """All token layers by our name for them: SGLang's own, and those of other packages."""
-    added = {point.name: point.load() for point in entry_points(group="lr_sglang.token_layers")}
-    return {**BUILT_IN, **added}
+def outside() -> tuple[EntryPoint, ...]:
+    """Token layers of installed packages."""
+    return tuple(entry_points(group=GROUP))
 
 
 def find(layer: TokenLayer, where: str) -> Algorithm:
     """The algorithm that a token layer names.
 
     Raises:
-        ConfigError: there is none, or the installed SGLang does not have it.
+        ConfigError: there is none, it cannot be loaded, or the installed SGLang does not have it.
     """
-    known = algorithms()
-    if layer.algorithm not in known:
-        names = ", ".join(["none", *known])
-        raise ConfigError(f"{where}: no token layer is called {layer.algorithm!r}", hint=f"one of {names}")
-    found = known[layer.algorithm]
+    found = BUILT_IN.get(layer.algorithm) or _of_package(layer.algorithm, where)
     if found.built_in and found.name not in options.speculative_algorithms():
         names = ", ".join(sorted(options.speculative_algorithms()))
         raise ConfigError(f"{where}: the installed SGLang has no {found.name}", hint=f"it has {names}")
     return found
+
+
+def _of_package(name: str, where: str) -> Algorithm:
+    points = {point.name: point for point in outside()}
+    if name not in points:
+        names = ", ".join(["none", *BUILT_IN, *points])
+        raise ConfigError(f"{where}: no token layer is called {name!r}", hint=f"one of {names}")
+    try:
+        found = points[name].load()
+    except Exception as error:  # it is not ours: whatever it raises, it cannot be had
+        raise _no_algorithm(points[name], where, repr(error)) from error
+    if not isinstance(found, Algorithm):
+        raise _no_algorithm(points[name], where, f"expected an Algorithm, not {type(found).__name__}")
+    return found
+
+
+def _no_algorithm(point: EntryPoint, where: str, why: str) -> ConfigError:
+    hint = f"an entry point of group {GROUP} names an Algorithm of lr_sglang.runtimes.token_layer"
+    return ConfigError(f"{where}: token layer {point.name}, entry point {point.value}: {why}", hint=hint)
 
 
 def check(runtime: Runtime, device: str, where: str) -> None:
@@ -122,7 +135,7 @@ def check(runtime: Runtime, device: str, where: str) -> None:
         return
     known, where = find(layer, where), f"{where}: token layer {layer.algorithm}"
     if device == "cpu" and not known.on_cpu:
-        usable = ", ".join(name for name, other in algorithms().items() if other.on_cpu)
+        usable = ", ".join(name for name, other in BUILT_IN.items() if other.on_cpu)
         raise ConfigError(f"{where}: SGLang runs it on GPUs only", hint=f"on a CPU: {usable}")
     if known.draft == "needed" and not layer.draft_model:
         raise ConfigError(f"{where}: it drafts with a model", hint="give 'draft_model' (--sd-draft-model)")

@@ -781,17 +781,13 @@ guess = outside_lr:GUESS
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """One file of somebody else's, installed: a program, a verifier, a task and an algorithm of the token layer."""
-    from lr_sglang.runtimes import token_layer
-
     (tmp_path / "outside_lr.py").write_text(PACKAGE)
     info = tmp_path / "outside_lr-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside-lr\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(POINTS)
     monkeypatch.syspath_prepend(tmp_path)
-    token_layer.algorithms.cache_clear()
-    yield tmp_path / "outside_lr.py"
-    token_layer.algorithms.cache_clear()
+    return tmp_path / "outside_lr.py"
 
 
 def test_one_file_adds_a_program_a_verifier_a_task_and_an_algorithm(package):

@@ -493,6 +493,14 @@ def test_a_missing_compiler_is_named(tmp_path):
         need_compiler(environ={"CXX": "nope -include cstddef", "PATH": str(tmp_path)})
 
 
+@pytest.mark.parametrize(("given", "why"), [("", "empty"), (" ", "empty"), ("c++ -I'a", "No closing quotation")])
+def test_a_variable_that_names_no_compiler_is_told(given, why):
+    """The server would take it as it is, and end."""
+    with pytest.raises(SetupError, match=f"names no compiler: .*{why}") as caught:
+        need_compiler("draft", {"CXX": given, "PATH": ""})
+    assert caught.value.role == "draft" and "unset CXX" in caught.value.hint
+
+
 def test_a_missing_ninja_is_named(tmp_path, monkeypatch):
     compiler = tmp_path / "c++"
     compiler.write_text("")

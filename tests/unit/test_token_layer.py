@@ -103,13 +103,54 @@ def test_another_package_adds_one(monkeypatch):
     mine = Algorithm("MINE", lambda given: {"speculative-num-draft-tokens": given.tokens}, "none", built_in=False)
     point = SimpleNamespace(name="mine", load=lambda: mine)
     monkeypatch.setattr(token_layer, "entry_points", lambda group: [point] if group == "lr_sglang.token_layers" else [])
-    token_layer.algorithms.cache_clear()
-    try:
-        argv = line(Runtime(model="a/b", token_layer=TokenLayer("mine", tokens=3)))
-        assert value(argv, "speculative-algorithm") == "MINE"
-        assert value(argv, "speculative-num-draft-tokens") == "3"
-    finally:
-        token_layer.algorithms.cache_clear()
+    argv = line(Runtime(model="a/b", token_layer=TokenLayer("mine", tokens=3)))
+    assert value(argv, "speculative-algorithm") == "MINE"
+    assert value(argv, "speculative-num-draft-tokens") == "3"
+
+
+BROKEN = {
+    "raises": ("a_package:LAYER", ZeroDivisionError("their bug"), "their bug"),
+    "gone": ("a_package:NONE", AttributeError("no NONE"), "no NONE"),
+    "other": ("a_package:other", lambda layer: {}, "expected an Algorithm, not function"),
+}
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """Packages from outside whose token layers cannot be had."""
+
+    def point(name, text, found):
+        def load():
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        return SimpleNamespace(name=name, value=text, load=load)
+
+    points = [point(name, text, found) for name, (text, found, _) in BROKEN.items()]
+    mine = Algorithm("MINE", lambda given: {}, "none", built_in=False)
+    points.append(point("mine", "b_package:MINE", mine))
+    monkeypatch.setattr(token_layer, "entry_points", lambda group: points)
+
+
+def test_a_broken_package_is_in_nobodys_way(broken):
+    assert token_layer.find(TokenLayer("ngram"), "target") is BUILT_IN["ngram"]
+    assert token_layer.find(TokenLayer("mine"), "target").name == "MINE"
+    with pytest.raises(ConfigError, match="runs it on GPUs only") as caught:
+        token_layer.check(Runtime(model="a/b", token_layer=layer("dflash")), "cpu", "target")
+    assert "ngram" in caught.value.hint
+    with pytest.raises(ConfigError, match="no token layer is called 'nagram'") as caught:
+        token_layer.find(TokenLayer("nagram"), "target")
+    assert {*BUILT_IN, *BROKEN, "mine"} < set(caught.value.hint.removeprefix("one of ").split(", "))
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_package_is_named_to_who_asks_for_it(broken, name):
+    text, _, said = BROKEN[name]
+    with pytest.raises(ConfigError, match=said) as caught:
+        token_layer.find(TokenLayer(name), "target")
+    assert caught.value.message.startswith(f"target: token layer {name}, entry point {text}: ")
+    assert token_layer.GROUP in caught.value.hint
 
 
 # -- what cannot be
