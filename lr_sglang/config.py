@@ -42,7 +42,7 @@ class Sampling(Table):
 
 @dataclass(frozen=True)
 class Lookahead(Table):
-    """The method's own numbers (paper section 4; the reference code's are in ``reference()``).
+    """The method's own numbers (paper section 4; ``--reference-defaults`` has the reference code's).
 
     Attributes:
         fast_accept: a drafted step is accepted without the target's version when the target gives each of its tokens

@@ -203,10 +203,6 @@ class HttpTransport:
     def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         return self._exchange("GET", path, None, timeout)
 
-    def post(self, path: str, body: dict[str, Any], timeout: float = 30.0) -> dict[str, Any]:
-        """Posts a request that is not a generation."""
-        return self._exchange("POST", path, body, timeout)
-
     def close(self) -> None:
         self._aborter.close()
         self._pools.clear()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.dsl import Inquiry
-from lr_sglang.errors import ConfigError
 from lr_sglang.generation import Generation
-from lr_sglang.programs.judge import PROMPTS, JudgePrompt, agrees, judge
+from lr_sglang.programs.judge import JudgePrompt, agrees, judge
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.asking import Asking
 from lr_sglang.verifiers.setup import Setup
@@ -24,10 +23,7 @@ class Judge:
     @classmethod
     def make(cls, setup: Setup) -> Judge:
         """With one of the known prompts."""
-        if setup.judge_prompt not in PROMPTS:
-            hint = f"one of {', '.join(PROMPTS)}"
-            raise ConfigError(f"no judge prompt is called {setup.judge_prompt!r}", hint=hint)
-        return cls(setup.backend("judge"), PROMPTS[setup.judge_prompt])
+        return cls(setup.backend("judge"), setup.prompt())
 
     def verify(self, inquiry: Inquiry) -> Verdict | None:
         target, draft = inquiry.pair.target.text.strip(), inquiry.pair.draft.text.strip()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from lr_sglang import verifier_names
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.dsl import Inquiry
-from lr_sglang.errors import ConfigError
-from lr_sglang.programs.judge import PROMPTS, JudgePrompt, judge
+from lr_sglang.programs.judge import JudgePrompt, judge
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.asking import Asking
 from lr_sglang.verifiers.random import Random
@@ -28,10 +27,8 @@ class Oracle:
     @classmethod
     def make(cls, setup: Setup) -> Oracle:
         """With the ``0.6`` of ``oracle:0.6``."""
-        if setup.judge_prompt not in PROMPTS:
-            raise ConfigError(f"no judge prompt is called {setup.judge_prompt!r}", hint=f"one of {', '.join(PROMPTS)}")
         alpha = verifier_names.number(cls.name, setup.argument or "0.5", 0.0, 1.0, "oracle:0.6")
-        return cls(setup.backend("judge"), PROMPTS[setup.judge_prompt], alpha)
+        return cls(setup.backend("judge"), setup.prompt(), alpha)
 
     def verify(self, inquiry: Inquiry) -> Verdict | None:
         target, draft = (_words(ids) for ids in (inquiry.pair.target.ids, inquiry.pair.draft.ids))

@@ -1,4 +1,4 @@
-"""An oracle that accepts a given share of steps, whatever they say: for measuring speed at a known acceptance."""
+"""Accepts a given share of steps, whatever they say, and asks nobody: for measuring speed at a known acceptance."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.errors import ConfigError
+from lr_sglang.programs.judge import PROMPTS, JudgePrompt
 
 
 @dataclass(frozen=True)
@@ -35,3 +36,13 @@ class Setup:
             hint = f"give --{role} MODEL|URL, or use --verifier exact"
             raise ConfigError(f"the {self.name} verifier needs a {role} runtime", hint=hint)
         return self.roles[role]
+
+    def prompt(self) -> JudgePrompt:
+        """How the judge is asked.
+
+        Raises:
+            ConfigError: there is no such prompt.
+        """
+        if self.judge_prompt not in PROMPTS:
+            raise ConfigError(f"no judge prompt is called {self.judge_prompt!r}", hint=f"one of {', '.join(PROMPTS)}")
+        return PROMPTS[self.judge_prompt]

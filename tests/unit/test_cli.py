@@ -15,9 +15,10 @@ from click.testing import CliRunner
 from rich.console import Console
 from rich.text import Text
 
+from lr_sglang import verifiers
 from lr_sglang.cli import COMMANDS, cli, configuration, display, failures, session, settings, starting
 from lr_sglang.config import TokenLayer
-from lr_sglang.errors import LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
+from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.results import summary
 from lr_sglang.runtimes import ProgressEvent, probe
@@ -625,3 +626,12 @@ def test_quiet_is_quiet_on_a_terminal_too(monkeypatch):
 
 def test_what_is_checked_before_a_server_starts_is_what_there_is():
     assert tuple(PROMPTS) == configuration.JUDGE_PROMPTS
+
+
+@pytest.mark.parametrize("name", ["judge", "oracle:0.6"])
+def test_from_python_a_judge_prompt_that_is_none_is_refused_too(name):
+    with pytest.raises(ConfigError, match="no judge prompt is called 'papers'") as caught:
+        verifiers.make(name, {"judge": None}, "papers")
+    assert caught.value.hint == f"one of {', '.join(PROMPTS)}"
+    for prompt in PROMPTS:
+        assert verifiers.make(name, {"judge": None}, prompt).prompt is PROMPTS[prompt]
