@@ -65,6 +65,7 @@ class Server:
 
     def again(self, argv: Sequence[str]) -> Server:
         """A server in this one's place, not started yet; this one's log stays as ``ROLE.previous.log``."""
+        self.ask_to_stop()  # it may have ended by itself, and then its pipe is still open
         with contextlib.suppress(OSError):
             self.log.replace(self.log.with_suffix(".previous.log"))
         return Server(self.role, argv, self.url, self.log, self._env)

@@ -357,6 +357,21 @@ def test_death_is_noticed_later_too(start):
     assert not runs(child) and not runs(stray)
 
 
+def test_one_in_another_ones_place_leaves_no_file_of_it_open(tmp_path):
+    """Each has a pipe to its guardian, which a server that ends by itself does not close."""
+
+    def pipes():
+        return {os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()}
+
+    server = Server("draft", [sys.executable, "-S", "-c", ""], "http://127.0.0.1:1", tmp_path / "log")
+    before = pipes()
+    for _ in range(3):
+        server.start()
+        wait_for(lambda server=server: not server.alive())
+        server = server.again(server.argv)
+    assert not {one for one in pipes() - before if one.startswith("pipe:")}
+
+
 def test_waiting_can_be_given_up(start):
     server, cancelled = start(late=1), threading.Event()
     threading.Timer(0.3, cancelled.set).start()
