@@ -39,12 +39,22 @@ class Mode:
             return dataclasses.replace(look, fast_accept=None)
         if not self.lossless:
             return look
-        fast = None if look.fast_accept is None else max(SURE, look.fast_accept)
-        return dataclasses.replace(look, verifier="exact", fast_accept=fast)
+        return own_words(dataclasses.replace(look, verifier="exact"), greedy=True)
 
     def sampling(self, sampling: Sampling) -> Sampling:
         """Likewise."""
         return sampling.replace(temperature=0.0) if self.lossless else sampling
+
+
+def own_words(look: Lookahead, *, greedy: bool) -> Lookahead:
+    """The settings with no fast acceptance by which the exact verifier would let other words than the target's pass.
+
+    Args:
+        greedy: whether the temperature is 0.
+    """
+    if look.verifier != "exact" or look.fast_accept is None:
+        return look
+    return dataclasses.replace(look, fast_accept=max(SURE, look.fast_accept) if greedy else None)
 
 
 _MODES = (

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from lr_sglang import catalog, policy, verifier_names
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Role, Runtime, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import MODES, SURE
+from lr_sglang.modes import MODES, SURE, own_words
 from lr_sglang.runtimes import flags, shapes
 
 # Said again here, because the package that has them imports SGLang; a test compares.
@@ -151,7 +151,7 @@ def check(plan: Plan, mode: str) -> None:
     look = MODES[mode].lookahead(plan.lookahead)
     judged = verifier_names.needs_judge(look.verifier)
     greedy = MODES[mode].sampling(plan.sampling).temperature == 0
-    if look.verifier == "exact" and look.fast_accept is not None and not (greedy and look.fast_accept >= SURE):
+    if own_words(look, greedy=greedy) != look:
         hint = f"--fast-accept {SURE} or more at --temperature 0 does, and --mode lossless sees to both"
         raise ConfigError("the exact verifier keeps the target's own words, fast acceptance here does not", hint=hint)
     if judged and "judge" not in plan.models:

@@ -24,6 +24,7 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
+from lr_sglang.modes import SURE
 from lr_sglang.serve import errors, keys
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import Refusal, refusal_of
@@ -277,8 +278,8 @@ SERVICE = Service(
 ASKED = {"model": "lookahead", "messages": [{"role": "user", "content": "How many?"}]}
 
 
-def order(more=None, **fields):
-    return order_of(ChatRequest.model_validate({**ASKED, **fields, **(more or {})}), SERVICE)
+def order(more=None, *, service=SERVICE, **fields):
+    return order_of(ChatRequest.model_validate({**ASKED, **fields, **(more or {})}), service)
 
 
 def test_what_is_not_asked_for_is_the_operators():
@@ -301,6 +302,24 @@ def test_what_is_asked_for_is_done_within_what_is_allowed():
 def test_lossless_is_exact_and_greedy():
     made = order(lookahead={"mode": "lossless"})
     assert (made.lookahead.verifier, made.sampling.temperature) == ("exact", 0)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "temperature", "operators", "used"),
+    [
+        ("exact", 0.5, -3.0, None),
+        ("exact", 0.5, -0.1, None),
+        ("exact", 0, -3.0, SURE),
+        ("exact", 0, -0.1, -0.1),
+        ("judge", 0.5, -3.0, -3.0),
+    ],
+)
+def test_the_exact_verifier_keeps_the_targets_words_whatever_the_operator_accepts_fast(
+    verifier, temperature, operators, used
+):
+    service = SERVICE.replace(lookahead=Lookahead(depth=4, fast_accept=operators))
+    made = order(lookahead={"verifier": verifier}, temperature=temperature, service=service)
+    assert (made.lookahead.verifier, made.lookahead.fast_accept) == (verifier, used)
 
 
 def test_a_seed_is_drawn_where_none_is_given():
