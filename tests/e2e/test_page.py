@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -36,6 +37,7 @@ KEPT = ("accepted", "corrected", "bonus")
 QUESTION = "How fast is the train?"
 DESKTOP, PHONE = (1280, 860), (360, 740)
 STEP = "#steps > .step"
+SECONDS = 15  # for what a page shows soon, on a machine that may be busy
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,7 @@ def browser() -> Iterator[Browser]:
     if BROWSER is None and os.environ.get("CI") != "true":
         pytest.skip("no Chromium on this machine, so the page is not tested: scripts/browser.sh installs one")
     assert BROWSER is not None, "no Chromium, although CI=true: scripts/browser.sh installs one"
+    expect.set_options(timeout=SECONDS * 1000)  # the one of a context is not its
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS.split())
         yield browser
@@ -63,15 +66,28 @@ class Real:
     engine: Engine
 
 
-@pytest.fixture(scope="module")
-def real() -> Iterator[Real]:
-    model = Model(alpha=(0.6,), steps=24, seed=3)
+@contextmanager
+def really(steps: int = 24, keys: tuple[str, ...] = ()) -> Iterator[Real]:
+    model = Model(alpha=(0.6,), steps=steps, seed=3)
     roles = simulated_roles(Simulation(model, step_seconds=0.05, judge_seconds=0.008, c1=0.15))
     modes = ("lookahead", "lossless", "autoregressive")
     service = Service(model="simulated", modes=modes, verifiers=("judge", "exact"), max_depth=8)
-    app = create_app(roles, service, Keys(["sk-of-a-lab"]))
+    app = create_app(roles, service, Keys(keys))
     with running(Server(app, service)) as url:
         yield Real(url, app.state.engine)
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Real]:
+    with really(keys=("sk-of-a-lab",)) as real:
+        yield real
+
+
+@pytest.fixture
+def endless() -> Iterator[Real]:
+    """One whose answers take many seconds, so that none is at its end before it is stopped."""
+    with really(steps=400) as real:
+        yield real
 
 
 @dataclass
@@ -85,7 +101,7 @@ class Visits:
     def __call__(self, endpoint: Endpoint | Real, size: tuple[int, int] = DESKTOP, **options) -> Page:
         viewport = {"width": size[0], "height": size[1]}
         context = self.browser.new_context(viewport=viewport, reduced_motion="reduce", **options)
-        context.set_default_timeout(15000)
+        context.set_default_timeout(SECONDS * 1000)
         self.contexts.append(context)
         page = context.new_page()
 
@@ -115,7 +131,7 @@ def ask(page: Page, question: str = QUESTION) -> None:
     page.keyboard.press("Enter")
 
 
-def ended(page: Page, state: str = "done", seconds: float = 15) -> None:
+def ended(page: Page, state: str = "done", seconds: float = SECONDS) -> None:
     expect(page.locator("body")).to_have_attribute("data-state", state, timeout=seconds * 1000)
 
 
@@ -649,13 +665,19 @@ def test_the_endpoint_itself_is_shown(real, visit):
     assert {kind for kind, _ in shown(page) if kind != "dead"} == {"bonus"} and figure(page, "steps") == "24"
     assert page.locator(".given-up .draft").count() == 0
 
-    page.select_option("[name=mode]", "lookahead")
-    ask(page, "Simulated question 2?")
-    expect(page.locator(f"{STEP}[data-outcome=accepted]").first).to_be_visible()
-    page.keyboard.press("Escape")
-    ended(page, "stopped")
-    for _ in range(50):
-        if real.engine.idle:
-            break
-        page.wait_for_timeout(100)
-    assert real.engine.idle
+
+def test_answers_of_the_endpoint_itself_are_stopped(endless, visit):
+    page = visit(endless)
+    page.click("#settings summary")
+    for mode, outcome in (("autoregressive", "bonus"), ("lookahead", "accepted")):
+        page.select_option("[name=mode]", mode)
+        ask(page, "Simulated question 2?")
+        expect(page.locator(f"{STEP}[data-outcome={outcome}]").first).to_be_visible()
+        assert not endless.engine.idle
+        page.keyboard.press("Escape")
+        ended(page, "stopped")
+        for _ in range(50):
+            if endless.engine.idle:
+                break
+            page.wait_for_timeout(100)
+        assert endless.engine.idle

@@ -67,7 +67,7 @@ FAULTS = ("killed", "stopped", "slowed", "garbage")
 CHOSEN = {
     ("draft", "killed", "step"),
     ("draft", "stopped", "verdict"),
-    ("judge", "killed", "verdict"),
+    ("judge", "slowed", "verdict"),
     ("judge", "garbage", "start"),
     ("target", "killed", "verdict"),
     ("target", "garbage", "step"),
