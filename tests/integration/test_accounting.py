@@ -11,7 +11,7 @@ from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.tasks.plan import plan
 
-STEP, C1, JUDGE = 0.15, 0.2, 0.05
+STEP, C1, JUDGE = 0.15, 0.2, 0.15
 MADE = Simulation(Model(steps=10), step_seconds=STEP, c1=C1, judge_seconds=JUDGE)
 
 

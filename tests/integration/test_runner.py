@@ -64,10 +64,12 @@ def test_as_many_at_a_time_as_asked_for(concurrency):
 
     watching = threading.Thread(target=watch)
     watching.start()
-    with runner(doubles, concurrency) as running:
-        assert len(list(running.run(plan(QUESTIONS, ("autoregressive",))))) == len(QUESTIONS)
-    over.set()
-    watching.join()
+    try:
+        with runner(doubles, concurrency) as running:
+            assert len(list(running.run(plan(QUESTIONS, ("autoregressive",))))) == len(QUESTIONS)
+    finally:
+        over.set()
+        watching.join()
     assert max(most) == concurrency
 
 
@@ -117,6 +119,7 @@ def test_stopping_frees_the_runtimes_at_once(mode):
     thread = threading.Thread(target=go)
     thread.start()
     while len(doubles["target"].running) < 3:
+        assert thread.is_alive(), failures
         time.sleep(0.01)
     began = time.monotonic()
     running.stop()

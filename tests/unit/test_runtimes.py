@@ -563,10 +563,23 @@ def test_one_that_fails_takes_the_others_with_it(faked, tmp_path):
 
 
 def test_an_interrupted_launch_leaves_nothing(faked, tmp_path):
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        launch(deployment(tmp_path, {"extra": {"late": 1}}), tmp_path / "logs", timeout=20)
-    pids = [pid for role in ("target", "draft") for pid in pids_in(tmp_path / "logs" / f"{role}.log")]
+    logs, over = [tmp_path / "logs" / f"{role}.log" for role in ("target", "draft")], threading.Event()
+
+    def interrupt() -> None:
+        while not all("pids" in diagnosis.tail(log) for log in logs):
+            if over.wait(0.02):
+                return
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            launch(deployment(tmp_path, {"extra": {"late": 1}}), tmp_path / "logs", timeout=20)
+    finally:  # it must not reach another test
+        over.set()
+        thread.join()
+    pids = [pid for log in logs for pid in pids_in(log)]
     assert not any(map(runs, pids))
 
 
