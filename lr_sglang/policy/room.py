@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from lr_sglang.config import Lookahead, Role
 from lr_sglang.tree import Node, StepTree
 
@@ -18,6 +20,7 @@ def in_flight(look: Lookahead, role: Role) -> int:
     return needed(look, role) + hedges(look, role)
 
 
+@lru_cache(maxsize=1024)  # asked before every branch
 def needed(look: Lookahead, role: str) -> int:
     """The same without hedges.
 
