@@ -12,7 +12,7 @@ from lr_sglang.results.labels import program
 from lr_sglang.theory import Case, Measured
 from lr_sglang.theory import measure as measure_theory
 from lr_sglang.theory.judged import MAX_STEPS
-from lr_sglang.theory.measured import WITHOUT
+from lr_sglang.theory.measured import AHEAD, without
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def expected(collection: Collection, group: Group) -> Expected | None:
 
     The formulas are of one answer, and not of what a program makes of several.
     """
-    if group.mode not in WITHOUT or not group.records[0]["config"].get("lookahead") or program(group):
+    if group.mode not in AHEAD or not group.records[0]["config"].get("lookahead") or program(group):
         return None
     measured = _measure(collection, group)
     if measured is None or not measured.c1 < 1:
@@ -74,8 +74,7 @@ def expected(collection: Collection, group: Group) -> Expected | None:
 
 def _measure(collection: Collection, group: Group) -> Measured | None:
     """With the group's base beside it: that of the same token layer, if there is one."""
-    found = [collection.base(group, mode) for mode in WITHOUT[group.mode]]
-    base = next((one for one in found if one is not None), None)
+    base = collection.base(group, without(group.records))
     try:
         return measure_theory([*group.records, *(base.records if base else ())], group.mode)
     except (ConfigError, ZeroDivisionError):

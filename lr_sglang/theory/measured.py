@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang.errors import ConfigError
+from lr_sglang.modes import MODES
 from lr_sglang.theory.paper import expected_run, within
 
 # Branches that went on to their end: the target's that are in the answer, or agreed with what is; the draft's that a
@@ -15,9 +16,7 @@ _FINISHED = {"target": ("accepted", "corrected", "bonus"), "draft": ("accepted",
 # Not the verdict of a verifier: the draft was too late, or had failed.
 _NO_VERDICT = ("late", "draft")
 
-
-# The ways to look ahead, and those without it that have the same token layer.
-WITHOUT = {"lookahead": ("autoregressive",), "lookahead+sd": ("sd",), "lossless": ("autoregressive", "sd")}
+AHEAD = tuple(name for name, mode in MODES.items() if mode.ahead)
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,11 @@ def measure(records: Iterable[Mapping[str, Any]], mode: str | None = None) -> Me
     """
     ended = [r for r in records if r["error"] is None]
     modes = {r["mode"] for r in ended}
-    mode = mode or next((m for m in WITHOUT if m in modes), "lookahead")
+    mode = mode or next((m for m in AHEAD if m in modes), "lookahead")
     ahead = [r for r in ended if r["mode"] == mode]
     if not ahead:
         raise ConfigError(f"the records have no sample of mode {mode} that ended well", hint="measure another run")
-    base = next((m for m in WITHOUT[mode] if m in modes), WITHOUT[mode][0])
+    base = without(ahead)
     alone = [r for r in ended if r["mode"] == base]
     ways = {(c["schedule"], c["depth"], c["width"]) for c in (r["config"]["lookahead"] for r in ahead)}
     if len(ways) > 1:
@@ -98,6 +97,19 @@ def measure(records: Iterable[Mapping[str, Any]], mode: str | None = None) -> Me
         samples=len(ahead),
         judged=judged,
     )
+
+
+def without(records: Sequence[Mapping[str, Any]]) -> str:
+    """The mode that does not look ahead and otherwise answers like these records of one mode: with their token layer."""
+    layered = MODES[records[0]["mode"]].token_layer
+    if layered is None:
+        target = (records[0]["config"].get("runtimes") or {}).get("target") or {}
+        if "token_layer" in target:
+            layered = target["token_layer"].get("algorithm", "none") != "none"
+        else:  # the server was running already: what it did tells
+            roles = [record["tokens"].get("target") or {} for record in records]
+            layered = any((role.get("sd") or {}).get("verified") for role in roles)
+    return "sd" if layered else "autoregressive"
 
 
 def token_acceptance(accepted: float, drafted: int) -> float:

@@ -144,6 +144,24 @@ def test_of_several_modes_one_is_measured(found, folder):
     assert said["splits"]["async"]["k2"] > 1
 
 
+@pytest.mark.parametrize(
+    ("target", "counts", "base"),
+    [
+        ({"model": "m", "token_layer": {"algorithm": "ngram", "tokens": None}}, {}, "sd"),
+        ({"model": "m", "token_layer": {"algorithm": "none", "tokens": None}}, {}, "autoregressive"),
+        ({"model": "a running server's"}, {"target": {"sd": {"verified": 9}}}, "sd"),
+        ({"model": "a running server's"}, {"target": {"sd": {"verified": 0}}}, "autoregressive"),
+        ({"model": "a running server's"}, {}, "autoregressive"),
+    ],
+)
+def test_the_lossless_mode_is_compared_with_what_has_the_same_token_layer(found, folder, target, counts, base):
+    config = {"lookahead": {"schedule": "async", "depth": 4, "width": 1}, "runtimes": {"target": target}}
+    made = lookahead("a", "lossless", config=config, tokens={"used": 60, **counts})
+    fast = {**autoregressive(), "mode": "sd", "seconds": 2.0}
+    measured = found("--records", folder(made, autoregressive(), fast))["measured"]
+    assert (measured["base"], measured["speedup"]) == (base, pytest.approx({"sd": 2 / 3, "autoregressive": 4 / 3}[base]))
+
+
 def test_alternatives_are_taken_apart(found, folder):
     """A run of width 2 tells the acceptance of a step, not of a version."""
     wide = lookahead(config={"lookahead": {"schedule": "async", "depth": 4, "width": 2}})

@@ -251,6 +251,19 @@ def test_table_1_has_the_papers_shape(run):
     assert "+-" in found.rows[0][1]
 
 
+@pytest.mark.parametrize(("layer", "slower"), [("ngram", True), ("none", False)])
+def test_a_lossless_group_is_held_against_the_same_token_layer(tmp_path, layer, slower):
+    records = synthetic.run(Truth(token_layer=2.0), 6, 1, modes=("autoregressive", "sd", "lookahead"))
+    for record in records:
+        if record["mode"] == "lookahead":
+            record["mode"] = record["config"]["mode"] = "lossless"
+            record["config"]["runtimes"]["target"]["token_layer"] = {"algorithm": layer, "tokens": None}
+    report = made(write(tmp_path, records))
+    (measured,) = [one for one in report.expected if one]
+    (against,) = [m.speed for m in report.measures if m.group.mode == "lossless"]
+    assert (measured.measured < 0.7 * against.tokens.value) == slower, "the token layer alone is twice as fast"
+
+
 def test_the_program_of_all_runs_is_named(tmp_path):
     records = synthetic.run(Truth(), 3, 1)
     assert any(made(write(tmp_path / "without", records)).expected)
