@@ -174,8 +174,38 @@ def table(mode: str, inside: Measured, outside: Measured) -> str:
     return "\n".join(lines)
 
 
+def compare(mode: str, concurrency: int, steps: int, rounds: int, step_seconds: float) -> tuple[Measured, Measured]:
+    """Both ways in turn: in this process, and over HTTP.
+
+    Args:
+        concurrency: answers at a time.
+        steps: of an answer.
+        rounds: of as many answers, each way; one more before them fills pools and caches.
+        step_seconds: of the target.
+    """
+    look = Lookahead(depth=4)
+    speed = ("--steps", steps, "--step-seconds", step_seconds, "--judge-seconds", step_seconds / 5)
+    with started("simulate", "--port", 0, *speed) as (simulated, _):
+        urls = simulated["urls"]
+        attach = [word for role, url in urls.items() for word in (f"--{role}", url)]
+        options = ("--concurrency", concurrency, "--depth", look.depth, "--mode", mode)
+        with started("serve", "--port", 0, *attach, *options) as (told, pid):
+            ways: list[Callable[[list[str], str], Measured]] = [
+                InProcess(urls, look, concurrency),
+                OverHttp(told["url"], told["model"], pid),
+            ]
+            inside, outside = found = Measured(), Measured()
+            for number in range(rounds + 1):
+                questions = [f"{i} of {number}?" for i in range(concurrency)]
+                for way, all_of_it in zip(ways, found, strict=True):
+                    made = way(questions, mode)
+                    if number:
+                        all_of_it.add(made, number)
+    return inside, outside
+
+
 def main() -> None:
-    """Runs both ways in turn."""
+    """Compares mode by mode."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--concurrency", type=int, default=16, help="answers at a time")
     parser.add_argument("--steps", type=int, default=20, help="of an answer")
@@ -184,30 +214,9 @@ def main() -> None:
     parser.add_argument("--mode", nargs="*", default=["autoregressive", "lookahead"])
     given = parser.parse_args()
     click.echo(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {given}")
-    look = Lookahead(depth=4)
-    speed = ("--steps", given.steps, "--step-seconds", given.step_seconds, "--judge-seconds", given.step_seconds / 5)
-    with started("simulate", "--port", 0, *speed) as (simulated, _):
-        urls = simulated["urls"]
-        attach = [word for role, url in urls.items() for word in (f"--{role}", url)]
-        modes = [word for mode in given.mode for word in ("--mode", mode)]
-        options = ("--concurrency", given.concurrency, "--depth", look.depth, *modes)
-        with started("serve", "--port", 0, *attach, *options) as (told, pid):
-            ways: dict[str, Callable[[list[str], str], Measured]] = {
-                "in process": InProcess(urls, look, given.concurrency),
-                "endpoint": OverHttp(told["url"], told["model"], pid),
-            }
-            warm = [f"warm {i}" for i in range(given.concurrency)]
-            for mode in given.mode:
-                found = {name: Measured() for name in ways}
-                for number in range(given.rounds + 1):
-                    questions = [f"{i} of {number}?" for i in range(given.concurrency)] if number else warm
-                    for name, way in ways.items():
-                        made = way(questions, mode)
-                        if number:  # the first fills pools and caches
-                            found[name].add(made, number)
-                if mode == given.mode[0]:
-                    click.echo("| mode | | ms a step, mean | median | p99 | CPU ms a step |\n|-|-|-|-|-|-|")
-                click.echo(table(mode, found["in process"], found["endpoint"]))
+    click.echo("| mode | | ms a step, mean | median | p99 | CPU ms a step |\n|-|-|-|-|-|-|")
+    for mode in given.mode:
+        click.echo(table(mode, *compare(mode, given.concurrency, given.steps, given.rounds, given.step_seconds)))
     click.echo(f"load {os.getloadavg()[0]:.1f}, {threading.active_count()} threads here")
 
 
