@@ -31,7 +31,7 @@ class Packed(UserDict[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name == "steps":
-            self.steps = len(value)
+            self.steps = len(_unpacked(value) if isinstance(value, bytes) else value)
         if name in _LONG and not isinstance(value, bytes):
             value = zlib.compress(json.dumps(value).encode(), level=1)
         elif name in _SHARED:

@@ -84,6 +84,7 @@ def test_a_packed_record_is_the_same_and_takes_little_room():
     assert dict(packed) == json.loads(line) and list(packed) == list(many) and "steps" in packed
     assert packed.get("branches") == many["branches"] and packed.get("none") is None
     assert store.line_of(packed) == line and (packed | {"text": "x"})["text"] == "x"
+    assert packed.steps == (packed | {}).steps == packed.copy().steps == len(many["steps"]) == 2
     assert packed["config"] is Packed(many)["config"]
     with pytest.raises(KeyError):
         packed["none"]
