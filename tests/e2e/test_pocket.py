@@ -10,6 +10,7 @@ import pytest
 
 from lr_sglang import tasks, verifiers
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.job import Job
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
@@ -132,9 +133,13 @@ def test_after_a_cancel_the_runtimes_are_idle_within_a_second(pocket: Pocket, mi
     job = Job(Lookahead(), Sampling(), Limits(max_tokens=2000), judge, "cancelled")
     message = {"role": "user", "content": PROBLEMS[0].question}
 
+    found: list[LookaheadError] = []
+
     def run() -> None:
-        with pytest.raises(Exception, match="stopped"):
+        try:
             lookahead.run([message], job, backend=pocket.roles["target"])
+        except LookaheadError as error:
+            found.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -142,5 +147,6 @@ def test_after_a_cancel_the_runtimes_are_idle_within_a_second(pocket: Pocket, mi
     job.stop()
     thread.join(5)
     assert not thread.is_alive()
+    assert [type(error) for error in found] == [Cancelled] and "stopped" in str(found[0])
     assert_idle(pocket)
     assert all(b.outcome is not None for b in job.record.branches)
