@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lr_sglang import policy
+from lr_sglang.config import Lookahead, TokenLayer
 from lr_sglang.results.cells import NONE, times
+from lr_sglang.results.collection import Group
 from lr_sglang.results.expected import Expected
 from lr_sglang.results.measures import Measures
 from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.tables import Table
+from lr_sglang.runtimes import token_layer
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Spent:
 
     Attributes:
         share: of the steps that the oracle accepts; None for another verifier.
-        budget: M, tokens of the target in work at once: steps x tokens of a verification.
+        budget: M, the most tokens of the target in work at once: steps of all versions x tokens of a verification.
         spent: tokens that the target wrote or verified, for each in an answer.
     """
 
@@ -52,19 +56,38 @@ def _of(m: Measures, look: dict[str, Any], expected: Expected | None, speedup: E
     ended = m.group.ended
     written = sum(_cost(branch) for record in ended for branch in record["branches"] if branch["role"] == "target")
     used = sum(record["tokens"]["used"] for record in ended)
-    tokens = (m.group.value("sd tokens") or 0) if m.group.mode.endswith("+sd") else 0
-    branches = look["depth"] + (look["schedule"] == "sync")
     kind, _, share = str(look["verifier"]).partition(":")
     return Spent(
         m.group.name,
         float(share or 0.5) if kind in ("oracle", "random") else None,
         look["depth"],
         m.group.concurrency,
-        branches * (int(tokens) + 1),
+        _steps(look) * (_tokens(m.group) + 1),
         written / used if used else 0.0,
         speedup,
         expected,
     )
+
+
+def _steps(look: dict[str, Any]) -> int:
+    """k1: steps that the target can write at a time, which with several versions are more than it looks ahead."""
+    known = {name: look[name] for name in ("schedule", "depth", "width", "policy", "hedge") if name in look}
+    return policy.in_flight(Lookahead.from_dict(known), "target")
+
+
+def _tokens(group: Group) -> int:
+    """Tokens that the target's token layer drafts for a verification; 0 without one."""
+    target = (group.records[0]["config"].get("runtimes") or {}).get("target") or {}
+    if "token_layer" in target:
+        layer = TokenLayer.from_dict(target["token_layer"])
+        algorithm = token_layer.BUILT_IN.get(layer.algorithm)
+        width = algorithm.flags(layer).get("speculative-num-draft-tokens") if algorithm else None
+        if width or layer.tokens or not layer.on:
+            return width - 1 if width else layer.tokens or 0
+    # The server was running already, or it drafts as its draft model was trained: what it did tells.
+    counts = [record["tokens"]["target"].get("sd") or {} for record in group.records]
+    verified, drafted = (sum(count.get(name, 0) for count in counts) for name in ("verified", "drafted"))
+    return round(drafted / verified) if verified else 0
 
 
 def _cost(branch: dict[str, Any]) -> int:
@@ -88,7 +111,7 @@ def table(report: Report) -> Table | None:
     ]
     names = ["mode", "M", "spent", "speed-up, tokens/s", "paper", "+ verdicts, ends, slow-down"]
     note = (
-        "M: tokens of the target in work at once (steps x tokens of a verification); spent: tokens that the target"
-        " wrote or verified for each token of an answer; the last two are what the formulas expect"
+        "M: the most tokens of the target in work at once (steps x tokens of a verification); spent: tokens that the"
+        " target wrote or verified for each token of an answer; the last two are what the formulas expect"
     )
     return Table("Parallel budget", names, rows, note) if rows else None

@@ -17,7 +17,7 @@ from lr_sglang.cli.settings import settle
 from lr_sglang.config import ROLES, Deployment
 from lr_sglang.errors import ConfigError, LookaheadError, RecordError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import platforms
+from lr_sglang.runtimes import launched, platforms
 
 if TYPE_CHECKING:
     from lr_sglang.cli.bench_work import Bench
@@ -44,6 +44,7 @@ def run(given: dict[str, Any]) -> None:
         {task: _suffix(task, given) for task in questions},
         oracle,
         given["fair"] or "",
+        layered=bool(given["attach"]) and launched.find(given["attach"]).layered,
     )
     found = bench_variants.variants(setting)
     folder = chosen_folder(re.sub(r"[^\w.-]+", "-", given["name"] or "bench"), given["output"], given["resume"])
@@ -89,8 +90,12 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _possible(given: dict[str, Any]) -> tuple[str, ...]:
-    """All modes; of servers that run already those without a token layer, which is set when a server starts."""
-    running = given["attach"] or (given["target"] or "").startswith(("http://", "https://"))
+    """All modes; of servers that run already those that they can be asked for: a token layer is set when one starts."""
+    if given["attach"]:
+        up = launched.find(given["attach"])
+        able = (name for name, mode in MODES.items() if "draft" in up.roles or not mode.ahead)
+        return tuple(name for name in able if MODES[name].token_layer in (None, up.layered))
+    running = (given["target"] or "").startswith(("http://", "https://"))
     return tuple(name for name, mode in MODES.items() if not (running and mode.token_layer))
 
 

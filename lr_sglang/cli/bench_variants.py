@@ -72,6 +72,7 @@ class Setting:
         tasks: by name, what is appended to the questions.
         oracle: the verifier that a share stands for in a sweep of alpha.
         fair: how modes without lookahead get its GPUs; empty for not.
+        layered: whether the servers run already and have a token layer, so that there is no plain decoding on them.
     """
 
     plan: Plan
@@ -81,6 +82,7 @@ class Setting:
     tasks: dict[str, str] = dataclasses.field(default_factory=dict)
     oracle: str = "random"
     fair: str = ""
+    layered: bool = False
 
 
 def variants(setting: Setting) -> list[Variant]:
@@ -104,7 +106,7 @@ def _modes(setting: Setting) -> list[tuple[str, bool]]:
     """Modes, and whether they are to be made at temperature 0. The lossless mode is compared at that temperature."""
     found = [(mode, MODES[mode].lossless) for mode in setting.modes]
     if any(greedy for _, greedy in found) and setting.plan.sampling.temperature > 0:
-        found.insert(len(found) - 1, ("autoregressive", True))
+        found.insert(len(found) - 1, ("sd" if setting.layered else "autoregressive", True))
     return found
 
 

@@ -100,7 +100,7 @@ def measure(records: Iterable[Mapping[str, Any]], mode: str | None = None) -> Me
 
 
 def without(records: Sequence[Mapping[str, Any]]) -> str:
-    """The mode that does not look ahead and otherwise answers like these records of one mode: with their token layer."""
+    """The mode that does not look ahead, and has a token layer if these records of one mode have."""
     layered = MODES[records[0]["mode"]].token_layer
     if layered is None:
         target = (records[0]["config"].get("runtimes") or {}).get("target") or {}

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 from collections import Counter, defaultdict
 
 import pytest
@@ -19,7 +20,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.results import collection
 from lr_sglang.results import report as reports
 from lr_sglang.runner import Runner
-from lr_sglang.runtimes import load_deployment
+from lr_sglang.runtimes import launched, load_deployment
 from tests import synthetic
 from tests.scripted_cli import Servers, transports
 
@@ -475,6 +476,27 @@ def test_what_runs_already_is_asked_for_its_own_modes(call, monkeypatch):
     assert found == {"autoregressive", "lookahead", "lossless"}
 
 
+@pytest.mark.parametrize(
+    ("layered", "roles", "modes"),
+    [
+        (False, ("target", "draft", "judge"), {"autoregressive", "lookahead", "lossless"}),
+        (True, ("target", "draft", "judge"), {"sd", "lookahead+sd", "lossless"}),
+        (True, ("target",), {"sd"}),
+    ],
+)
+def test_a_deployment_that_is_up_is_asked_for_the_modes_that_it_can_answer_in(
+    call, monkeypatch, tmp_path, layered, roles, modes
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(settings, "model_of", lambda role, runtime: f"known/{role}")
+    up = Deployment("x", {role: Runtime(url=f"http://127.0.0.1:{n}") for n, role in enumerate(roles, 1)}).to_dict()
+    about = ("x", os.getpid(), launched.born(os.getpid()), "now", ["sd"])
+    launched.write(launched.Launched(*about, layered, {role: {} for role in roles}, up))
+    plan = call("--attach", "x", "--print", "--json")
+    assert plan.exit_code == 0, plan.output
+    assert {name.split("/")[1] for name in json.loads(plan.stdout)["variants"]} == modes
+
+
 def test_fewer_samples_of_livecodebench():
     assert bench_run.samples_of("livecodebench", {"samples": None, "paper": "table1"}) == 8
     assert bench_run.samples_of("gsm8k", {"samples": None, "paper": "table1"}) == 16
@@ -568,6 +590,41 @@ def test_what_the_budget_buys(swept, tmp_path):
     assert "random weights" in (tmp_path / "plots" / "alpha.svg").read_text("utf-8").lower()
     told = json.loads((tmp_path / "plots" / "budget.json").read_text("utf-8"))
     assert len(told["points"]) == 4 and "random weights" in told["warning"]
+
+
+@pytest.mark.parametrize(
+    ("look", "layer", "sd", "most"),
+    [
+        ({}, None, {}, 3),
+        ({"schedule": "sync"}, None, {}, 4),
+        ({"width": 2}, None, {}, 1 + 2 + 4),
+        ({"width": 2, "schedule": "sync"}, None, {}, 1 + 2 + 4 + 8),
+        ({"hedge": True}, None, {}, 6),
+        ({}, {"algorithm": "ngram", "tokens": None}, {}, 3 * 9),
+        ({}, {"algorithm": "ngram", "tokens": 3}, {}, 3 * 4),
+        ({"width": 2}, {"algorithm": "eagle3", "tokens": None, "steps": 4}, {}, 7 * 5),
+        ({}, {"algorithm": "dspark", "tokens": 5}, {}, 3 * 6),
+        ({}, {"algorithm": "dflash", "tokens": None}, {"verified": 10, "drafted": 70}, 3 * 8),
+        ({}, {"algorithm": "of_a_package", "tokens": 2}, {}, 3 * 3),
+        ({}, {"algorithm": "none", "tokens": None}, {}, 3),
+        ({}, "a running server", {"verified": 10, "drafted": 40}, 3 * 5),
+    ],
+)
+def test_the_budget_is_all_that_the_target_can_have_in_work(tmp_path, look, layer, sd, most):
+    records = synthetic.run(synthetic.Truth(depth=3), 3, 1, modes=("autoregressive", "lookahead"))
+    for record in records:
+        if ahead := record["config"]["lookahead"]:
+            record["mode"] = record["config"]["mode"] = "lossless"
+            ahead |= look
+            record["tokens"]["target"]["sd"] = sd
+            target = record["config"]["runtimes"]["target"]
+            if layer == "a running server":
+                del target["token_layer"]
+            elif layer:
+                target["token_layer"] = layer
+    write(tmp_path / "run", records)
+    (one,) = budget.spent(reports.make(collection.read([tmp_path])))
+    assert one.budget == most
 
 
 def test_a_folder_that_cannot_be_written_is_named(swept, tmp_path, monkeypatch):

@@ -159,7 +159,8 @@ def test_the_lossless_mode_is_compared_with_what_has_the_same_token_layer(found,
     made = lookahead("a", "lossless", config=config, tokens={"used": 60, **counts})
     fast = {**autoregressive(), "mode": "sd", "seconds": 2.0}
     measured = found("--records", folder(made, autoregressive(), fast))["measured"]
-    assert (measured["base"], measured["speedup"]) == (base, pytest.approx({"sd": 2 / 3, "autoregressive": 4 / 3}[base]))
+    assert measured["base"] == base
+    assert measured["speedup"] == pytest.approx({"sd": 2 / 3, "autoregressive": 4 / 3}[base])
 
 
 def test_alternatives_are_taken_apart(found, folder):
