@@ -24,11 +24,11 @@ from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
 from lr_sglang.serve.order import order_of
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
-from lr_sglang.serve.reading import StrictRoute, message_of
+from lr_sglang.serve.reading import CLIENT_GONE, StrictRoute, message_of
 from lr_sglang.serve.replies import Reply
 from lr_sglang.serve.schema import ANSWERS, ERRORS, described
 from lr_sglang.serve.settings import Service
-from lr_sglang.serve.streaming import EventStream, begun, unless_gone
+from lr_sglang.serve.streaming import Disconnected, EventStream, begun, unless_gone
 
 # At the end, for the runtimes to be rid of the answers that were stopped.
 ABORT_SECONDS = 2.0
@@ -182,6 +182,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, StarletteHTTPException):
+        if error.status_code == CLIENT_GONE:
+            raise Disconnected from error
         if error.status_code == 413:
             service: Service = request.app.state.engine.service
             return response_of(too_large(service.max_body_bytes), request.scope)

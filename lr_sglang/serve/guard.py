@@ -19,6 +19,7 @@ from lr_sglang.serve.errors import Refusal, refusal_of, strange_host, too_large,
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.reading import CLIENT_GONE
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import Disconnected
 
@@ -27,7 +28,6 @@ _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 PATIENCE_BYTES = 2**26
 DROP_SECONDS = 10.0
 _ADDRESS = re.compile(r"[\d.]+|[\da-f:]+(%\w+)?", re.ASCII | re.IGNORECASE)
-CLIENT_GONE = 499  # nginx's, for a response that nobody gets
 # Asked every few seconds by whoever watches; what is well would hide the rest of the log.
 PROBES = ("/health", "/ready", "/metrics")
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/models", *PROBES)

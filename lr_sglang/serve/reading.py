@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive
+
+CLIENT_GONE = 499  # nginx's, for a response that nobody gets
+BODY_SECONDS = 30.0  # in which more of a body must come, or nobody could say how long a connection is held
 
 
 class StrictRequest(Request):
     """A request whose body is JSON to the letter."""
+
+    async def body(self) -> bytes:
+        """All of it.
+
+        Raises:
+            HTTPException: 499, the client has hung up; 408, it sends no more.
+        """
+        try:
+            return await super().body()
+        except ClientDisconnect:
+            raise HTTPException(CLIENT_GONE) from None
 
     async def json(self) -> Any:
         """The body.
@@ -42,9 +59,26 @@ class StrictRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def strictly(request: Request) -> Response:
-            return await handle(StrictRequest(request.scope, request.receive))
+            return await handle(StrictRequest(request.scope, _in_time(request.receive)))
 
         return strictly
+
+
+def _in_time(receive: Receive) -> Receive:
+    """Until the body is there; then it says when the client hangs up, which may take as long as it likes."""
+    reading = True
+
+    async def timed() -> Message:
+        nonlocal reading
+        try:
+            async with asyncio.timeout(BODY_SECONDS if reading else None):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, f"No more of the request's body came for {BODY_SECONDS:g} seconds") from None
+        reading = reading and bool(message.get("more_body"))
+        return message
+
+    return timed
 
 
 def message_of(errors: Sequence[Any]) -> tuple[str, str | None]:
@@ -56,6 +90,8 @@ def message_of(errors: Sequence[Any]) -> tuple[str, str | None]:
     same = [error for error in errors if _where(error)[:1] == _where(found)[:1]]
     found = next((error for error in same if not error["type"].endswith("_type")), found)
     where = _where(found)
+    if not where and isinstance(found.get("input"), bytes):
+        return "The body is not read as JSON: send it with the header 'Content-Type: application/json'", None
     fields = [part for part in where if part.isdecimal() or part.isidentifier()]
     message = str(found["msg"]).removeprefix("Value error, ")
     if found["type"] == "extra_forbidden":

@@ -13,6 +13,7 @@ _REASONS = {
     401: "There is no key, or a wrong one.",
     403: "There are no keys, and the host name is not this machine's.",
     404: "There is no such model.",
+    408: "The body does not come to its end.",
     413: "The body is too large.",
     429: "Too many requests are waiting; Retry-After says when to come again.",
     500: "A fault of the endpoint.",

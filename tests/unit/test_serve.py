@@ -25,8 +25,9 @@ from lr_sglang.errors import (
     RuntimeTimeout,
 )
 from lr_sglang.modes import SURE
-from lr_sglang.serve import errors, keys
+from lr_sglang.serve import errors, keys, reading
 from lr_sglang.serve.admission import Admission
+from lr_sglang.serve.app import create_app
 from lr_sglang.serve.errors import Refusal, refusal_of
 from lr_sglang.serve.gate import Gate, RuntimeAway
 from lr_sglang.serve.guard import _is_ours
@@ -36,7 +37,10 @@ from lr_sglang.serve.order import order_of
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.reading import message_of
 from lr_sglang.serve.settings import Service, check_public, is_loopback
+from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.rubbish import KINDS
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.transport import Call, WorkerLost
 
 # -- stop strings
@@ -470,6 +474,51 @@ def test_completions_that_are_not_supported(wrong):
 @pytest.mark.parametrize("prompt", ["Once", ["Once"]])
 def test_a_prompt_is_text(prompt):
     assert order_of(CompletionRequest(model="lookahead", prompt=prompt), SERVICE).asked == "Once"
+
+
+# -- bodies that do not come
+
+
+def sent(*messages, kind=b"application/json"):
+    """What a client that sends so, and then waits, is told, and the endpoint's metrics."""
+    app = create_app(simulated_roles(Simulation(Model())), SERVICE)
+    left, told = list(messages), []
+
+    async def receive():
+        if not left:
+            await asyncio.sleep(60)
+        return left.pop(0)
+
+    async def send(message):
+        told.append(message)
+
+    headers = [(b"host", b"localhost"), *([(b"content-type", kind)] if kind else [])]
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers}
+    asyncio.run(app({**scope, "http_version": "1.1", "query_string": b"", "root_path": ""}, receive, send))
+    text = b"".join(message.get("body", b"") for message in told if message["type"] == "http.response.body")
+    status = told[0]["status"] if told else 0
+    return status, text.decode(), app.state.metrics.exposed().decode()
+
+
+HALF = {"type": "http.request", "body": b'{"model": ', "more_body": True}
+
+
+def test_a_client_that_hangs_up_in_its_body_is_no_bad_request():
+    _, _, metrics = sent(HALF, {"type": "http.disconnect"})
+    assert "lr_sglang_disconnects_total 1.0" in metrics and 'status="499"' in metrics
+    assert "lr_sglang_rejected_total{" not in metrics
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(reading, "BODY_SECONDS", 0.05)
+    status, text, _ = sent(HALF, HALF)
+    assert status == 408 and "No more of the request's body came" in json.loads(text)["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", [b"text/plain", b""])
+def test_json_that_is_not_sent_as_such_is_told_so(kind):
+    status, text, _ = sent({"type": "http.request", "body": json.dumps(ASKED).encode()}, kind=kind)
+    assert status == 400 and "'Content-Type: application/json'" in json.loads(text)["error"]["message"]
 
 
 # -- errors
