@@ -12,6 +12,7 @@ import click
 
 from lr_sglang.cli import graded, options
 from lr_sglang.errors import ConfigError
+from lr_sglang.tasks.task import GRADERS
 
 if TYPE_CHECKING:
     from lr_sglang.cli.display import Display
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from lr_sglang.grading.again import Changes
 
 SHOWN = 20  # changed verdicts that are listed
-KINDS = ("math", "number", "choice", "humaneval", "livecodebench", "mt-bench", "reasoning-gym")
 
 
 @click.command()
@@ -31,7 +31,7 @@ KINDS = ("math", "number", "choice", "humaneval", "livecodebench", "mt-bench", "
     metavar="FILE",
     help="Where the task's questions are, if that is needed.",
 )
-@click.option("--grader", type=click.Choice(KINDS), help="Another kind of grading.  [default: the task's]")
+@click.option("--grader", type=click.Choice(GRADERS), help="Another kind of grading.  [default: the task's]")
 @graded.options
 @click.option("--jobs", type=click.IntRange(min=1), help="Answers at a time.  [default: the number of processors]")
 @options.as_json
@@ -83,7 +83,7 @@ def _grader(folder: Path, given: dict[str, Any]) -> Grader:
     name = given["task"] or again.asked(folder)
     found = tasks.get(name) if given["task"] else tasks.find(name)
     before = again.graded_by(folder)
-    if found is None and given["grader"] is None and before not in ("", *KINDS):
+    if found is None and given["grader"] is None and before not in ("", *GRADERS):
         raise ConfigError(
             f"the task {name!r}, whose grader {before!r} graded them, is not here", hint="give --task, or --grader"
         )

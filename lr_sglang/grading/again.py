@@ -6,7 +6,6 @@ all are there are the records replaced, at once.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -22,7 +21,7 @@ from lr_sglang.errors import RecordError
 from lr_sglang.grading.grader import Grader
 from lr_sglang.results.packed import Packed
 from lr_sglang.results.record import Key, Record, key
-from lr_sglang.results.store import LOCK, RECORDS, RUN, line_of, read_records
+from lr_sglang.results.store import RECORDS, RUN, line_of, read_records, replace_file, take
 
 JOURNAL = "grading.part"
 VERSION = 1  # raised when the same answer may be graded differently
@@ -185,16 +184,9 @@ def _replace(path: Path, records: list[Record], rest: bytes) -> None:
 
 
 def _write(path: Path, data: Iterable[bytes]) -> None:
-    """All of the file or nothing, whatever happens meanwhile."""
-    draft = path.with_name(f"{path.name}.new")
     try:
-        with draft.open("wb") as file:
-            file.writelines(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        replace_file(path, data)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
 
 
@@ -202,14 +194,9 @@ def _write(path: Path, data: Iterable[bytes]) -> None:
 def _held(folder: Path) -> Iterator[None]:
     """As the store holds its folder: one process at a time."""
     try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = take(folder, "a run or a grading is at work in", "wait for it")
     except OSError as error:
         raise RecordError(f"{folder}: {error.strerror}", hint="give the folder of a run") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise RecordError(f"a run or a grading is at work in {folder}", hint="wait for it") from None
     try:
         yield
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -12,11 +12,11 @@ from lr_sglang.grading.grade import Grade
 from lr_sglang.grading.pool import Pool
 from lr_sglang.grading.rater import Rater
 from lr_sglang.grading.sandbox import Limits, Sandbox
+from lr_sglang.results.record import Record
 from lr_sglang.tasks import boxed, gym
 from lr_sglang.tasks.question import Question
 from lr_sglang.tasks.task import GRADERS
 
-Record = MutableMapping[str, Any]
 Function = Callable[[str, Question], bool | Grade | None]
 PERMIT = "--allow-code-execution"
 

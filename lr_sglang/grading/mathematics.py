@@ -11,7 +11,7 @@ from lr_sglang.tasks.boxed import boxed
 from lr_sglang.tasks.question import Question
 
 LONGEST = 3000  # characters of a final answer; a longer one is none
-Compare = Callable[[str, str], tuple[bool | None, str]]  # gold and answer: same or not, and why not
+Compare = Callable[[str, str], tuple[bool, str]]  # gold and answer: same or not, and why not
 
 
 def grade(text: str, question: Question, compare: Compare) -> Grade:

@@ -39,8 +39,8 @@ class Pool:
         self._all: set[_Worker] = set()
         self._closed = False
 
-    def compare(self, gold: str, answer: str) -> tuple[bool | None, str]:
-        """Whether they are the same, and why not; none where no worker can be started.
+    def compare(self, gold: str, answer: str) -> tuple[bool, str]:
+        """Whether they are the same, and why not.
 
         A comparison that takes too long, or ends its worker, is no agreement.
 

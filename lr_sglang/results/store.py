@@ -100,7 +100,7 @@ class Store:
         self._new = not folder.exists()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = self._held(folder / LOCK)
+            self._lock = take(folder, "another run is writing to", "wait for it, or give another --output")
         except OSError as error:
             raise RecordError(f"{folder}: cannot be written: {error.strerror}", hint="give another --output") from error
         self._file = -1
@@ -155,17 +155,6 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _held(self, path: Path) -> int:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise RecordError(
-                f"another run is writing to {self.folder}", hint="wait for it, or give another --output"
-            ) from None
-        return lock
-
     def _open(self, config: dict[str, Any], about: dict[str, Any], resume: bool) -> None:
         whole = 0
         if self.path.exists():
@@ -210,15 +199,47 @@ def flat(table: dict[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
             yield before + name, value
 
 
+def take(folder: Path, busy: str, hint: str) -> int:
+    """Keeps other processes from writing to a folder, until what it returns is closed.
+
+    Args:
+        busy: what to say of it, before the folder's name, if another process has it.
+
+    Raises:
+        RecordError: another process has it.
+        OSError: the folder is not there, or cannot be written.
+    """
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise RecordError(f"{busy} {folder}", hint=hint) from None
+    return lock
+
+
 def write_whole(path: Path, table: dict[str, Any]) -> None:
-    """All of the file or nothing, whatever happens meanwhile."""
-    draft = path.with_suffix(".part")
-    with draft.open("w", encoding="utf-8") as file:
-        json.dump(table, file, indent=1, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    """A table as JSON, as ``replace_file``."""
+    replace_file(path, [json.dumps(table, indent=1, ensure_ascii=False).encode("utf-8"), b"\n"])
+
+
+def replace_file(path: Path, data: Iterable[bytes]) -> None:
+    """All of the file or nothing, whatever happens meanwhile.
+
+    Raises:
+        OSError: it cannot be written; nothing of it is left then.
+    """
+    draft = path.with_name(f"{path.name}.new")
+    try:
+        with draft.open("wb") as file:
+            file.writelines(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def _literal(name: str) -> str:

@@ -252,6 +252,16 @@ def test_a_record_reaches_the_disk_in_one_write(tmp_path, monkeypatch):
     assert events == ["write", "sync"]
 
 
+def test_a_full_disk_leaves_no_half_run(tmp_path, monkeypatch):
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store.os, "fsync", full)
+    with pytest.raises(RecordError, match="No space left"):
+        opened(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_full_disk_leaves_no_half_record(tmp_path, monkeypatch):
     with opened(tmp_path) as first:
         first.append(record("a"))
