@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from math import sqrt
 from typing import Any
 
@@ -25,7 +25,8 @@ def summarise(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
 def of_mode(records: list[Record]) -> dict[str, Any]:
     """Figures of one mode. None stands where nothing was measured.
 
-    ``accuracy`` counts samples that failed as wrong, ``interval`` is Wilson's at 95 %. ``alpha`` pools all judged
+    ``accuracy`` counts samples that failed as wrong, ``interval`` is at 95 %, over questions as a
+    report's; None for several samples of one question. ``alpha`` pools all judged
     steps. ``tokens_per_s`` is all tokens over all seconds; it and ``seconds_mean`` leave failed samples out.
     ``wasted`` is the share of generated tokens that are in no answer; ``reuse`` is what a role's runtime had cached of
     what an earlier request left to share, ``hit_rate`` of all prompt tokens; ``sd`` is what its token layer did.
@@ -42,7 +43,7 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
         "graded": len(graded),
         "correct": right,
         "accuracy": _over(right, len(graded)),
-        "interval": wilson(right, len(graded)),
+        "interval": _interval(graded),
         "steps": sum(map(packed.steps, records)),
         "judged": sum(r["judged"] for r in records),
         "accepted": sum(r["accepted"] for r in records),
@@ -59,6 +60,20 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
         "failures": {role: n for role in ROLES if (n := sum(r["failures"].get(role, 0) for r in records))},
         "roles": {role: _role(records, role) for role in ROLES},
     }
+
+
+def _interval(graded: list[Record]) -> tuple[float, float] | None:
+    """Wilson's; where questions have several samples, which are much alike, as ``statistics.share``."""
+    counts: dict[Hashable, tuple[float, float]] = {}
+    for record in graded:
+        good, tried = counts.get(record["question_id"], (0.0, 0.0))
+        counts[record["question_id"]] = good + bool(record["correct"]), tried + 1
+    if len(counts) == len(graded):
+        return wilson(sum(bool(record["correct"]) for record in graded), len(graded))
+    from lr_sglang.results.statistics import share  # it imports scipy, which takes a second
+
+    found = share(counts)
+    return None if found is None or found.low is None or found.high is None else (found.low, found.high)
 
 
 def _role(records: list[Record], role: str) -> dict[str, Any]:

@@ -287,6 +287,17 @@ def test_figures_pool_what_they_sum():
     assert [figures["roles"][role]["reuse"] for role in ("target", "draft", "judge")] == [17 / 20, 1.0, 0.5]
 
 
+def test_an_interval_is_over_questions():
+    """Samples of one question are much alike: eight of each of four questions are not 32 answers."""
+    alike = [
+        record(name, n, gold=gold) for name, gold in zip("abcd", ("17", "17", "17", "3"), strict=True) for n in range(8)
+    ]
+    low, high = summary.of_mode(alike)["interval"]
+    one, other = summary.wilson(24, 32)
+    assert low < one - 0.1 and high > other and summary.of_mode(alike[:8])["interval"] is None
+    assert summary.of_mode(alike[::8])["interval"] == summary.wilson(3, 4)
+
+
 def test_a_failed_sample_counts_as_wrong_and_not_as_fast():
     failed = make_failed(Question("b", "?", "1"), "lookahead", Job(), PromptTooLong("no"), CONFIG, {})
     figures = summary.of_mode([record("a"), failed])
