@@ -1,6 +1,7 @@
 """An answer's last step and its end may come at the same moment: the client gets both, in this order."""
 
 import asyncio
+import os
 from pathlib import Path
 
 from lr_sglang.serve import engine as engine_module
@@ -14,7 +15,7 @@ from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from tests.serving import Truth
 
-AT_ONCE, TIMES = 24, 8
+AT_ONCE, TIMES = 24, 8 if os.environ.get("LR_SGLANG_FULL") == "1" else 3
 
 
 def test_nothing_is_lost_when_the_end_is_looked_for_all_the_time(monkeypatch):
