@@ -31,7 +31,7 @@ QUARTER = SECONDS / 4
 
 # What the last part may have more than the second quarter, by the median. In a short run pools are not full yet.
 GROWN = 1.05 if FULL else 1.25
-MORE_MEMORY = 64 * 2**20 if not FULL else 96 * 2**20  # records of requests, bounded by their number (reuse.py)
+MORE_MEMORY = (16 if FULL else 64) * 2**20  # records of requests, bounded by their number (reuse.py)
 
 
 @dataclass
