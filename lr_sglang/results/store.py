@@ -118,8 +118,8 @@ class Store:
         record = self.records.get(record_key)
         return record is not None and not (record["error"] and record["error"]["retryable"])
 
-    def append(self, record: Record) -> Record:
-        """Writes one record, to the disk; gives it back packed.
+    def append(self, record: Record) -> None:
+        """Writes one record, to the disk.
 
         Raises:
             RecordError: it cannot be written; nothing of it is left in the file then.
@@ -134,8 +134,7 @@ class Store:
         except OSError as error:
             os.ftruncate(self._file, end)
             raise RecordError(f"{self.path}: cannot write a record: {error.strerror}") from error
-        self.records[key(record)] = packed = Packed(record)
-        return packed
+        self.records[key(record)] = Packed(record)
 
     def close(self) -> None:
         """Lets others work here. A folder that we made, and nothing came into, goes."""

@@ -25,9 +25,9 @@ def summarise(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
 def of_mode(records: list[Record]) -> dict[str, Any]:
     """Figures of one mode. None stands where nothing was measured.
 
-    ``accuracy`` counts samples that failed as wrong, ``interval`` is at 95 %, over questions as a
-    report's; None for several samples of one question. ``alpha`` pools all judged
-    steps. ``tokens_per_s`` is all tokens over all seconds; it and ``seconds_mean`` leave failed samples out.
+    ``accuracy`` counts samples that failed as wrong, ``interval`` is at 95 %, over questions as a report's; None for
+    several samples of one question. ``alpha`` pools all judged steps. ``tokens_per_s`` is all tokens over all seconds;
+    it and ``seconds_mean`` leave failed samples out.
     ``wasted`` is the share of generated tokens that are in no answer; ``reuse`` is what a role's runtime had cached of
     what an earlier request left to share, ``hit_rate`` of all prompt tokens; ``sd`` is what its token layer did.
     """
