@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lr_sglang.errors import LookaheadError
 
 if TYPE_CHECKING:
-    from lr_sglang.transport import Call
+    from lr_sglang.call import Call
 
 # An abort can overtake its request, and the server then ignores it: it is repeated until the request has ended,
 # from the last of these on by breaking the connection too.

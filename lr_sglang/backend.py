@@ -19,6 +19,7 @@ from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sglang.lang.interpreter import StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
+from lr_sglang.call import Call
 from lr_sglang.chat import Tokenizer, resolve
 from lr_sglang.choices import decide
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError
@@ -26,7 +27,7 @@ from lr_sglang.generation import Generation
 from lr_sglang.poison import Failed, poison
 from lr_sglang.reuse import Entry, Ledger
 from lr_sglang.tokens import TokenText
-from lr_sglang.transport import Call, Transport
+from lr_sglang.transport import Transport
 
 # SGLang's interpreter writes roles into the state's text by a template; ours are rendered from ``messages_`` instead.
 _NO_MARKERS = ChatTemplate(
@@ -188,7 +189,7 @@ class RuntimeBackend(BaseBackend):
             raise BadReply(f"a reply without {error}", role=self.role) from error
         now = time.time()
         entry.cached = int(meta.get("cached_tokens") or 0)
-        entry.prefilled = entry.finished = now
+        entry.entered, entry.prefilled, entry.finished = call.sent, now, now
         if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
             # a prefill is a batch of its own: whatever is scheduled after it finds its tokens in the cache
             entry.entered, entry.prefilled = began, began + BATCH_SECONDS

@@ -8,8 +8,8 @@ from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sglang.lang.interpreter import StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
+from lr_sglang.call import Call
 from lr_sglang.errors import BadReply, ConfigError
-from lr_sglang.transport import Call
 
 if TYPE_CHECKING:
     from lr_sglang.backend import RuntimeBackend

@@ -18,6 +18,7 @@ from sglang.lang.ir import SglSamplingParams
 from lr_sglang import parts
 from lr_sglang.ahead import unmark
 from lr_sglang.backend import RuntimeBackend, StepStop
+from lr_sglang.call import Call
 from lr_sglang.chat import Tokenizer, resolve
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
 from lr_sglang.flight import DRAIN_SECONDS
@@ -27,7 +28,6 @@ from lr_sglang.poison import Failed
 from lr_sglang.reuse import Unsettled
 from lr_sglang.tokens import TokenText
 from lr_sglang.trace import StepRecord, Trace
-from lr_sglang.transport import Call
 from lr_sglang.tree import Branch
 
 HANG_UP_AFTER = 5  # stops

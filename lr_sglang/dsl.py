@@ -8,19 +8,19 @@ branch += step("step", max_tokens=100) # generate to the blank line that ends a 
 from __future__ import annotations
 
 import queue
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import sglang as sgl
-from sglang.lang.interpreter import ProgramState
+from sglang.lang.interpreter import ProgramState, StreamExecutor
 from sglang.lang.ir import SglGen, SglSamplingParams
 
 from lr_sglang.backend import RuntimeBackend, StepStop
+from lr_sglang.call import Call
 from lr_sglang.errors import ConfigError
 from lr_sglang.steps import DELIMITER
-from lr_sglang.transport import Call
+from lr_sglang.tokens import TokenText
 from lr_sglang.tree import Branch, Pair, Verdict
 
 
@@ -96,46 +96,18 @@ def watch(s: ProgramState, call: Call) -> ProgramState:
     return light(s)
 
 
+def after(s: ProgramState, tokens: TokenText) -> ProgramState:
+    """The state that says ``tokens`` after all that ``s`` says. It has no thread: it can be read and forked."""
+    still = object.__new__(StreamExecutor)
+    still.__dict__ = {**vars(s.stream_executor), "text_": s.text() + tokens, "use_thread": False}
+    for running in ("worker", "queue"):
+        still.__dict__.pop(running, None)
+    return ProgramState(still)
+
+
 def end(s: ProgramState) -> None:
     """Lets a state's thread go. Its text stays, and it can still be forked."""
     s.stream_executor.end()
-
-
-class Spares:
-    """Forks of a state that are made while there is time, and brought up to date when they are needed.
-
-    A fork has a thread, and a thread that starts waits its turn: milliseconds on a busy machine, and nothing else of a
-    program can go on meanwhile.
-
-    Args:
-        s: what all that is to be forked begins with; it may grow.
-        most: how many to keep.
-    """
-
-    def __init__(self, s: ProgramState, most: int) -> None:
-        self._s, self.most = s, most
-        self._ready: deque[ProgramState] = deque()
-
-    def refill(self) -> bool:
-        """Makes one; False when there are enough."""
-        if len(self._ready) >= self.most:
-            return False
-        self._ready.append(self._s.fork(1)[0])
-        return True
-
-    def fork(self, s: ProgramState, role: str) -> ProgramState:
-        """As ``fork``."""
-        if not self._ready:
-            return fork(s, role)
-        spare = self._ready.popleft()
-        spare.stream_executor.text_ = s.text()  # all else is the same, and a fork's text is set just so
-        return on(spare, role)
-
-    def end(self) -> None:
-        """Lets all go, and makes no more."""
-        self.most = 0
-        while self._ready:
-            end(self._ready.popleft())
 
 
 class Inbox:

@@ -5,37 +5,88 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 from sglang.lang.interpreter import ProgramState
 
+from lr_sglang.call import Call
 from lr_sglang.dsl import Inbox, Inquiry
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.generation import Generation
 from lr_sglang.reuse import Unsettled
+from lr_sglang.steps import Step
 from lr_sglang.trace import Trace
-from lr_sglang.transport import Call
 from lr_sglang.tree import Branch, Node, Outcome
 
 # After its end an answer waits this long for the runtimes to be rid of its branches.
 DRAIN_SECONDS = 10.0
 
-# When nothing has come for so long, there is time for what is not urgent.
+# When nothing has come for so long, there is time for what is not urgent; where something always comes, it is put off
+# for as long.
 QUIET_SECONDS = 0.002
 
 Key = Branch | Inquiry | None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Arrival:
     """A generation or a verdict: ``node`` is the prefix it belongs to, ``child`` the drafted node it is about."""
 
     key: Key
     node: Node
     child: Node | None
-    result: Any
+    result: Any = None
+
+
+class Way(NamedTuple):
+    """How far the draft may go on after a step without being told.
+
+    Attributes:
+        steps: so many more.
+        room: tokens that are left for them, if this one takes as many as it may.
+        lineage: of the node that the step leads to.
+    """
+
+    steps: int
+    room: int
+    lineage: int
+
+
+@dataclass(eq=False)
+class Sent(Arrival):
+    """A generation, from before it is asked for until it has arrived.
+
+    Attributes:
+        state: writes it.
+        before: the text of the unfinished step that it goes on with, empty for none.
+        step: what was generated, once somebody has made a step of it.
+        way: how far the same thread may go on; ``plan`` is what it would write then, ``then`` what it does write:
+            ``node`` and ``child`` of that are not known before it is claimed.
+        turn: who takes it asks for what follows: the program beforehand, if it has time, else the thread.
+        wanted: whether it was asked for, and not only made ready.
+        fit: whether ``state`` can be used again: not where something else was asked for that is not wanted any more.
+    """
+
+    key: Branch
+    call: Call = field(default_factory=Call)
     state: ProgramState | None = None
+    before: str = ""
+    step: Step | None = None
+    way: Way | None = None
+    plan: Sent | None = None
+    then: Sent | None = None
+    turn: list[bool] = field(default_factory=lambda: [True])
+    wanted: bool = True
+    fit: bool = True
+
+    def takes_turn(self) -> bool:
+        """Whether the caller is the first to ask for what follows, of two threads."""
+        try:
+            return self.turn.pop()
+        except IndexError:
+            return False
 
 
 class Flight:
@@ -43,16 +94,24 @@ class Flight:
 
     Args:
         trace: gets every branch as it begins. Times in it count from now.
+        back: is given the states that have written, and whether they can be used again.
         prepare: called while nothing has arrived, until it has nothing more to do.
     """
 
-    def __init__(self, trace: Trace, prepare: Callable[[], bool] = lambda: False) -> None:
-        self._trace, self._prepare = trace, prepare
+    def __init__(
+        self,
+        trace: Trace,
+        back: Callable[[ProgramState, bool], None] = lambda state, fit: None,
+        prepare: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._trace, self._back, self._prepare = trace, back, prepare
         self._began = time.monotonic()
         self._inbox = Inbox()
         self._open: dict[Key, Call | None] = {}
         self._unsettled = Unsettled()
-        self._unwanted: list[Call] = []
+        self._later: list[Callable[[], None]] = []
+        self._since = 0.0
+        self._going: tuple[Node, Sent] | None = None
 
     def now(self) -> float:
         """Seconds since the answer began."""
@@ -77,6 +136,23 @@ class Flight:
         """Called from any thread."""
         self._inbox.put(arrival)
 
+    def claim(self, child: Node | None) -> Sent | None:
+        """What a thread has gone on to write after the step that came last, if that is for ``child``."""
+        if self._going is None or child is None or child.parent is not self._going[0]:
+            return None
+        (node, going), self._going = self._going, None
+        going.node, going.child = node, child
+        return going
+
+    def _stop_going_on(self) -> None:
+        """Nobody has claimed it."""
+        if self._going is not None:
+            node = self._going[0]
+            left = self.claim(Node(node, node.position + 1, source="draft", dropped=True))
+            assert left is not None
+            self.begin(left.key, left.call)
+            self.give_up(left.key, Outcome.CANCELLED)
+
     def __bool__(self) -> bool:
         return bool(self._open)
 
@@ -86,29 +162,51 @@ class Flight:
         wanted = [branch.hedged for branch in branches if branch.role == role and branch.outcome is None]
         return sum(wanted), len(wanted) - sum(wanted)
 
+    def later(self, work: Callable[[], None]) -> None:
+        """What nobody waits for: it is done once what somebody waits for is on its way, in order."""
+        if not self._later:
+            self._since = time.monotonic()
+        self._later.append(work)
+
+    def catch_up(self) -> None:
+        """Does it now, all of it: whatever fails, the rest is done too."""
+        if self._later:
+            try:
+                self._later.pop(0)()
+            finally:
+                self.catch_up()
+
     def first_done(self, timeout: float | None = None) -> Arrival:
         """Waits for whatever is done first, and closes its books.
-
-        What nobody waits for is done here, once the branches that somebody waits for are on their way.
 
         Raises:
             queue.Empty: nothing is, within ``timeout`` seconds.
         """
-        while self._unwanted:
-            self._unwanted.pop().cancel()
+        self._stop_going_on()
+        if self._later and time.monotonic() - self._since > QUIET_SECONDS:
+            self.catch_up()
         arrival: Arrival
         try:
             arrival = self._inbox.first_done(QUIET_SECONDS)
         except queue.Empty:
+            self.catch_up()
             self._unsettled.settle()
             while self._prepare() and self._inbox.empty():
                 pass
             arrival = self._inbox.first_done(timeout)
         self._open.pop(arrival.key, None)
+        if isinstance(arrival, Sent):
+            self._note(arrival)
         for branch in arrival.key.branches if isinstance(arrival.key, Inquiry) else [arrival.key]:
             if branch is not None and branch.ended is None:
                 self._measure(branch)
         return arrival
+
+    def _note(self, sent: Sent) -> None:
+        if sent.then is not None and sent.child is not None:
+            self._going = sent.child, sent.then
+        elif sent.state is not None:
+            self._back(sent.state, sent.fit and not isinstance(sent.result, LookaheadError))
 
     def _measure(self, branch: Branch) -> None:
         branch.ended = self.now()
@@ -118,7 +216,7 @@ class Flight:
         elif isinstance(result, LookaheadError):
             branch.error = str(result)
         if isinstance(result, Generation):
-            result.book(branch)
+            self.later(partial(result.book, branch))
 
     def give_up(self, branch: Branch | None, outcome: Outcome) -> None:
         """A branch that nobody needs any more is stopped, on the server too."""
@@ -126,18 +224,20 @@ class Flight:
             branch.close(outcome)
             if branch.call is not None:
                 branch.call.cancelled = True  # if it has not been sent, it will not be
-                self._unwanted.append(branch.call)
+                self.later(branch.call.cancel)
 
     def land(self) -> None:
         """Cancels what is in flight, waits until the runtimes are rid of it, and completes the books."""
         for branch in self._trace.branches:
             self.give_up(branch, Outcome.CANCELLED)
         self._open = {key: call for key, call in self._open.items() if call is not None}
+        self.catch_up()
         deadline = time.monotonic() + DRAIN_SECONDS
-        while self._open:
+        while self._open or self._going:
             try:
                 self.first_done(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
+        self.catch_up()
         self._unsettled.settle(whatever=True)
         self._trace.drained = self.now()

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from lr_sglang.call import Call
 from lr_sglang.dsl import Inquiry
 from lr_sglang.errors import ConfigError
 from lr_sglang.flight import Arrival, Flight
 from lr_sglang.job import Job
-from lr_sglang.transport import Call
 from lr_sglang.tree import Branch, Node, Pair, Verdict, without_a_judge
 from lr_sglang.witness import Witness
 

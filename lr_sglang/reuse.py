@@ -146,9 +146,9 @@ class Unsettled:
         """Looks up those with no unfinished branch before them (``whatever``: all), and lets go of their tokens."""
         while self._waiting and (whatever or self._waiting[0].ended is not None):
             branch = self._waiting.popleft()
-            if branch.entry is not None:
-                branch.shared_tokens = branch.entry.ledger.shareable(branch.entry)
-                branch.entry = None
+            entry, branch.entry = branch.entry, None
+            if entry is not None and branch.cached_tokens is not None:  # else there is nothing to hold against it
+                branch.shared_tokens = entry.ledger.shareable(entry)
 
 
 def common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:

@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lr_sglang.call import Call
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, RuntimeDown
-from lr_sglang.transport import INFO_SECONDS, Call, HttpTransport, WorkerLost
+from lr_sglang.transport import INFO_SECONDS, HttpTransport, WorkerLost
 
 # The list of workers is read again when a request is sent or aborted and the list is as old as this.
 REFRESH_SECONDS, REFRESH_SECONDS_FOR_ABORT = 10.0, 1.0

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import socket
 import threading
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -14,6 +10,7 @@ import orjson
 import urllib3
 
 from lr_sglang.aborter import Aborter
+from lr_sglang.call import Call, changing_hands
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -32,86 +29,6 @@ ROUTING_KEY = "X-SMG-Routing-Key"
 ROUTER_ERROR = "X-SMG-Error-Code"
 
 
-# Request ids are unique and of one length. A uuid for each would let go of the interpreter's lock every time.
-_PROCESS, _numbers = uuid.uuid4().hex[:12], itertools.count()
-
-
-class Call:
-    """One request in flight: made by whoever waits for it, sent by a branch's thread, cancelled from anywhere.
-
-    Args:
-        seed: for the runtime's sampler; None leaves the draw to the runtime.
-        priority: higher goes first where the runtime schedules by priority.
-        done: called once, in the branch's thread, with the result or the error.
-        key: requests of one key share a prefix: a router keeps them on one worker. ASCII, empty for none.
-
-    Attributes:
-        patience: share of the runtime's timeout that it may take.
-    """
-
-    def __init__(
-        self,
-        seed: int | None = None,
-        priority: int | None = None,
-        done: Callable[[Any], None] | None = None,
-        key: str = "",
-    ) -> None:
-        self.seed = seed
-        self.priority = priority
-        self.key = key
-        self.patience = 1.0
-        self.rid = ""
-        self.cancelled = self._aborted = False
-        self.result: Any = None
-        self.ended = False
-        self._done = done
-        self._abort: Callable[[Call], None] | None = None
-        self._connection: Any = None
-        self._lock = threading.Lock()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Call:
-        return self  # SGLang deep-copies sampling parameters; a call stays the one that is being waited for
-
-    def sending(self, abort: Callable[[Call], None]) -> str:
-        """A new request id, right before sending (SGLang aborts by prefix: so never one inside another).
-
-        Raises:
-            Cancelled: nobody wants the answer any more.
-        """
-        with self._lock:
-            if self.cancelled:
-                raise Cancelled("cancelled before it was sent")
-            self.rid, self._abort = f"{_PROCESS}{os.getpid():08x}{next(_numbers):012x}", abort
-            return self.rid
-
-    def cancel(self) -> None:
-        """Stops the generation on the server, soon; ``ended`` is true when it has. Never blocks."""
-        with self._lock:
-            if self._aborted or self.ended:
-                return
-            self.cancelled = self._aborted = True
-            abort = self._abort
-        if abort is not None:
-            abort(self)
-
-    def end(self, result: Any) -> None:
-        """The request has its result (or its error)."""
-        self.result = result
-        self.ended = True
-        if self._done is not None:
-            self._done(result)
-
-    def hang_up(self) -> None:
-        """Breaks the connection, for a server that answers no abort."""
-        with _changing_hands:
-            sock = getattr(self._connection, "sock", None)
-            if sock is not None and self._connection.call is self:
-                try:
-                    sock.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    return  # it was closed already
-
-
 class Transport(Protocol):
     """What a backend needs of a runtime; ``HttpTransport`` is the real one, simulated runtimes are others."""
 
@@ -127,8 +44,6 @@ class Transport(Protocol):
 
 NO_HEADERS: Mapping[str, str] = {}
 _current = threading.local()
-# Held while a pooled connection goes from one call to the next, so that no call breaks another's.
-_changing_hands = threading.Lock()
 
 
 class _Connection(urllib3.connection.HTTPConnection):
@@ -137,7 +52,7 @@ class _Connection(urllib3.connection.HTTPConnection):
     call: Call | None = None
 
     def request(self, *args: Any, **kwargs: Any) -> None:
-        with _changing_hands:
+        with changing_hands:
             self.call = getattr(_current, "call", None)
             if self.call is not None:
                 self.call._connection = self

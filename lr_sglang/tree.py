@@ -125,20 +125,17 @@ class StepTree:
         """Adds children, ``width`` or what is given, whose steps are to be drafted."""
         node.proposed = True
         node.children = [
-            Node(node, node.position + 1, source="draft", alternative=i, lineage=self._lineage(node, i))
+            Node(node, node.position + 1, source="draft", alternative=i, lineage=lineage(node.lineage, i))
             for i in range(self.width if width is None else width)
         ]
         return node.children
-
-    def _lineage(self, node: Node, alternative: int) -> int:
-        return (node.lineage * (_TARGETS + 1) + alternative) % _LINEAGES
 
     def correct(self, node: Node) -> Node:
         """The prefix that the target's version of the step after ``node`` leads to."""
         assert node.target is not None
         if node.correction is None:
             made = Node(node, node.position + 1, node.target, "target", state=node.target_state)
-            made.used, made.lineage = node.used + len(node.target.ids), self._lineage(node, _TARGETS)
+            made.used, made.lineage = node.used + len(node.target.ids), lineage(node.lineage, _TARGETS)
             node.correction = made
         return node.correction
 
@@ -187,6 +184,11 @@ class StepTree:
             return None
         self.root = self.root.chosen
         return self.root
+
+
+def lineage(before: int, alternative: int = 0) -> int:
+    """The lineage of a version of the step after a node, by that of the node."""
+    return (before * (_TARGETS + 1) + alternative) % _LINEAGES
 
 
 def without_a_judge(pair: Pair) -> Verdict | None:

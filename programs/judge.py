@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
+from lr_sglang.call import Call
 from lr_sglang.dsl import watch
-from lr_sglang.transport import Call
 
 
 @dataclass(frozen=True)

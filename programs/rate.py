@@ -5,9 +5,9 @@ from __future__ import annotations
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
+from lr_sglang.call import Call
 from lr_sglang.dsl import end, fork, watch
 from lr_sglang.steps import Step
-from lr_sglang.transport import Call
 
 # SpecReason (arXiv 2504.07891) asks for a rating of the last step from 0 to 9; the words are ours.
 QUESTION = (

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lr_sglang.backend import RuntimeBackend
+from lr_sglang.call import Call
 from lr_sglang.chat import Message
 from lr_sglang.errors import LookaheadError
 from lr_sglang.steps import DELIMITER
 from lr_sglang.tokens import TokenText
-from lr_sglang.transport import Call
 
 LIKELY = -0.1  # the log-probability of what a scripted model would write itself
 END = 3  # the end-of-sequence id; every other id is a character's code

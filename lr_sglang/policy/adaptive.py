@@ -44,6 +44,10 @@ class Adaptive(Policy):
         with self.experience.lock:
             self.experience.answers -= 1
 
+    @property
+    def steady(self) -> bool:
+        return False
+
     def width(self, node: Node) -> int:
         if self.tree.ahead(node) >= self.choice.depth or not super().width(node):
             return 0

@@ -42,6 +42,12 @@ class Policy:
     def __exit__(self, *_: object) -> None:
         pass
 
+    @property
+    def steady(self) -> bool:
+        """Whether it is known beforehand how the draft goes on: in one version, as far as the window is open."""
+        look = self.look
+        return look.width == 1 and not (look.gate or look.hedge or look.priorities)
+
     def width(self, node: Node) -> int:
         """In how many versions the draft may write the step after ``node``; 0 is not now."""
         return self.look.width if self._likely(node, DRAFTS * self.look.gate) else 0

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+from lr_sglang.call import Call
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -16,7 +17,7 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.transport import INFO_SECONDS, Call, Transport, WorkerLost
+from lr_sglang.transport import INFO_SECONDS, Transport, WorkerLost
 
 
 class RuntimeAway(RuntimeDown):

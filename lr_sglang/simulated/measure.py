@@ -6,12 +6,14 @@ Everything but the runtimes is what a real run has: the runner, SGLang's interpr
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -78,7 +80,8 @@ def measure(simulation: Simulation, look: Lookahead, count: int = 1, processes: 
     """
     asked = questions(count)
     if processes == 1:
-        return [shard(simulation, look, asked)]
+        with on_one_core(0):
+            return [shard(simulation, look, asked)]
     if not simulation.engine().steady:
         raise ConfigError(
             "several processes have runtimes of their own",
@@ -87,7 +90,30 @@ def measure(simulation: Simulation, look: Lookahead, count: int = 1, processes: 
     parts = [part for n in range(processes) if (part := asked[n::processes])]
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(parts), fresh, leave_torch_out) as pool:  # nothing but this runs in them
-        return list(pool.map(shard, [simulation] * len(parts), [look] * len(parts), parts))
+        return list(pool.map(_on_its_core, range(len(parts)), [simulation] * len(parts), [look] * len(parts), parts))
+
+
+def _on_its_core(number: int, simulation: Simulation, look: Lookahead, asked: Sequence[Question]) -> Shard:
+    with on_one_core(number):
+        return shard(simulation, look, asked)
+
+
+@contextmanager
+def on_one_core(number: int) -> Iterator[None]:
+    """Keeps this thread, and those that it begins, on one core, as ``taskset`` does.
+
+    Python runs one thread at a time: on several cores each begins with nothing in its core's cache, and is woken by
+    another core. Does nothing where a system has no such thing.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(cores)[-1 - number % len(cores)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def shard(simulation: Simulation, look: Lookahead, asked: Sequence[Question]) -> Shard:

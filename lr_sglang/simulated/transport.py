@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from lr_sglang.backend import RuntimeBackend
+from lr_sglang.call import Call
 from lr_sglang.config import ROLES
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.simulated.engine import Ticket
@@ -17,10 +18,12 @@ from lr_sglang.simulated.faults import Faults
 from lr_sglang.simulated.model import Writer
 from lr_sglang.simulated.replies import MARK, body, reply
 from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.transport import INFO_SECONDS, Call
+from lr_sglang.transport import INFO_SECONDS
 
 CONTEXT = 2**30  # tokens: an answer ends because it is at its end
 NEVER = 1e9  # seconds
+# A machine that sleeps wakes up so late, in seconds: so it is woken before the time, and waits for what is left of it.
+EARLY = 1e-4
 _PR_SET_TIMERSLACK = 29
 
 
@@ -52,8 +55,8 @@ class SimulatedTransport:
         Raises:
             Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused: a fault was ordered.
         """
-        began = time.monotonic()
-        rid = call.sending(self._abort)
+        rid, began = call.sending(self._abort), time.monotonic()
+        time.sleep(0)  # others may have been sent in the same moment: what it says is made up once they are counted
         fault = self.faults.next()
         if self.faults.dead:
             raise RuntimeDown("the simulated runtime has died", role=self.role, hint="a fault was ordered")
@@ -94,7 +97,7 @@ class SimulatedTransport:
                 left = min(engine.due(ticket), began + timeout) - now
                 if left <= 0 or call.cancelled:
                     break
-            bell.acquire(timeout=left)
+            bell.acquire(timeout=left - EARLY if left > EARLY else left)
         with self._lock:
             share = engine.served(now, ticket)
             self.late += 0.0 if call.cancelled else max(0.0, -left)

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from lr_sglang.call import Call
 from lr_sglang.dsl import Inquiry
 from lr_sglang.errors import LookaheadError
 from lr_sglang.generation import Generation
-from lr_sglang.transport import Call
 from lr_sglang.tree import Verdict
 
 REST, LONGEST_REST = 2.0, 60.0  # seconds

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from lr_sglang import verifier_names
+from lr_sglang.call import Call
 from lr_sglang.dsl import Inquiry
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, SetupError
-from lr_sglang.transport import Call
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.setup import Setup
 

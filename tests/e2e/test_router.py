@@ -18,6 +18,7 @@ import pytest
 import urllib3
 
 from lr_sglang import tasks
+from lr_sglang.call import Call
 from lr_sglang.config import Deployment
 from lr_sglang.connect import connect
 from lr_sglang.errors import Cancelled, LookaheadError
@@ -26,7 +27,6 @@ from lr_sglang.runtimes import launch, load_deployment
 from lr_sglang.runtimes.ports import Reservation
 from lr_sglang.runtimes.server import Server
 from lr_sglang.trace import Trace
-from lr_sglang.transport import Call
 from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import answer, assert_complete
 

@@ -9,12 +9,12 @@ import pytest
 import sglang as sgl
 
 from lr_sglang import verifiers
+from lr_sglang.call import Call
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.dsl import end, fork, on, step, watch
 from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown, RuntimeRefused
 from lr_sglang.job import Job
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.transport import Call
 from tests.scripted import END, ScriptedTransport, chapters, deployment
 
 DOWN = RuntimeDown("it died", role="target")

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from lr_sglang import verifiers
+from lr_sglang.call import Call
 from lr_sglang.config import Lookahead
 from lr_sglang.dsl import Inquiry
 from lr_sglang.errors import PromptTooLong, RuntimeDown
@@ -12,7 +13,6 @@ from lr_sglang.hearing import Hearing
 from lr_sglang.job import Job
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps import DELIMITER, Ending, Step
-from lr_sglang.transport import Call
 from lr_sglang.tree import Branch, Pair, StepTree, Verdict
 from lr_sglang.verifiers.asking import REST, Asking
 from lr_sglang.witness import Witness

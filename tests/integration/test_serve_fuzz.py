@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
+from lr_sglang.call import Call
 from lr_sglang.config import ROLES
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.keys import Keys
@@ -30,7 +31,6 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.transport import Call
 from tests.serving import ROOT, until
 
 EXAMPLES = 25 * (10 if os.environ.get("LR_SGLANG_FULL") == "1" else 1)

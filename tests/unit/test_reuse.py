@@ -92,7 +92,7 @@ def test_long_prompts_are_forgotten_sooner():
 
 def test_a_branch_is_settled_once_all_before_it_have_ended():
     ledger, unsettled = Ledger(), Unsettled()
-    first, second = Branch("target", 0), Branch("target", 1)
+    first, second = (Branch("target", position, cached_tokens=0) for position in (0, 1))
     for branch in (first, second):
         unsettled.add(branch)
     first.entry, second.entry = ledger.add((1, 2), 1), ledger.add((1, 2, 3), 3)
@@ -107,7 +107,7 @@ def test_a_branch_is_settled_once_all_before_it_have_ended():
 
 def test_what_never_ended_is_settled_at_the_close():
     ledger, unsettled = Ledger(), Unsettled()
-    stuck, second = Branch("target", 0), Branch("target", 1, ended=1.0)
+    stuck, second = Branch("target", 0), Branch("target", 1, ended=1.0, cached_tokens=0)
     unsettled.add(stuck)
     unsettled.add(second)
     second.entry = ledger.add((1, 2), 1)
@@ -153,3 +153,12 @@ def test_a_long_answer_is_looked_up_quickly():
         entry.prefilled = entry.finished = float(n)
         entries.append(entry)
     assert [ledger.shareable(e) for e in entries[-20:]] == [len(e.prompt) - 50 for e in entries[-20:]]
+
+
+def test_where_the_runtime_does_not_say_what_it_shared_nothing_is_looked_up():
+    ledger, unsettled = Ledger(), Unsettled()
+    branch = Branch("target", 0, ended=1.0)
+    branch.entry = ledger.add((1, 2), 1)
+    unsettled.add(branch)
+    unsettled.settle()
+    assert branch.shared_tokens is branch.entry is None

@@ -8,6 +8,7 @@ import pytest
 import urllib3
 
 from lr_sglang import pocket, router
+from lr_sglang.call import Call
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.connect import connect
 from lr_sglang.errors import (
@@ -24,7 +25,6 @@ from lr_sglang.router import RouterTransport, mixed, read_workers
 from lr_sglang.runtimes import Fleet
 from lr_sglang.runtimes.attach import attach
 from lr_sglang.runtimes.ports import Reservation
-from lr_sglang.transport import Call
 from tests.unit.test_transport import REPLY, Handler, Running, Stub
 
 MODEL = str(pocket.weights("target"))

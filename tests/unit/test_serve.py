@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
+from lr_sglang.call import Call
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.delivery import Delivery, Reasoning, Stops, beginning
 from lr_sglang.errors import (
@@ -41,7 +42,7 @@ from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.rubbish import KINDS
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.transport import Call, WorkerLost
+from lr_sglang.transport import WorkerLost
 
 # -- stop strings
 

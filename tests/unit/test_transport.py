@@ -10,6 +10,7 @@ import pytest
 
 from lr_sglang import aborter
 from lr_sglang import transport as module
+from lr_sglang.call import Call
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -20,7 +21,7 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.transport import Call, HttpTransport
+from lr_sglang.transport import HttpTransport
 
 REPLY = {"text": "x", "output_ids": [1], "meta_info": {}}
 
