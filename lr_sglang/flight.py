@@ -120,6 +120,8 @@ class Flight:
     def begin(self, branch: Branch, call: Call, key: Inquiry | None = None) -> None:
         """One more request; ``key`` is the inquiry that it is for, where it is a judge's."""
         branch.started, branch.call = self.now(), call
+        if call.sent:  # it has been claimed, and was begun before
+            branch.started -= time.time() - call.sent
         self._trace.branches.append(branch)
         self._unsettled.add(branch)
         self._open[key or branch] = call

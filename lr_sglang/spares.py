@@ -7,7 +7,7 @@ from collections import deque
 from sglang.lang.interpreter import ProgramState, StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
-from lr_sglang.dsl import end, fork, on
+from lr_sglang.dsl import backend_of, end, fork
 
 
 class Spares:
@@ -46,7 +46,8 @@ class Spares:
     def fork(self, s: ProgramState, role: str) -> ProgramState:
         """As ``dsl.fork``, until it is given ``back``."""
         if self._ready:
-            lent = on(self._ready.popleft(), role)
+            lent = self._ready.popleft()
+            lent.stream_executor.backend = backend_of(self._s, role)
             lent.stream_executor.sync()  # it may still be putting away what it wrote last
             lent.stream_executor.text_ = s.text()  # all else is the same, and a fork's text is set just so
         else:

@@ -25,6 +25,9 @@ from lr_sglang.spares import Spares
 from lr_sglang.steps import Ending, Step, make_step
 from lr_sglang.tree import Branch, Node, StepTree, lineage
 
+# Requests that are ready at a time, where the runtime does not say how many it takes.
+MOST_HELD = 32
+
 
 class Writing:
     """Has steps written, and makes steps of what was.
@@ -78,7 +81,10 @@ class Writing:
             sent.plan = self._plan(sent)
             if sent.plan is not None and sent.takes_turn():
                 self._ask(sent.plan)
-        if self._job.lookahead.schedule == "sync" and self._policy.steady:
+        for node in [node for node in self._held if node.dropped or node.chosen is not None]:
+            self._held.pop(node).call.cancel()
+        most = self._job.slots.get("target", MOST_HELD)
+        if self._job.lookahead.schedule == "sync" and self._policy.steady and len(self._held) < most:
             for node in self._tree.to_expand(self._tree.depth):
                 if node not in self._held:
                     self._held[node] = sent = self._send(self.branch("target", node, None), node, None)
