@@ -123,12 +123,13 @@ if full:  # minutes; what docs/simulated.md has measured
 
     @pytest.mark.timeout(1200)
     @pytest.mark.parametrize(
-        ("count", "seconds", "steps", "least"), [(1, 0.2, 150, 0.98), (64, 2, 40, 0.95), (256, 8, 12, 0.9)]
+        ("count", "seconds", "steps", "schedule", "least"),
+        [(1, 0.2, 150, "async", 0.985), (1, 0.2, 150, "sync", 0.98), (64, 2, 40, "async", 0.95), (256, 8, 12, "async", 0.9)],
     )
-    def test_the_controller_is_near_its_bound(count, seconds, steps, least):
+    def test_the_controller_is_near_its_bound(count, seconds, steps, schedule, least):
         judge = 0.0 if count == 1 else seconds / 5
         simulation = Simulation(Model(steps=steps, own_words=bool(judge)), seconds, 0.1, judge)
-        look = Lookahead(verifier="judge" if judge else "exact")
+        look = Lookahead(schedule, verifier="judge" if judge else "exact")
         for _ in range(3):
             figures = report(simulation, look, measure(simulation, look, count))
             if figures["efficiency"] >= least:

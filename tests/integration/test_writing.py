@@ -73,7 +73,7 @@ def test_one_thread_writes_what_the_draft_says_in_a_row():
 )
 def test_what_goes_wrong_in_a_row_of_drafts_is_survived(schedule, fault):
     before = threading.active_count()
-    record, roles = answer(schedule, faults=[("draft", fault)])
+    record, _ = answer(schedule, faults=[("draft", fault)])
     assert record.finish == "stop" and len(record.steps) == 30
     assert all(b.outcome is not None and b.ended is not None for b in record.branches)
     deadline = time.monotonic() + 5
