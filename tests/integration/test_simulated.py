@@ -124,7 +124,12 @@ if full:  # minutes; what docs/simulated.md has measured
     @pytest.mark.timeout(1200)
     @pytest.mark.parametrize(
         ("count", "seconds", "steps", "schedule", "least"),
-        [(1, 0.2, 150, "async", 0.985), (1, 0.2, 150, "sync", 0.98), (64, 2, 40, "async", 0.95), (256, 8, 12, "async", 0.9)],
+        [
+            (1, 0.2, 150, "async", 0.985),
+            (1, 0.2, 150, "sync", 0.98),
+            (64, 2, 40, "async", 0.95),
+            (256, 8, 12, "async", 0.9),
+        ],
     )
     def test_the_controller_is_near_its_bound(count, seconds, steps, schedule, least):
         judge = 0.0 if count == 1 else seconds / 5
