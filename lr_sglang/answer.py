@@ -43,7 +43,7 @@ class Answer:
 
     def __init__(self, s: ProgramState, job: Job) -> None:
         self.s, self.job, self.trace = light(s), job, job.record
-        self.ended = False
+        self.ended = self._left = False
         look = job.lookahead
         self._spares = Spares(s, 1 + look.width if job.verifier else 0, min(look.depth + 3, MOST_SPARES))
         self._flight = Flight(self.trace, self._spares.back, self._prepare)
@@ -80,10 +80,12 @@ class Answer:
         try:
             self._flight.catch_up()
         finally:
-            self._writing.end()
-            self._spares.end()  # once they have written: whatever happens here, no thread outlives its request
-            self._flight.land()
-            self.policy.__exit__()
+            try:
+                self._writing.end()
+                self._flight.land()
+            finally:
+                self._spares.end()  # once they have written: whatever happens here, no thread outlives its request
+                self.policy.__exit__()
 
     def free(self, role: str, node: Node, steps: int = 1) -> bool:
         """Whether a role can be asked for so many steps after ``node``: it is there, has not failed just now, and has
@@ -226,6 +228,8 @@ class Answer:
         node.parent = None  # the past of a long answer need not stay in memory
 
     def _tell(self, kept: Step, parent: Node, source: str, outcome: Outcome, seconds: float) -> None:
+        if self._left:  # by who listens, at an earlier step
+            return
         self._note(
             kept,
             source,
@@ -263,7 +267,9 @@ class Answer:
         record = StepRecord(position, kept.text, len(kept.ids), source, outcome, kept.ending.value, seconds, **versions)
         self.trace.add(record, kept.ids)
         if self.job.on_step:
+            self._left = True
             self.job.on_step(record)
+            self._left = False
 
 
 def _of(node: Node) -> Iterator[Branch]:

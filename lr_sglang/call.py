@@ -100,8 +100,9 @@ class Call:
         """The request has its result (or its error)."""
         self.result = result
         self.ended = True
-        if self._done is not None:
-            self._done(result)
+        done, self._done = self._done, None  # who hears of it knows the call too: no circle is left
+        if done is not None:
+            done(result)
 
     def hang_up(self) -> None:
         """Breaks the connection, for a server that answers no abort."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,8 +65,9 @@ class Sent(Arrival):
         step: what was generated, once somebody has made a step of it.
         way: how far the same thread may go on; ``plan`` is what it would write then, ``then`` what it does write:
             ``node`` and ``child`` of that are not known before it is claimed.
-        turn: who takes it asks for what follows: the program beforehand, if it has time, else the thread.
-        wanted: whether it was asked for, and not only made ready.
+        turn: the program and the thread each may come first, and one of them takes it: who asks for what follows; and
+            of what is ``held`` ready, whether it is let go, or has ended before somebody needed it.
+        wanted: not if it was called off before it was begun.
         fit: whether ``state`` can be used again: not where something else was asked for that is not wanted any more.
     """
 
@@ -78,11 +80,12 @@ class Sent(Arrival):
     plan: Sent | None = None
     then: Sent | None = None
     turn: list[bool] = field(default_factory=lambda: [True])
+    held: bool = False
     wanted: bool = True
     fit: bool = True
 
     def takes_turn(self) -> bool:
-        """Whether the caller is the first to ask for what follows, of two threads."""
+        """Whether the caller is the first, of two threads."""
         try:
             return self.turn.pop()
         except IndexError:
@@ -109,7 +112,7 @@ class Flight:
         self._inbox = Inbox()
         self._open: dict[Key, Call | None] = {}
         self._unsettled = Unsettled()
-        self._later: list[Callable[[], None]] = []
+        self._later = deque[Callable[[], None]]()
         self._since = 0.0
         self._going: tuple[Node, Sent] | None = None
 
@@ -120,8 +123,6 @@ class Flight:
     def begin(self, branch: Branch, call: Call, key: Inquiry | None = None) -> None:
         """One more request; ``key`` is the inquiry that it is for, where it is a judge's."""
         branch.started, branch.call = self.now(), call
-        if call.sent:  # it has been claimed, and was begun before
-            branch.started -= time.time() - call.sent
         self._trace.branches.append(branch)
         self._unsettled.add(branch)
         self._open[key or branch] = call
@@ -171,12 +172,15 @@ class Flight:
         self._later.append(work)
 
     def catch_up(self) -> None:
-        """Does it now, all of it: whatever fails, the rest is done too."""
-        if self._later:
+        """Does it now, all of it: whatever fails, the rest is done too, and then the first failure is raised."""
+        failures = []
+        while self._later:
             try:
-                self._later.pop(0)()
-            finally:
-                self.catch_up()
+                self._later.popleft()()
+            except Exception as error:  # noqa: BLE001 - a listener's own mistake, whatever it is
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def first_done(self, timeout: float | None = None) -> Arrival:
         """Waits for whatever is done first, and closes its books.
@@ -230,6 +234,7 @@ class Flight:
 
     def land(self) -> None:
         """Cancels what is in flight, waits until the runtimes are rid of it, and completes the books."""
+        self._prepare = lambda: False
         for branch in self._trace.branches:
             self.give_up(branch, Outcome.CANCELLED)
         self._open = {key: call for key, call in self._open.items() if call is not None}

@@ -55,14 +55,13 @@ class Writing:
 
     def begin(self, role: str, node: Node, child: Node | None, gen: SglGen | None = None) -> Sent:
         """The step after ``node``, unless it is being written already, or ``gen`` in place of a step."""
-        sent = self._flight.claim(child) if role == "draft" else None if gen else self._held.pop(node, None)
+        sent = self._flight.claim(child) if role == "draft" else None if gen else self._ready(node)
         if sent is None:
             sent = self._send(self.branch(role, node, child), node, child)
             self._flight.begin(sent.key, sent.call)
             self._write(sent, gen)
         else:
             self._flight.begin(sent.key, sent.call)
-            sent.wanted = True
             sent.call.release()
         if child is not None:
             self._draft = sent
@@ -74,6 +73,19 @@ class Writing:
         seed = self._job.seed(role, node.position, node.lineage, alternative)
         return Branch(role, node.position, alternative, seed, hedged=self._tree.hedged(node))
 
+    def _ready(self, node: Node) -> Sent | None:
+        """What is held ready for the step after ``node``, unless it has failed already."""
+        sent = self._held.pop(node, None)
+        if sent is not None and not sent.takes_turn():
+            self._let_go(sent)
+            return None
+        return sent
+
+    def _let_go(self, sent: Sent) -> None:
+        sent.call.cancel()
+        if sent.state is not None:
+            self._spares.back(sent.state, fit=False)
+
     def prepare(self) -> bool:
         """Makes one request ready that will be needed; False when there is none that is known now."""
         if self._draft is not None:
@@ -82,13 +94,13 @@ class Writing:
             if sent.plan is not None and sent.takes_turn():
                 self._ask(sent.plan)
         for node in [node for node in self._held if node.dropped or node.chosen is not None]:
-            self._held.pop(node).call.cancel()
-        most = self._job.slots.get("target", MOST_HELD)
+            self._let_go(self._held.pop(node))
+        most = self._job.slots.get("target", MOST_HELD) if self._job.verifier else 0  # none for the baseline
         if self._job.lookahead.schedule == "sync" and self._policy.steady and len(self._held) < most:
             for node in self._tree.to_expand(self._tree.depth):
                 if node not in self._held:
                     self._held[node] = sent = self._send(self.branch("target", node, None), node, None)
-                    sent.wanted = False
+                    sent.held = True
                     sent.call.hold()
                     self._write(sent)
                     return True
@@ -96,9 +108,8 @@ class Writing:
 
     def end(self) -> None:
         """Lets go of what was made ready and is not needed."""
-        for sent in self._held.values():
-            sent.call.cancel()
-        self._held.clear()
+        while self._held:
+            self._let_go(self._held.popitem()[1])
 
     def _send(self, branch: Branch, node: Node, child: Node | None) -> Sent:
         sent = Sent(branch, node, child)
@@ -109,7 +120,9 @@ class Writing:
         role, node, look = sent.key.role, sent.node, self._job.lookahead
         if gen is None:
             gen = self._step(min(look.max_step_tokens, self._tree.room(node)), sent.child is not None)
-        if sent.child is not None and self._policy.steady:
+        # in sync a drafted step is weighed before the next is asked for
+        weighs = self._job.fast is not None and look.schedule == "sync"
+        if sent.child is not None and self._policy.steady and not weighs:
             steps = self._tree.depth - self._tree.ahead(node) - 1
             sent.way = Way(steps, self._tree.room(node) - look.max_step_tokens, sent.child.lineage)
         sent.before = node.step.text if node.step is not None and node.cut else ""
@@ -153,7 +166,7 @@ class Writing:
                 sent.then = then
             elif then is not None:
                 then.call.cancelled, then.wanted, sent.fit = True, False, False
-        if sent.wanted:
+        if sent.wanted and not (sent.held and sent.takes_turn()):
             self._flight.arrive(sent)
 
     def _ask(self, then: Sent) -> None:
