@@ -1,5 +1,6 @@
 """What the threads of an answer do by themselves: going on, being used again, being ready; and what is left of it."""
 
+import gc
 import itertools
 import threading
 import time
@@ -8,14 +9,18 @@ import pytest
 
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import Cancelled
+from lr_sglang.flight import Sent
 from lr_sglang.job import Job
+from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.serve.gate import Gate, RuntimeAway
 from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.verifiers import make
+from lr_sglang.verifiers import fast, make
 from lr_sglang.writing import Writing
+from tests.scripted import ScriptedTransport, chapters, deployment
 
 ASK = [{"role": "user", "content": "How many?"}]
 
@@ -118,3 +123,103 @@ def test_steps_are_told_in_order_and_all_of_them_even_if_a_listener_fails():
     with pytest.raises(ValueError, match="own mistake"):
         answer("async", on_step=hear)
     assert told == sorted(told) and told[:8] == list(range(8))
+
+
+# -- over scripted runtimes: what happens in the very moment can be chosen
+
+TOLD = [f"step {n}" for n in range(40)]
+
+
+class Reluctant(ScriptedTransport):
+    """Takes a while to be rid of what is cancelled."""
+
+    def generate(self, payload, call, timeout):
+        try:
+            return super().generate(payload, call, timeout)
+        finally:
+            if call.cancelled:
+                time.sleep(0.03)
+
+
+def scripted(target=0.01, draft=0.02, made=ScriptedTransport):
+    return deployment(
+        target=made(chapters(TOLD), lambda text: target),
+        draft=made(chapters(TOLD), lambda text: draft),
+        judge=ScriptedTransport(chapters(TOLD)),
+    )
+
+
+def job_for(target, on_step=None, slots=None, **look):
+    asked = Lookahead(depth=3, schedule="sync", verifier="exact", **look)
+    job = Job(asked, Sampling(seed=1), slots=slots or {}, on_step=on_step)
+    job.verifier, job.fast = make("exact", target.roles), fast(asked, target.roles)
+    return job
+
+
+@pytest.mark.parametrize("program", [lookahead, autoregressive])
+def test_nothing_is_made_ready_once_an_answer_is_stopped(program):
+    target = scripted(target=0.3 if program is autoregressive else 0.05, draft=0.05, made=Reluctant)
+    job, before = job_for(target), set(threading.enumerate())
+    if program is autoregressive:
+        job.verifier = job.fast = None
+    threading.Timer(0.07, job.stop).start()
+    with pytest.raises(Cancelled):
+        program.run(ASK, job, backend=target)
+    deadline = time.monotonic() + 5
+    while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left
+
+
+def test_a_request_that_fails_while_it_is_held_ready_fails_the_answer_and_not_silently():
+    target = scripted()
+    gate = target.transport = Gate(target.transport, "target")
+    job = job_for(target)
+    threading.Timer(0.1, lambda: setattr(gate, "shut", "it is down")).start()
+    began = time.monotonic()
+    with pytest.raises(RuntimeAway):
+        lookahead.run(ASK, job, backend=target)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("case", [{"fast_accept": -5.0}, {"slots": {"target": 1}}])
+def test_threads_do_not_grow_with_an_answer(case):
+    seen = []
+    target = scripted(draft=0.004)
+    job = job_for(target, on_step=lambda step: seen.append(threading.active_count()), **case)
+    lookahead.run(ASK, job, backend=target)
+    assert len(seen) == len(TOLD)
+    assert max(seen[-10:]) <= max(seen[:15]) + 2
+
+
+def test_a_drafted_step_that_is_weighed_in_sync_is_drafted_once():
+    target = scripted(draft=0.004)
+    job = job_for(target, fast_accept=-5.0)
+    lookahead.run(ASK, job, backend=target)
+    positions = [branch.position for branch in job.record.of("draft")]
+    assert len(positions) == len(set(positions))
+
+
+def test_after_a_listener_has_left_no_step_is_recorded():
+    target, told = scripted(draft=0.002), []
+
+    def hear(step):
+        told.append(step.position)
+        if step.position == 2:
+            raise Cancelled("a stop string was written")
+
+    job = job_for(target, on_step=hear)
+    with pytest.raises(Cancelled):
+        lookahead.run(ASK, job, backend=target)
+    assert told == [0, 1, 2] == [step.position for step in job.record.steps]
+
+
+def test_what_was_sent_is_forgotten_without_the_garbage_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        target = scripted(target=0.003, draft=0.001)
+        lookahead.run(ASK, job_for(target), backend=target)
+        assert sum(type(one) is Sent for one in gc.get_objects()) < 10
+    finally:
+        gc.enable()
