@@ -1,0 +1,377 @@
+"""Programs on the event loop behave as on SGLang's own executor: the same programs on both, compared."""
+
+import asyncio
+import gc
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sglang as sgl
+from sglang.lang.backend.base_backend import BaseBackend
+from sglang.lang.chat_template import get_chat_template
+from sglang.lang.choices import ChoicesDecision, greedy_token_selection
+from sglang.lang.interpreter import ProgramState, StreamExecutor
+from sglang.lang.ir import SglSamplingParams
+
+from lr_sglang.engine.executor import Executor, NotReady, sync
+from lr_sglang.errors import Cancelled, RuntimeDown
+
+
+class _Written(BaseBackend):
+    """Says something that follows from the prompt and the parameters alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chat_template = get_chat_template("chatml")
+        self.committed = 0
+
+    def get_chat_template(self) -> Any:
+        return self.chat_template
+
+    def commit_lazy_operations(self, s: Any) -> None:
+        self.committed += 1
+
+    def say(self, s: Any, params: SglSamplingParams) -> tuple[Any, dict[str, Any]]:
+        if "fail" in (params.regex or ""):
+            raise RuntimeDown("it is gone", role="target")
+        shown = (str(s.text_), params.max_new_tokens, params.temperature, str(params.stop), params.regex)
+        text = hashlib.sha256(repr(shown).encode()).hexdigest()[:8]
+        if params.regex == "think":
+            text = f"<think>\nhm {text}\n</think>\n\nso {text}"
+        return ([text + str(i) for i in range(params.n)] if params.n > 1 else text), {"tokens": len(text)}
+
+    def choose(self, s: Any, choices: list[str]) -> ChoicesDecision:
+        picked = choices[len(str(s.text_)) % len(choices)]
+        return ChoicesDecision(picked, {"of": len(choices)})
+
+
+class Threads(_Written):
+    """For SGLang's executor."""
+
+    def generate(self, s: Any, sampling_params: SglSamplingParams) -> tuple[Any, dict[str, Any]]:
+        time.sleep(0.002)
+        return self.say(s, sampling_params)
+
+    def generate_stream(self, s: Any, sampling_params: SglSamplingParams) -> Iterator[tuple[str, dict[str, Any]]]:
+        text, meta = self.generate(s, sampling_params)
+        yield text[:3], meta
+        yield text[3:], meta
+
+    def select(self, s: Any, choices: list[str], temperature: float, choices_method: Any) -> ChoicesDecision:
+        return self.choose(s, choices)
+
+
+class Loop(_Written):
+    """For ours."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        super().__init__()
+        self.loop = loop
+        self.calls = self.cancelled = 0
+        self.hold: asyncio.Event | None = None
+
+    async def agenerate(self, s: Any, params: SglSamplingParams) -> tuple[Any, dict[str, Any]]:
+        self.calls += 1
+        try:
+            await (asyncio.sleep(0.002) if self.hold is None else self.hold.wait())
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return self.say(s, params)
+
+    async def astream(self, s: Any, params: SglSamplingParams) -> Any:
+        text, meta = await self.agenerate(s, params)
+        yield text[:3], meta
+        await asyncio.sleep(0)
+        yield text[3:], meta
+
+    async def aselect(self, s: Any, choices: list[str], temperature: float, method: Any) -> ChoicesDecision:
+        await asyncio.sleep(0)
+        return self.choose(s, choices)
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    thread = threading.Thread(target=made.run_forever)
+    thread.start()
+    yield made
+    made.call_soon_threadsafe(made.stop)
+    thread.join()
+    made.close()
+
+
+@sgl.function
+def turns(s, question):
+    s += sgl.system("Be brief.") + sgl.user(question)
+    s += sgl.assistant(sgl.gen("first", max_tokens=8) + " and " + sgl.gen("second", temperature=0.5))
+    with s.user():
+        s += "more of "
+        s += s["first"]
+    with s.assistant():
+        s += sgl.gen("third", stop=["\n"])
+
+
+@sgl.function
+def chosen(s, question):
+    s += question + " "
+    s += sgl.select("which", ["left", "right", "straight on"]) + "; " + sgl.gen("why", max_tokens=5)
+
+
+@sgl.function
+def forked(s, question):
+    s += question + sgl.gen("plan")
+    forks = s.fork(3)  # it is still generating
+    forks += lambda i: f" {i}: " + sgl.gen("answer", max_tokens=4 + i)
+    below = forks[1].fork(2)
+    below += " below " + sgl.gen("deep")
+    below.join()
+    forks.join()
+    s += " ".join(s["answer"]) + " ".join(forks[1]["deep"])
+
+
+@sgl.function
+def appended(s, question):
+    s += question
+    forks = s.fork(2)
+    forks += lambda i: f" part {i} " + sgl.gen("part")
+    forks.join("concate_and_append")
+    s += " end " + sgl.gen("last")
+
+
+@sgl.function
+def scoped(s, question):
+    s += question
+    with s.var_scope("span"):
+        s += " in "
+        s += sgl.gen("inner")
+    s += " out " + s["span"]
+    s["own"] = "set by hand"
+    with s.copy() as other:
+        other += "copied" + sgl.gen("copied")
+
+
+@sgl.function
+def reasoned(s, question):
+    s += sgl.user(question)
+    s += sgl.assistant(sgl.separate_reasoning(sgl.gen("answer", regex="think"), model_type="qwen3"))
+
+
+@sgl.function
+def several(s, question):
+    s += question + sgl.gen("many", n=3)
+    s += " then " + sgl.gen("one", regex="[0-9]+")
+
+
+@sgl.function
+def nested(s, question):
+    inner = turns.run(question=question + "?", backend=s.stream_executor.backend)
+    s += inner["first"] + sgl.gen("outer")
+
+
+PROGRAMS = [turns, chosen, forked, appended, scoped, reasoned, several, nested]
+
+
+def seen(state: ProgramState) -> dict[str, Any]:
+    executor = state.stream_executor
+    state.sync()
+    return {
+        "text": state.text(),
+        "variables": {k: v for k, v in executor.variables.items()},
+        "meta": dict(executor.meta_info),
+        "messages": state.messages(),
+        "error": state.error(),
+    }
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.func.__name__)
+def test_a_program_leaves_the_same_state(program: Any, loop: asyncio.AbstractEventLoop) -> None:
+    theirs, ours = Threads(), Loop(loop)
+    expected = seen(program.run(question="why", backend=theirs, max_new_tokens=77))
+    state = program.run(question="why", backend=ours, max_new_tokens=77)
+    assert type(state.stream_executor) is Executor
+    assert seen(state) == expected
+    assert ours.committed == theirs.committed or program is forked  # theirs looks for text before it is there
+
+
+def test_programs_of_others_keep_their_executor() -> None:
+    assert type(turns.run(question="a", backend=Threads()).stream_executor) is StreamExecutor
+
+
+@pytest.mark.parametrize("name", [None, "second"])
+def test_a_stream_gives_the_same_pieces(name: str | None, loop: asyncio.AbstractEventLoop) -> None:
+    def text(backend: Any) -> str:
+        return "".join(turns.run(question="why", backend=backend, stream=True).text_iter(name))
+
+    assert text(Loop(loop)) == text(Threads()) != ""
+
+    async def later(backend: Any) -> str:
+        state = turns.run(question="why", backend=backend, stream=True)
+        return "".join([piece async for piece in state.text_async_iter(name)])
+
+    assert asyncio.run(later(Loop(loop))) == text(Threads())
+
+
+def test_a_batch_runs_as_ever(loop: asyncio.AbstractEventLoop) -> None:
+    asked = [{"question": f"q{n}"} for n in range(20)]
+    ours = [seen(s) for s in turns.run_batch(asked, backend=Loop(loop), num_threads=8)]
+    assert ours == [seen(s) for s in turns.run_batch(asked, backend=Threads(), num_threads=8)]
+
+
+@sgl.function
+def failing(s, question):
+    s += question + sgl.gen("before")
+    s += sgl.gen("lost", regex="fail") + " later " + sgl.gen("never")
+
+
+def test_an_error_reaches_every_later_reader(loop: asyncio.AbstractEventLoop) -> None:
+    state = failing.run(question="a", backend=Loop(loop))
+    assert state["before"] and isinstance(state.error(), RuntimeDown)
+    state += "more" + sgl.gen("after")
+    readers = [
+        lambda: state["lost"],
+        lambda: state["never"],
+        lambda: state["after"],
+        lambda: state.get_meta_info("never"),
+        state.text,
+        state.messages,
+        lambda: state.fork(2),
+    ]
+    for read in readers:
+        with pytest.raises(RuntimeDown):
+            read()
+    state.sync()
+    assert state["before"]
+
+
+def test_whoever_waits_while_it_fails_is_told(loop: asyncio.AbstractEventLoop) -> None:
+    @sgl.function
+    def reads(s):
+        s += sgl.gen("lost", regex="fail")
+        s += s["lost"]
+
+    with pytest.raises(RuntimeDown):
+        reads.run(backend=Loop(loop))
+
+
+def test_a_mistake_of_the_program_is_an_error_of_its_state(loop: asyncio.AbstractEventLoop) -> None:
+    @sgl.function
+    def nests(s):
+        with s.user():
+            with s.assistant():
+                s += "no"
+
+    assert isinstance(nests.run(backend=Threads()).error(), AssertionError)
+    assert isinstance(nests.run(backend=Loop(loop)).error(), AssertionError)
+
+
+async def _state(backend: Loop, text: str = "start ") -> ProgramState:
+    backend.loop = asyncio.get_running_loop()
+    state = ProgramState(Executor(backend, {}, SglSamplingParams(), None, False))
+    state += text
+    return state
+
+
+def test_on_the_loop_reading_too_early_raises_and_waiting_works() -> None:
+    async def main() -> None:
+        s = await _state(Loop())
+        s += sgl.gen("x")
+        for read in (lambda: s["x"], s.text, s.sync, lambda: s.get_meta_info("x")):
+            with pytest.raises(NotReady, match="generated"):
+                read()
+        await sync(s)
+        assert s.text().endswith(s["x"]) and s.get_meta_info("x") == {"tokens": 8}
+
+    asyncio.run(main())
+
+
+def test_a_state_that_generates_can_be_forked_on_the_loop() -> None:
+    async def main() -> tuple[str, str, str]:
+        s = await _state(Loop())
+        s += sgl.gen("x")
+        left, right = s.fork(2)
+        left += " left " + sgl.gen("y")
+        s += " after the fork"
+        deeper = left.fork(1)[0]
+        deeper += "!"
+        await sync(s, left, right, deeper)
+        assert left["x"] == s["x"] == right["x"] and deeper["y"] == left["y"]
+        return s.text(), right.text(), deeper.text()
+
+    parent, right, deeper = asyncio.run(main())
+    assert parent == right + " after the fork" and deeper.startswith(right + " left ") and deeper.endswith("!")
+
+
+def test_a_fork_of_a_state_that_fails_fails_with_it() -> None:
+    async def main() -> None:
+        s = await _state(Loop())
+        s += sgl.gen("x", regex="fail")
+        fork = s.fork(1)[0]
+        fork += " and " + sgl.gen("y")
+        below = fork.fork(1)[0]
+        await sync(s, fork, below)
+        for state in (s, fork, below):
+            with pytest.raises(RuntimeDown):
+                state["y"]
+
+    asyncio.run(main())
+
+
+def test_cancelling_ends_the_request_and_tells_the_reader() -> None:
+    async def main() -> None:
+        backend = Loop()
+        backend.hold = asyncio.Event()
+        s = await _state(backend)
+        fork = s.fork(1)[0]
+        fork += sgl.gen("x")
+        await asyncio.sleep(0)
+        fork.stream_executor.cancel()
+        await sync(fork)
+        with pytest.raises(Cancelled):
+            fork["x"]
+        assert backend.cancelled == 1 and s.text() == "start "
+
+    asyncio.run(main())
+
+
+def test_forks_have_no_threads_and_leave_no_objects() -> None:
+    async def main() -> int:
+        backend, threads = Loop(), threading.active_count()
+        s = await _state(backend)
+        for _ in range(20):
+            forks = [s.fork(1)[0] for _ in range(10)]
+            for fork in forks:
+                fork += sgl.gen("step")
+            await sync(*forks)
+            s += forks[0]["step"]
+        assert threading.active_count() == threads and backend.calls == 200
+        del forks, fork
+        gc.collect()
+        return sum(isinstance(one, Executor) and one.backend is backend for one in gc.get_objects())
+
+    assert asyncio.run(main()) == 1
+
+
+def test_ending_twice_and_adding_after_the_end_are_harmless(loop: asyncio.AbstractEventLoop) -> None:
+    state = turns.run(question="a", backend=Loop(loop))
+    state.stream_executor.end()
+    state.stream_executor.end()
+    state += " more"
+    assert state.text().endswith(" more")
+
+
+def test_speculative_execution_of_services_is_refused(loop: asyncio.AbstractEventLoop) -> None:
+    from lr_sglang.errors import ConfigError
+
+    @sgl.function(num_api_spec_tokens=8)
+    def spec(s):
+        s += sgl.gen("x")
+
+    with pytest.raises(ConfigError, match="num_api_spec_tokens"):
+        spec.run(backend=Loop(loop))
+
+
+assert greedy_token_selection  # the default of select, which the programs above use
