@@ -1,56 +1,56 @@
-"""One answer in the making: starts branches for a program, hears of their ends, keeps steps, leaves nothing behind."""
+"""One answer in the making: follows the branches that a program starts, keeps steps, leaves nothing behind."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Self
 
-import sglang as sgl
 from sglang.lang.interpreter import ProgramState
-from sglang.lang.ir import SglGen
 
 from lr_sglang import policy
-from lr_sglang.dsl import Inquiry, backend_of, light
+from lr_sglang.branches import Branches, Completion
+from lr_sglang.dsl import backend_of, sync
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
-from lr_sglang.flight import Arrival, Flight, Sent
-from lr_sglang.hearing import Hearing
+from lr_sglang.inquiry import Inquiry
 from lr_sglang.job import Job
-from lr_sglang.spares import Spares
-from lr_sglang.steps import Step, split_ids
+from lr_sglang.steps import Step, make_step, split_ids
 from lr_sglang.trace import StepRecord
 from lr_sglang.tree import Branch, Node, Outcome, Pair, StepTree, Verdict
+from lr_sglang.verification import Verification
 from lr_sglang.witness import Witness
-from lr_sglang.writing import Writing
 
 # A draft that failed is left alone for a while, then tried again: plain target decoding goes on meanwhile.
 REST_SECONDS = 2.0
-# Threads without work that an answer keeps at most.
-MOST_SPARES = 9
 
 
 class Answer:
-    """The step tree of one answer, with branches on runtimes. A context manager: leaving it leaves nothing running.
+    """The step tree of one answer, with branches on runtimes. Leaving it (``async with``) leaves nothing running.
 
     Args:
         s: a state whose open assistant turn is to be written.
         job: what is asked for.
 
     Raises:
-        PromptTooLong: the prompt leaves no room for an answer.
+        PromptTooLong: on entering: the prompt leaves no room for an answer.
+        ConfigError: fast acceptance is asked for, and the job has no verifier for it.
     """
 
     def __init__(self, s: ProgramState, job: Job) -> None:
-        self.s, self.job, self.trace = light(s), job, job.record
+        if job.lookahead.fast_accept is not None and job.fast is None:
+            raise ConfigError("fast acceptance needs Job.fast", hint="verifiers.fast makes it")
+        self.s, self.job, self.trace = s, job, job.record
+        self.roles = backend_of(s, "target").roles
         self.ended = self._left = False
-        look = job.lookahead
-        self._spares = Spares(s, 1 + look.width if job.verifier else 0, min(look.depth + 3, MOST_SPARES))
-        self._flight = Flight(self.trace, self._spares.back, self._prepare)
         self._resting: dict[str, float] = {}
-        s.sync()
-        target = backend_of(s, "target")
-        prompt_tokens = len(target.prompt_ids(s.stream_executor))
+        self._loop = s.stream_executor.loop
+
+    async def __aenter__(self) -> Self:
+        job, target = self.job, self.roles["target"]
+        look = job.lookahead
+        await sync(self.s)
+        self.s.text()  # a state that has failed raises here
+        prompt_tokens = len(target.prompt_ids(self.s.stream_executor))
         budget = job.limits.budget(prompt_tokens, target.context)
         if budget < 1:
             raise PromptTooLong(
@@ -58,123 +58,160 @@ class Answer:
                 role="target",
                 hint=f"the model's context is {target.context} tokens; --max-total-tokens may be lower",
             )
-        if look.fast_accept is not None and job.fast is None:
-            raise ConfigError("fast acceptance needs Job.fast", hint="verifiers.fast makes it")
-        fast = job.fast is not None
-        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard, fast, look.hedge)
-        self.tree.root.state = s
-        self.policy = policy.make(look, self.tree, job.experience)
-        self._witness = Witness(job.on_event, self._flight.now)
-        self.roles = target.roles
-        self._writing = Writing(job, self.tree, self.policy, self._flight, self._spares, self.roles)
-        self._hearing = Hearing(job, self._flight, self._witness, self._writing.branch, self.policy.priority)
+        self._branches = Branches(self.trace, self._loop)
+        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard, job.fast is not None, look.hedge)
+        self.tree.root.state = self.s
+        self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
+        self._witness = Witness(job.on_event, self._branches.now)
+        self._verification = Verification(job, self._branches, self._witness, self._branch, self._request)
         self.trace.prompt_tokens = prompt_tokens
         self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
-        job.listen(lambda: self._flight.arrive(Arrival(None, self.tree.root, None, Cancelled("stopped"))))
-
-    def __enter__(self) -> Self:
+        job.listen(self._stop)
         self.policy.__enter__()
         return self
 
-    def __exit__(self, *failure: object) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         try:
-            self._flight.catch_up()
+            await self._branches.drain()
         finally:
-            try:
-                self._writing.end()
-                self._flight.land()
-            finally:
-                self._spares.end()  # once they have written: whatever happens here, no thread outlives its request
-                self.policy.__exit__()
+            self.job.listen(None)
+            self.policy.__exit__()
 
-    def free(self, role: str, node: Node, steps: int = 1) -> bool:
-        """Whether a role can be asked for so many steps after ``node``: it is there, has not failed just now, and has
-        slots for us."""
-        if role not in self.roles or self._resting.get(role, 0.0) > time.monotonic():
+    def _stop(self) -> None:
+        stopped = Completion(None, self.tree.root, None, Cancelled("stopped"))
+        self._loop.call_soon_threadsafe(self._branches.put, stopped)
+
+    # What a program starts
+
+    def can_ask(self, role: str, node: Node, steps: int = 1) -> bool:
+        """Whether a role can be asked for so many steps after ``node``: it is there, has not failed just now, and
+        hedges leave it room."""
+        if role not in self.roles or self._resting.get(role, 0.0) > self._loop.time():
             return False
-        look, slots = self.job.lookahead, self.job.slots.get(role)
-        if slots is None and not look.hedge:
+        look = self.job.lookahead
+        if not look.hedge:
             return True
-        return policy.fits(look, role, slots, self._flight.running(role), self.tree.hedged(node), steps)
+        running = self._branches.running(role)
+        return policy.fits(look, role, self.roles[role].pool.size, running, self.tree.hedged(node), steps)
 
-    def branch(self, role: str, node: Node, child: Node | None = None, gen: SglGen | None = None) -> Branch:
-        """Forks the state after ``node`` onto a role's runtime and lets it write the next step there.
+    def sampling(self, node: Node, role: str = "target") -> dict[str, Any]:
+        """What ``step`` is given for the step after ``node``: its most tokens, the sampling, log-probabilities."""
+        look = self.job.lookahead
+        drawn = self.job.sampling.drawn()
+        if role == "draft" and look.gate:
+            drawn["return_logprob"] = True
+        return {"max_tokens": min(look.max_step_tokens, self.tree.room(node)), **drawn}
+
+    def watch(self, state: ProgramState, node: Node, child: Node | None = None) -> Branch:
+        """Follows a state that writes the step after ``node``; call it before anything else happens on the loop.
 
         Args:
             child: the drafted node that the step will lead to; None when the target writes.
-            gen: what to generate instead of a step.
         """
-        branch = self._writing.begin(role, node, child, gen).key
+        role = "target" if child is None else "draft"
+        branch, request = self._branch(role, node, child), self._request(node)
+        request.seed = branch.seed
+        state.stream_executor.request = request
+        self._branches.begin(branch, request)
+        self._branches.expect(branch, state, node, child)
         self.policy.begun(branch)
         self._witness.begun(role, node, child)
         return branch
 
+    def _branch(self, role: str, node: Node, child: Node | None) -> Branch:
+        alternative = child.alternative if child else 0
+        seed = self.job.seed(role, node.position, node.lineage, alternative)
+        return Branch(role, node.position, alternative, seed, hedged=self.tree.hedged(node))
+
+    def _request(self, node: Node) -> Request:
+        request = Request(None, self.policy.priority(node), self.job.key)
+        request.order = self._order(node)
+        return request
+
+    def _order(self, node: Node) -> tuple[int, ...]:
+        return self.tree.hedged(node), self.tree.ahead(node)
+
     def ask(self, child: Node, pair: Pair) -> None:
         """Puts a pair to the verifier, unless it is clear without one."""
-        self._hearing.ask(child, pair)
+        self._verification.ask(child, pair)
 
-    def weigh(self, child: Node) -> None:
+    def fast_check(self, child: Node) -> None:
         """Asks whether a drafted step is so certain that the target need not write its own version."""
-        self._hearing.weigh(child)
+        self._verification.fast_check(child)
 
-    def first_done(self) -> Node:
+    # What arrives
+
+    async def first_done(self) -> Node:
         """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.
 
         Raises:
             LookaheadError: the target failed; Cancelled: the answer was stopped.
         """
-        arrival = self._flight.first_done()
+        arrival = await self._branches.first_done()
         node, child, result = arrival.node, arrival.child, arrival.result
         if arrival.key is None:
             raise result  # it was stopped, whatever has become of that node meanwhile
-        if isinstance(arrival, Sent):
+        if isinstance(arrival.key, Branch):
             self.policy.ended(arrival.key, 0 if isinstance(result, LookaheadError) else len(result.ids))
         if node.dropped or (child.dropped if child is not None else node.chosen is not None):
             return node
-        if isinstance(arrival, Sent):
-            self._expanded(node, arrival) if child is None else self._drafted(child, arrival)
-        elif isinstance(arrival.key, Inquiry) and child is not None:
-            if isinstance(result, Verdict):
-                if result.failed:
-                    self.trace.failures["judge"] += 1
-                self._hearing.ruled(arrival.key, child, result)
-            else:
-                self._hearing.consult(arrival.key, child, result)
+        if isinstance(arrival.key, Inquiry) and child is not None:
+            self._ruled(arrival.key, child, result)
+        elif child is None:
+            self._expanded(node, arrival)
+        else:
+            self._drafted(child, arrival)
         return node
 
-    def all_done(self) -> list[Node]:
+    async def all_done(self) -> list[Node]:
         """Waits for every generation and verdict in flight; returns the prefixes they belong to."""
         nodes = []
-        while self._flight:
-            nodes.append(self.first_done())
+        while self._branches:
+            nodes.append(await self.first_done())
         return list(dict.fromkeys(nodes))
 
-    def _drafted(self, child: Node, sent: Sent) -> None:
+    def _ruled(self, inquiry: Inquiry, child: Node, result: Any) -> None:
+        if not isinstance(result, Verdict):
+            raise result
+        if result.failed:
+            self.trace.failures["judge"] += 1
+        self._verification.ruled(inquiry, child, result)
+
+    def _drafted(self, child: Node, arrival: Completion) -> None:
         if child.verdict is not None:
             return  # too late: its step is decided
-        if isinstance(sent.result, LookaheadError):
+        if isinstance(arrival.result, LookaheadError):
             self.trace.failures["draft"] += 1
-            self._resting["draft"] = time.monotonic() + REST_SECONDS
-            self._refuse(child, Verdict(False, "draft", str(sent.result), failed=True))
+            self._resting["draft"] = self._loop.time() + REST_SECONDS
+            self._refuse(child, Verdict(False, "draft", str(arrival.result), failed=True))
             return
-        written, child.state = self._writing.step(sent)
-        child.confidence = policy.confidence(sent.result.meta, len(written.ids))
+        written, child.state = self._written("draft", arrival)
+        child.confidence = policy.confidence(arrival.result.meta, len(written.ids))
         self.tree.drafted(child, written)
         self._witness.drafted(child)
 
-    def _expanded(self, node: Node, sent: Sent) -> None:
-        if isinstance(sent.result, LookaheadError):
-            if not self._unreadable(node, sent.result):
-                raise sent.result
+    def _expanded(self, node: Node, arrival: Completion) -> None:
+        if isinstance(arrival.result, LookaheadError):
+            if not self._unreadable(node, arrival.result):
+                raise arrival.result
             return
-        node.target, node.target_state = self._writing.step(sent)
+        node.target, node.target_state = self._written("target", arrival)
         self._witness.written(node)
         for late in node.children:
             if late.step is None and late.verdict is None:
                 self._refuse(late, Verdict(False, "late", "the target was faster than the draft"))
 
-    def _prepare(self) -> bool:
-        return self._writing.prepare() or self._spares.refill()
+    def _written(self, role: str, arrival: Completion) -> tuple[Step, ProgramState]:
+        """The step, and the state after it; what a runtime wrote past the step's end is in neither."""
+        node, result, known = arrival.node, arrival.result, self.roles[role].tokenizer
+        before = node.step.text if node.step is not None and node.cut else ""
+        made = make_step(result.ids, result.finish, before, known.decode, result.ends, known.vocabulary)
+        state = arrival.state
+        assert state is not None
+        if made.ids != result.ids:
+            state = node.state.fork(1)[0]
+            state += made.tokens()
+        return made, state
 
     def _unreadable(self, node: Node, error: LookaheadError) -> bool:
         """Whether it is the drafted step before it that the target cannot go on from: tokens that it does not know."""
@@ -189,10 +226,12 @@ class Answer:
         child.verdict = verdict
         self._witness.verified(child, verdict)
 
+    # What is decided
+
     def cancel_all_but_chosen(self, node: Node) -> None:
         """The step after ``node`` is decided: what hangs on another version of it is stopped, on the server too."""
         if node.target is None and node.expanding is not None:
-            self._flight.give_up(node.expanding, Outcome.CANCELLED)
+            self._branches.give_up(node.expanding, Outcome.CANCELLED)
             self._witness.dropped("target", node, None, Outcome.CANCELLED)
         if node.correction is not None and node.correction is not node.chosen:
             self._drop(node.correction, Outcome.CANCELLED)
@@ -206,64 +245,68 @@ class Answer:
             below.dropped = True
             own = outcome if below is node else Outcome.CANCELLED
             for branch in _of(below):
-                self._flight.give_up(branch, own)
-            self._flight.give_up(below.expanding, Outcome.CANCELLED)
+                self._branches.give_up(branch, own)
+            self._branches.give_up(below.expanding, Outcome.CANCELLED)
             self._witness.dropped(below.source, below.parent, below, own)
 
     def keep(self, node: Node) -> None:
-        """A step of the answer: its branches get their outcomes; its text goes to the program's state, soon."""
+        """A step of the answer: its branches get their outcomes; its text goes to the program's state."""
         parent, kept = node.parent, node.step
         assert parent is not None and kept is not None
         drafted = node.source == "draft"
         outcome = Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
         for branch in (*_of(node), parent.expanding):
-            self._flight.give_up(branch, outcome)
-        self._flight.later(partial(self._tell, kept, parent, node.source, outcome, self._flight.now()))
+            self._branches.give_up(branch, outcome)
+        self._record(
+            kept,
+            node.source,
+            outcome.value,
+            target_text=parent.target.text if parent.target else None,
+            draft_texts=tuple(c.step.text if c.step else None for c in parent.children),
+            verdicts=tuple(c.verdict for c in parent.children),
+            confidences=tuple(c.confidence for c in parent.children) if self.job.lookahead.gate else (),
+        )
         self._witness.kept(parent, node, outcome)
         self.policy.decided(parent)
         self.trace.cycles += not drafted
         if self.tree.ends(node):
             self.trace.finish, self.ended = "stop" if kept.final else "length", True
             self._witness.ended(node, self.trace.finish)
+        else:
+            self._reorder(node)
         node.parent = None  # the past of a long answer need not stay in memory
 
-    def _tell(self, kept: Step, parent: Node, source: str, outcome: Outcome, seconds: float) -> None:
-        if self._left:  # by who listens, at an earlier step
-            return
-        self._note(
-            kept,
-            source,
-            outcome.value,
-            seconds,
-            target_text=parent.target.text if parent.target else None,
-            draft_texts=tuple(c.step.text if c.step else None for c in parent.children),
-            verdicts=tuple(c.verdict for c in parent.children),
-            confidences=tuple(c.confidence for c in parent.children) if self.job.lookahead.gate else (),
-        )
+    def _reorder(self, root: Node) -> None:
+        """What waits for a slot has come one step nearer to the accepted front."""
+        for node in root.subtree():
+            for branch in (node.drafting, node.expanding):
+                if branch is not None and branch.request is not None and not branch.request.sent:
+                    self.roles[branch.role].pool.reorder(branch.request, self._order(node))
 
-    def write_to_the_end(self) -> None:
-        """The baseline: the target writes everything in one generation, which is cut into steps afterwards.
+    async def write_whole(self, state: ProgramState) -> None:
+        """The baseline: waits for the one generation of ``state``, and cuts it into steps.
 
         Raises:
             LookaheadError: the target failed.
         """
-        gen = sgl.gen("answer", max_tokens=self.tree.budget, **self.job.sampling.drawn())
-        branch = self.branch("target", self.tree.root, gen=gen)
-        arrival = self._flight.first_done()
+        branch = self.watch(state, self.tree.root)
+        arrival = await self._branches.first_done()
         result, known, node = arrival.result, self.roles["target"].tokenizer, self.tree.root
         if isinstance(result, LookaheadError):
             raise result
         for kept in split_ids(result.ids, result.finish, known.decode, result.ends, known.vocabulary):
-            self._note(kept, "target", "written", self._flight.now())
+            self._record(kept, "target", "written")
             node, prefix = Node(None, node.position + 1, kept, "target"), node
             self._witness.kept(prefix, node, Outcome.BONUS)
         branch.close(Outcome.BONUS)
         self.trace.finish, self.ended = "length" if result.finish == "length" else "stop", True
         self._witness.ended(node, self.trace.finish)
 
-    def _note(self, kept: Step, source: str, outcome: str, seconds: float, **versions: Any) -> None:
+    def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
+        if self._left:  # by who listens, at an earlier step
+            return
         self.s += kept.tokens()
-        position = len(self.trace.steps)
+        position, seconds = len(self.trace.steps), self._branches.now()
         record = StepRecord(position, kept.text, len(kept.ids), source, outcome, kept.ending.value, seconds, **versions)
         self.trace.add(record, kept.ids)
         if self.job.on_step:

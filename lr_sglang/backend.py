@@ -7,8 +7,9 @@ reaches whoever reads the state, as a named error and at once (SGLang's interpre
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,15 +20,17 @@ from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sglang.lang.interpreter import StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
-from lr_sglang.call import Call
 from lr_sglang.chat import Tokenizer, resolve
 from lr_sglang.choices import decide
+from lr_sglang.engine.client import Transport
+from lr_sglang.engine.executor import Executor
+from lr_sglang.engine.loop import background, call
+from lr_sglang.engine.pool import Pool
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError
 from lr_sglang.generation import Generation
-from lr_sglang.poison import Failed, poison
 from lr_sglang.reuse import Entry, Ledger
 from lr_sglang.tokens import TokenText
-from lr_sglang.transport import Transport
 
 # SGLang's interpreter writes roles into the state's text by a template; ours are rendered from ``messages_`` instead.
 _NO_MARKERS = ChatTemplate(
@@ -35,10 +38,10 @@ _NO_MARKERS = ChatTemplate(
     default_system_prompt=None,
     role_prefix_and_suffix=dict.fromkeys(("system", "user", "assistant"), ("", "")),
 )
-
-
 # Requests that enter the runtime within this time may be prefilled in one batch, and then share nothing.
 BATCH_SECONDS = 0.001
+# Tokens of a branch that no other branch of its answer has: a step of its own and the drafted step before it.
+BRANCH_TOKENS = 200
 
 
 class StepStop(str):
@@ -60,6 +63,7 @@ class RuntimeBackend(BaseBackend):
         token_layer: SGLang's name of its speculative algorithm, empty for none; None is not known.
 
     Attributes:
+        pool: the slots that its requests wait for.
         simulated: whether it waits instead of computing, so that its figures say nothing of models.
     """
 
@@ -79,14 +83,33 @@ class RuntimeBackend(BaseBackend):
         super().__init__()
         self.role, self.transport, self.tokenizer = role, transport, tokenizer
         self.context, self.timeout, self.seeded = context, timeout, seeded
-        self.slots, self.holds, self.token_layer = slots, holds, token_layer
+        self.token_layer = token_layer
+        self.pool = Pool()
+        self.set_capacity(slots, holds)
         self.simulated = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.chat_template = _NO_MARKERS
         self.roles: dict[str, RuntimeBackend] = {role: self}
         self.ledger = Ledger()
 
+    def set_capacity(self, slots: int | None, holds: int | None) -> None:
+        """What the runtime says that it can run: requests at a time, and tokens in its KV memory."""
+        self.slots, self.holds = slots, holds
+        known = [slots, None if holds is None else max(1, holds // BRANCH_TOKENS)]
+        self.pool.size = min((limit for limit in known if limit is not None), default=None)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that all its requests are made on: the one that it was first used on, or the process's."""
+        if self._loop is None:
+            try:
+                self._loop = asyncio.get_running_loop()
+            except RuntimeError:
+                self._loop = background()
+        return self._loop
+
     def get_model_name(self) -> str:
-        return str(self.transport.get("/model_info").get("model_path", ""))
+        return str(call(self.transport.get("/model_info"), self.loop).get("model_path", ""))
 
     def prompt_ids(self, s: StreamExecutor) -> tuple[int, ...]:
         """The ids of everything a state has said so far.
@@ -109,25 +132,31 @@ class RuntimeBackend(BaseBackend):
         prompt = self.tokenizer.chat(messages, s.cur_role == "assistant")
         return prompt.ids + (resolve(answer, self.tokenizer) if written is None else written)
 
-    def generate(self, s: StreamExecutor, sampling_params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """Called by the interpreter in the state's thread. Never raises: see ``poison``."""
-        call, s.call = getattr(s, "call", None) or Call(), None
+    async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+        """What the runtime writes after a state: of a step with its token ids.
+
+        Raises:
+            LookaheadError: as ``ask``.
+        """
+        request, s.request = s.request or Request(), None
         try:
             if s.images_:
                 raise ConfigError("pictures are not supported", hint="ask a SGLang RuntimeEndpoint instead")
-            RuntimeEndpoint._handle_dtype_to_regex(self, sampling_params)
-            generation = self.ask(self.prompt_ids(s), sampling_params, call)
-            text = self._text(generation, isinstance(sampling_params.stop, StepStop))
-        except Exception as error:  # noqa: BLE001 - it must reach the one who waits, whatever it is
-            call.end(self._failed(s, error))
-            return "", {}
-        call.end(generation)
+            RuntimeEndpoint._handle_dtype_to_regex(self, params)
+            generation = await self.ask(self.prompt_ids(s), params, request)
+            text = self._text(generation, isinstance(params.stop, StepStop))
+        except Exception as error:
+            request.result = named = self.named(error)
+            if named is error:
+                raise
+            raise named from error
+        request.result = generation
         return text, generation.meta
 
-    def _failed(self, s: StreamExecutor, error: Exception) -> LookaheadError:
+    def named(self, error: Exception) -> LookaheadError:
+        """An error with this runtime's role; what is none of ours becomes ``BadReply``."""
         named = error if isinstance(error, LookaheadError) else BadReply(repr(error), role=self.role)
         named.role = named.role or self.role
-        poison(s, named)
         return named
 
     def _text(self, generation: Generation, is_step: bool) -> str:
@@ -137,22 +166,18 @@ class RuntimeBackend(BaseBackend):
             return TokenText.of(decoded, ids, self.tokenizer.vocabulary)
         return str(text)
 
-    def generate_stream(
-        self, s: StreamExecutor, sampling_params: SglSamplingParams
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """One chunk: steps are short, and a program that streams sees each of them as it ends."""
-        chunk = self.generate(s, sampling_params)
-        if not isinstance(s, Failed):
-            yield chunk
+    async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """One piece: steps are short, and a program that streams sees each of them as it ends."""
+        yield await self.agenerate(s, params)
 
-    def ask(self, ids: Sequence[int], params: SglSamplingParams, call: Call) -> Generation:
-        """One /generate.
+    async def ask(self, ids: Sequence[int], params: SglSamplingParams, request: Request) -> Generation:
+        """One /generate, once the runtime has a slot for it.
 
         Args:
             ids: prompt.
             params: SGLang's sampling parameters. A negative ``logprob_start_len`` counts from the end of the prompt:
                 -5 asks for the log-probabilities of its last five tokens.
-            call: how to cancel it; its ``end`` is left to the caller.
+            request: how to cancel it.
 
         Raises:
             LookaheadError: any of the transport's, or Cancelled.
@@ -161,23 +186,27 @@ class RuntimeBackend(BaseBackend):
         wanted["no_stop_trim"] = isinstance(params.stop, StepStop)
         wanted = {key: value for key, value in wanted.items() if value not in (None, (), [])}
         payload: dict[str, Any] = {"input_ids": list(ids), "sampling_params": wanted}
-        if call.seed is not None and self.seeded:
-            wanted["sampling_seed"] = call.seed
-        if call.priority is not None:
-            payload["priority"] = call.priority
+        if request.seed is not None and self.seeded:
+            wanted["sampling_seed"] = request.seed
+        if request.priority is not None:
+            payload["priority"] = request.priority
         most = None
         if params.return_logprob:
             most = params.logprob_start_len
             if most is not None and most < 0:  # SGLang gives none for the first token that it is asked about
                 most = max(0, len(ids) + most - 1)
             payload |= {"return_logprob": True, "logprob_start_len": -1 if most is None else most}
-        entry = self.ledger.add(tuple(ids), time.time(), most)
         # A long generation may take longer.
-        patience = self.timeout * call.patience * max(1.0, params.max_new_tokens / 1000)
-        reply = self.transport.generate(payload, call, patience)
-        return self._read(reply, call, entry)
+        patience = self.timeout * request.patience * max(1.0, params.max_new_tokens / 1000)
+        await self.pool.enter(request, request.order)
+        try:
+            entry = self.ledger.add(tuple(ids), time.time(), most)
+            reply = await self.transport.generate(payload, request, patience)
+        finally:
+            self.pool.leave()
+        return self._read(reply, request, entry)
 
-    def _read(self, reply: dict[str, Any], call: Call, entry: Entry) -> Generation:
+    def _read(self, reply: dict[str, Any], request: Request, entry: Entry) -> Generation:
         try:
             meta = dict(reply["meta_info"])
             finish = meta["finish_reason"]
@@ -189,7 +218,7 @@ class RuntimeBackend(BaseBackend):
             raise BadReply(f"a reply without {error}", role=self.role) from error
         now = time.time()
         entry.cached = int(meta.get("cached_tokens") or 0)
-        entry.entered, entry.prefilled, entry.finished = call.sent, now, now
+        entry.entered, entry.prefilled, entry.finished = request.sent, now, now
         if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
             # a prefill is a batch of its own: whatever is scheduled after it finds its tokens in the cache
             entry.entered, entry.prefilled = began, began + BATCH_SECONDS
@@ -198,42 +227,37 @@ class RuntimeBackend(BaseBackend):
         cached = meta.get("cached_tokens")
         generation = Generation(ids, kind, eos, int(meta.get("prompt_tokens") or 0), cached, meta, entry, logprobs)
         if kind == "abort":
-            if call.cancelled:
+            if request.cancelled:
                 raise Cancelled("cancelled", role=self.role, generation=generation)
             raise BadReply(f"aborted by the runtime: {finish.get('message', '')}", role=self.role)
         if eos is not None and (not ids or ids[-1] != eos):
             raise BadReply("the end of sequence is not the last token", role=self.role)
         return generation
 
-    def select(
-        self, s: StreamExecutor, choices: list[str], temperature: float, choices_method: ChoicesSamplingMethod
+    async def aselect(
+        self, s: Executor, choices: list[str], temperature: float, method: ChoicesSamplingMethod
     ) -> ChoicesDecision:
-        """As ``generate``."""
+        """Which of the choices is likeliest after a state's text.
+
+        Raises:
+            LookaheadError: as ``ask``.
+        """
         try:
-            return decide(self, s, choices, choices_method)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._failed(s, error)
-            return ChoicesDecision("", {})
+            return await decide(self, s, choices, method)
+        except LookaheadError as error:
+            raise self.named(error)  # noqa: B904 - the same error
 
     def end_program(self, s: StreamExecutor) -> None:
-        """Called by ``s.end()``, which SGLang calls again when ``s`` is deleted: once is enough.
-
-        The second time it would ask the ended thread whether it lives, for which Python takes a global lock. The
-        garbage collector may delete ``s`` while this very thread holds it, and then every thread of the process stops.
-        """
-        s.end = _nothing
+        pass
 
     def shutdown(self) -> None:
-        self.transport.close()
+        """Closes the connections, in any thread but the loop's."""
+        call(self.transport.close(), self.loop)
 
     def flush_cache(self) -> None:
-        """Empties the runtime's radix cache: what was there cannot be shared any more."""
-        self.transport.get("/flush_cache")
+        """Empties the runtime's radix cache: what was there cannot be shared any more. Not on the loop."""
+        call(self.transport.get("/flush_cache"), self.loop)
         self.ledger = Ledger()
-
-
-def _nothing() -> None:
-    pass
 
 
 @lru_cache(maxsize=512)

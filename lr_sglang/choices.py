@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
-from sglang.lang.interpreter import StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
-from lr_sglang.call import Call
+from lr_sglang.engine.executor import Executor
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, ConfigError
 
 if TYPE_CHECKING:
@@ -17,27 +17,29 @@ if TYPE_CHECKING:
 Scored = list[tuple[float, int, None]]
 
 
-def decide(
-    backend: RuntimeBackend, s: StreamExecutor, choices: list[str], method: ChoicesSamplingMethod
+async def decide(
+    backend: RuntimeBackend, s: Executor, choices: list[str], method: ChoicesSamplingMethod
 ) -> ChoicesDecision:
     """Scores every choice after the state's text; only the choices are computed, the prefix is shared.
 
-    The state's ``call``, if it has one, is what each of the requests can be cancelled by.
+    The state's ``request``, if it has one, cancels what is asked.
 
     Raises:
         ConfigError: a choice is empty. LookaheadError: as ``RuntimeBackend.ask``.
     """
     if not all(choices):
         raise ConfigError("select: a choice is empty")
-    call = getattr(s, "call", None) or Call()
-    s.call = None
+    request, s.request = s.request or Request(), None
     prompt = backend.prompt_ids(s)
     options = [backend.tokenizer.encode(choice) for choice in choices]
-    scored = [_score(backend, prompt, option, call) for option in options]
+    scored = [await _score(backend, prompt, option, request) for option in options]
     alone = None
     if method.requires_unconditional_logprobs:
         # Of its first token nothing can be said without a text before it: SGLang puts None there.
-        alone = [[(None, option[0], None), *_score(backend, option[:1], option[1:], call)] for option in options]
+        alone = []
+        for option in options:
+            rest = await _score(backend, option[:1], option[1:], request)
+            alone.append([(None, option[0], None), *rest])
     return method(
         choices=choices,
         normalized_prompt_logprobs=[sum(one[0] for one in tokens) / len(tokens) for tokens in scored],
@@ -47,11 +49,14 @@ def decide(
     )
 
 
-def _score(backend: RuntimeBackend, before: tuple[int, ...], option: tuple[int, ...], call: Call) -> Scored:
+async def _score(
+    backend: RuntimeBackend, before: tuple[int, ...], option: tuple[int, ...], whole: Request
+) -> Scored:
     if not option:
         return []
+    request = whole.part()
     wanted = SglSamplingParams(max_new_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-len(option))
-    found = backend.ask((*before, *option), wanted, call).logprobs[-len(option) :]
+    found = (await backend.ask((*before, *option), wanted, request)).logprobs[-len(option) :]
     if len(found) != len(option):
         raise BadReply(f"log-probabilities of {len(found)} tokens of {len(option)}", role=backend.role)
     return [(logprob, token, None) for logprob, token in zip(found, option, strict=True)]

@@ -12,10 +12,11 @@ from lr_sglang.backend import RuntimeBackend
 from lr_sglang.chat import load_tokenizer
 from lr_sglang.config import Deployment
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
-from lr_sglang.router import RouterTransport
+from lr_sglang.engine.client import Client
+from lr_sglang.engine.loop import call
+from lr_sglang.router import RouterClient
 from lr_sglang.runtimes import Fleet, ProgressEvent, launch
 from lr_sglang.runtimes.fleet import Progress
-from lr_sglang.transport import HttpTransport
 
 DEFAULT_CONTEXT = 32768
 
@@ -54,10 +55,11 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
     for role, url in fleet.urls.items():
         runtime = fleet.deployment.runtime(role)
         assert runtime is not None
-        transport, infos = _reach(url, role, fleet.keys.get(role, ""), fleet.worker_keys.get(role, ""))
+        keys = fleet.keys.get(role, ""), fleet.worker_keys.get(role, "")
+        transport, infos = call(_reach(url, role, *keys))
         backend = RuntimeBackend(role, transport, load_tokenizer(fleet.tokenizers[role]), timeout=runtime.timeout)
         _describe(backend, infos, runtime.context_length)
-        if isinstance(transport, RouterTransport):
+        if isinstance(transport, RouterClient):
             transport.changed = partial(_changed, backend, transport, runtime.context_length)
         roles[role] = backend
     for backend in roles.values():
@@ -65,15 +67,15 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
     return roles
 
 
-def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[HttpTransport, Sequence[Mapping[str, Any]]]:
+async def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
     """How to reach a role's runtime, and what the servers say that play it: one, or a router's workers."""
-    server = HttpTransport(url, role, key)
+    server = Client(url, role, key)
     try:
-        return server, [server.get("/server_info", timeout=30.0)]
+        return server, [await server.get("/server_info", timeout=30.0)]
     except RuntimeRefused as refused:  # a router has no such route
-        router = RouterTransport(url, role, key, worker_key)
+        router = RouterClient(url, role, key, worker_key)
         try:
-            router.refresh()
+            await router.refresh()
         except (RuntimeRefused, BadReply):
             return server, []  # something else that passes requests on
         if not router.workers:
@@ -81,7 +83,7 @@ def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[HttpTranspor
         return router, router.infos()
 
 
-def _changed(backend: RuntimeBackend, transport: RouterTransport, configured: int | None) -> None:
+def _changed(backend: RuntimeBackend, transport: RouterClient, configured: int | None) -> None:
     """Workers have come or gone: how many requests they run is another number now."""
     infos = transport.infos()
     if infos:
@@ -92,8 +94,7 @@ def _describe(backend: RuntimeBackend, infos: Sequence[Mapping[str, Any]], confi
     """Tells a backend what its servers are: any of them may get a request, and together they have room."""
     backend.context = min((_context(info, configured) for info in infos), default=configured or DEFAULT_CONTEXT)
     backend.seeded = bool(infos) and all(_seeded(info) for info in infos)
-    backend.slots = _sum(_slots(info) for info in infos)
-    backend.holds = _sum(_held(info) for info in infos)
+    backend.set_capacity(_sum(_slots(info) for info in infos), _sum(_held(info) for info in infos))
     layers = {str(info.get("speculative_algorithm") or "") for info in infos}
     backend.token_layer = layers.pop() if len(layers) == 1 else None
     backend.simulated = any(info.get("simulated") for info in infos)

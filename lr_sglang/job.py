@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.dsl import Verifier
 from lr_sglang.events import Event
+from lr_sglang.inquiry import Verifier
 from lr_sglang.policy import Experience
 from lr_sglang.trace import StepRecord, Trace
 
@@ -23,9 +23,8 @@ class Job:
         verifier: compares two versions of a step; the baseline needs none.
         fast: says of a drafted step alone whether it is certain (see ``verifiers.fast``), for fast acceptance.
         question, sample: who this is, for deriving seeds.
-        slots: what it may have in flight at a time on each role's runtime; no entry is no limit.
         experience: what the answers of a run learn together.
-        on_step: told of each step as it is kept, in the program's thread.
+        on_step: told of each step as it is kept, on the event loop, which waits for it.
         on_event: told of everything that happens while the answer is made, likewise.
         key: by it a router keeps what the answer asks for on one worker. No two answers have the same if none is given.
         record: filled while the program runs, complete when it has returned.
@@ -37,7 +36,6 @@ class Job:
     verifier: Verifier | None = None
     question: str = ""
     sample: int = 0
-    slots: Mapping[str, int] = field(default_factory=dict)
     experience: Experience = field(default_factory=Experience)
     on_step: Callable[[StepRecord], None] | None = None
     fast: Verifier | None = None
@@ -53,10 +51,10 @@ class Job:
         if self._wake:
             self._wake()
 
-    def listen(self, wake: Callable[[], None]) -> None:
-        """``wake`` is called when the answer is to be stopped."""
+    def listen(self, wake: Callable[[], None] | None) -> None:
+        """``wake`` is called when the answer is to be stopped; None when it has ended."""
         self._wake = wake
-        if self._stopped:
+        if self._stopped and wake is not None:
             wake()
 
     def seed(self, *where: Any) -> int:

@@ -72,7 +72,7 @@ class Branch:
     prefill: float | None = None
     outcome: Outcome | None = None
     error: str = ""
-    call: Any = field(default=None, repr=False)
+    request: Any = field(default=None, repr=False)
     entry: Any = field(default=None, repr=False)
 
     def close(self, outcome: Outcome) -> None:

@@ -7,17 +7,17 @@ are not, a cancelled request is hung up on (SGLang notices within two seconds), 
 
 from __future__ import annotations
 
+import asyncio
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lr_sglang.call import Call
+from lr_sglang.engine.client import INFO_SECONDS, Client, WorkerLost
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, RuntimeDown
-from lr_sglang.transport import INFO_SECONDS, HttpTransport, WorkerLost
 
 # The list of workers is read again when a request is sent or aborted and the list is as old as this.
 REFRESH_SECONDS, REFRESH_SECONDS_FOR_ABORT = 10.0, 1.0
@@ -52,8 +52,8 @@ def mixed(models: Iterable[str], url: str, role: str | None) -> ConfigError | No
     return ConfigError(f"the workers behind {url} run different models: {', '.join(names)}", role=role, hint=hint)
 
 
-class RouterTransport(HttpTransport):
-    """Connections to a router and to its workers. Thread-safe.
+class RouterClient(Client):
+    """Connections to a router and to its workers, on one event loop.
 
     Args:
         url: base URL of the router.
@@ -62,19 +62,19 @@ class RouterTransport(HttpTransport):
         worker_api_key: of the workers; empty is the router's.
 
     Attributes:
-        changed: called when healthy workers have come or gone, from any thread.
+        changed: called when healthy workers have come or gone.
     """
 
     def __init__(self, url: str, role: str, api_key: str = "", worker_api_key: str = "") -> None:
         super().__init__(url, role, api_key)
         self.changed: Callable[[], None] = lambda: None
         self._worker_key = worker_api_key or api_key
-        self._workers: dict[str, HttpTransport] = {}
+        self._workers: dict[str, Client] = {}
         self._infos: dict[str, Mapping[str, Any]] = {}
-        self._dropped: list[Call] = []  # aborted, and not ended yet
+        self._dropped: list[Request] = []  # aborted, and not ended yet
         self._read, self._reading, self._closed = float("-inf"), False, False
         self._wrong: ConfigError | None = None
-        self._lock, self._refreshing = threading.Lock(), threading.Lock()
+        self._refreshing = asyncio.Lock()
 
     @property
     def workers(self) -> list[str]:
@@ -83,44 +83,47 @@ class RouterTransport(HttpTransport):
 
     def infos(self) -> list[Mapping[str, Any]]:
         """What each healthy worker that could be asked says in its /server_info."""
-        with self._lock:
-            return list(self._infos.values())
+        return list(self._infos.values())
 
-    def generate(self, payload: dict[str, Any], call: Call, timeout: float) -> dict[str, Any]:
+    async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
         """Posts one /generate to the router; if the worker is lost that it chose, another one is found.
 
         Raises:
             ConfigError: the workers run different models by now.
             Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused, PromptTooLong, BadReply.
         """
+        try:
+            return await self._on_a_worker(payload, request, timeout)
+        finally:
+            request.end()
+
+    async def _on_a_worker(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
         self._refresh_soon(REFRESH_SECONDS)
-        deadline, key = time.monotonic() + timeout, call.key
+        deadline, key = time.monotonic() + timeout, request.key
         for left in reversed(range(TRIES)):
             if self._wrong is not None:
                 raise self._wrong
             try:
-                return self._generate(payload, call, max(0.05, deadline - time.monotonic()), key)
+                return await self._generate(payload, request, max(0.05, deadline - time.monotonic()), key)
             except WorkerLost as error:
-                if call.cancelled:
+                if request.cancelled:
                     raise Cancelled("cancelled while its worker was lost", role=self.role) from error
                 if not left or time.monotonic() > deadline:
                     raise
                 # Until the router has noticed, it sends what has this key to the same worker.
-                key = f"{call.key}-{left}" if call.key else ""
+                key = f"{request.key}-{left}" if request.key else ""
         raise AssertionError("unreachable")
 
-    def abort(self, call: Call) -> None:
-        """Starts cancelling a call on every worker: the router does not say which one has it. Never blocks."""
+    def abort(self, request: Request) -> None:
+        """Starts cancelling a request on every worker: the router does not say which one has it."""
         self._refresh_soon(REFRESH_SECONDS_FOR_ABORT)
-        with self._lock:
-            self._dropped = [one for one in self._dropped if not one.ended] + [call]
-            workers = list(self._workers.values())
-        for worker in workers:
-            worker.abort(call)
-        if not workers:
-            super().abort(call)  # the router takes none, and so it is hung up on
+        self._dropped = [one for one in self._dropped if not one.ended] + [request]
+        for worker in self._workers.values():
+            worker.abort(request)
+        if not self._workers:
+            super().abort(request)  # the router takes none, and so it is hung up on
 
-    def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
+    async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         """Reads a document of a worker, the first that answers; ``/flush_cache`` is for all of them.
 
         Raises:
@@ -130,7 +133,7 @@ class RouterTransport(HttpTransport):
         failure: LookaheadError = RuntimeDown(f"the router {self.url} has no workers", role=self.role)
         for worker in list(self._workers.values()):
             try:
-                found = worker.get(path, timeout)
+                found = await worker.get(path, timeout)
             except LookaheadError as error:
                 failure = error
             if found is not None and path != "/flush_cache":
@@ -139,63 +142,61 @@ class RouterTransport(HttpTransport):
             raise failure
         return found
 
-    def close(self) -> None:
-        with self._lock:
-            workers, self._workers, self._closed = self._workers, {}, True
+    async def close(self) -> None:
+        workers, self._workers, self._closed = self._workers, {}, True
         for worker in workers.values():
-            worker.close()
-        super().close()
+            await worker.close()
+        await super().close()
 
-    def refresh(self) -> None:
+    async def refresh(self) -> None:
         """Reads the list of workers, and asks those that are new what they are.
 
         Raises:
             LookaheadError: the router cannot be asked, or is none (``BadReply``).
         """
-        with self._refreshing:
-            listed = read_workers(super().get("/workers", INFO_SECONDS))
+        async with self._refreshing:
+            listed = read_workers(await super().get("/workers", INFO_SECONDS))
             if listed is None:
                 raise BadReply(f"{self.url}/workers does not answer as SGLang's router does", role=self.role)
             self._read = time.monotonic()
-            with self._lock:
-                if self._closed:  # while we were asking
-                    return
-                gone = [self._workers.pop(url) for url in list(self._workers) if url not in listed]
-                for url in (url for url in listed if url not in self._workers):
-                    self._workers[url] = worker = HttpTransport(url, self.role, self._worker_key, self._all_deaf)
-                    for call in self._dropped:  # it may be the one that has them
-                        worker.abort(call)
+            if self._closed:  # while we were asking
+                return
+            gone = [self._workers.pop(url) for url in list(self._workers) if url not in listed]
+            for url in (url for url in listed if url not in self._workers):
+                self._workers[url] = worker = Client(url, self.role, self._worker_key, self._all_deaf)
+                for request in self._dropped:  # it may be the one that has them
+                    if not request.ended:
+                        worker.abort(request)
             for worker in gone:
-                worker.close()
-            healthy = [url for url in listed if listed[url]]
-            infos = {url: info for url in healthy if (info := self._infos.get(url) or self._ask(url))}
+                await worker.close()
+            infos: dict[str, Mapping[str, Any]] = {}
+            for url in (url for url in listed if listed[url]):
+                if info := self._infos.get(url) or await self._ask(url):
+                    infos[url] = info
             models = [str(info["model_path"]) for info in infos.values() if "model_path" in info]
             self._wrong = mixed(models, self.url, self.role)
-            with self._lock:
-                other, self._infos = infos.keys() != self._infos.keys(), infos
+            other, self._infos = infos.keys() != self._infos.keys(), infos
         if other:
             self.changed()
 
-    def _ask(self, url: str) -> Mapping[str, Any]:
+    async def _ask(self, url: str) -> Mapping[str, Any]:
         try:
-            return self._workers[url].get("/server_info", INFO_SECONDS)
+            return await self._workers[url].get("/server_info", INFO_SECONDS)
         except (LookaheadError, KeyError):  # starting, or gone just now, or we were closed: it will be asked again
             return {}
 
     def _all_deaf(self) -> bool:
-        return all(worker.deaf for worker in list(self._workers.values()))
+        return all(worker.deaf for worker in self._workers.values())
 
     def _refresh_soon(self, age: float) -> None:
-        """Reads the list in another thread if it is older than so many seconds. Never blocks."""
-        with self._lock:
-            if self._reading or time.monotonic() - self._read < age:
-                return
+        """Reads the list meanwhile if it is older than so many seconds."""
+        if not self._reading and time.monotonic() - self._read >= age:
             self._reading = True
-        threading.Thread(target=self._refresh_quietly, name="lr-workers", daemon=True).start()
+            self._start(self._refresh_quietly())
 
-    def _refresh_quietly(self) -> None:
+    async def _refresh_quietly(self) -> None:
         try:
             with suppress(LookaheadError):  # the workers known so far are as good as any
-                self.refresh()
+                await self.refresh()
         finally:
             self._read, self._reading = time.monotonic(), False

@@ -6,13 +6,15 @@ import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.answer import Answer
-from lr_sglang.dsl import converse
+from lr_sglang.dsl import converse, fork
 from lr_sglang.job import Job
 
 
 @sgl.function
-def autoregressive(s: ProgramState, messages: list[dict[str, str]], job: Job) -> None:
+async def autoregressive(s: ProgramState, messages: list[dict[str, str]], job: Job) -> None:
     """Answers a conversation by plain decoding (with the runtime's token layer, if it has one)."""
     converse(s, messages)
-    with Answer(s, job) as answer:
-        answer.write_to_the_end()
+    async with Answer(s, job) as answer:
+        whole = fork(s, "target")
+        whole += sgl.gen("answer", max_tokens=answer.tree.budget, **job.sampling.drawn())
+        await answer.write_whole(whole)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.call import Call
-from lr_sglang.dsl import watch
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,8 @@ PROMPTS = {
 
 
 @sgl.function
-def judge(s: ProgramState, target: str, draft: str, prompt: JudgePrompt, call: Call) -> None:
-    """Asks for the label; the result goes to ``call``."""
-    watch(s, call)
+def judge(s: ProgramState, target: str, draft: str, prompt: JudgePrompt) -> None:
+    """Asks for the label."""
     if prompt.system:
         s += sgl.system(prompt.system)
     s += sgl.user(prompt.ask(target, draft))

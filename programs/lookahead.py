@@ -10,36 +10,36 @@ import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.answer import Answer
-from lr_sglang.dsl import converse
+from lr_sglang.dsl import converse, fork, step
 from lr_sglang.job import Job
 from lr_sglang.tree import Node
 
 
 @sgl.function
-def lookahead(s: ProgramState, messages: list[dict[str, str]], job: Job) -> None:
+async def lookahead(s: ProgramState, messages: list[dict[str, str]], job: Job) -> None:
     """Answers a conversation; ``s.text()`` ends with the answer, and ``job.record`` tells how it came about."""
     converse(s, messages)
-    with Answer(s, job) as answer:
-        look_ahead(answer)
+    async with Answer(s, job) as answer:
+        await look_ahead(answer)
 
 
-def look_ahead(answer: Answer) -> None:
+async def look_ahead(answer: Answer) -> None:
     """Writes the answer to its end, by the schedule that its job asks for."""
     schedule = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
-    schedule(answer)
+    await schedule(answer)
 
 
-def asynchronous(answer: Answer) -> None:
+async def asynchronous(answer: Answer) -> None:
     """Drafts, target steps and verdicts overlap: whatever is done first moves the answer on."""
     while not answer.ended:
         propose(answer)
         expand(answer, answer.tree.depth - 1)
-        node = answer.first_done()
+        node = await answer.first_done()
         verify(answer, node)
         accept(answer)
 
 
-def synchronous(answer: Answer) -> None:
+async def synchronous(answer: Answer) -> None:
     """Algorithm 1: draft ``depth`` steps, let the target write ``depth + 1``, judge them, keep the agreed run.
 
     With fast acceptance what is certain is known before the target writes, and it writes the others only.
@@ -47,14 +47,14 @@ def synchronous(answer: Answer) -> None:
     while not answer.ended:
         for _ in range(answer.tree.depth):
             propose(answer)
-            for node in answer.all_done():
+            for node in await answer.all_done():
                 verify(answer, node)
-        answer.all_done()
+        await answer.all_done()
         accept(answer)
         expand(answer, answer.tree.depth)
-        for node in answer.all_done():
+        for node in await answer.all_done():
             verify(answer, node)
-        answer.all_done()
+        await answer.all_done()
         accept(answer)
 
 
@@ -62,16 +62,20 @@ def propose(answer: Answer) -> None:
     """The draft writes the next step, in some versions, after every prefix that may be looked ahead from."""
     for node in answer.tree.to_propose():
         width = answer.policy.width(node)
-        if width and answer.free("draft", node, width):
+        if width and answer.can_ask("draft", node, width):
             for child in answer.tree.propose(node, width):
-                child.drafting = answer.branch("draft", node, child)
+                draft = fork(node.state, "draft")
+                draft += step(**answer.sampling(node, "draft"))
+                child.drafting = answer.watch(draft, node, child)
 
 
 def expand(answer: Answer, depth: int) -> None:
     """The target writes its own next step after every drafted prefix: parallel forks, one shared prefix."""
     for node in answer.tree.to_expand(depth):
-        if answer.policy.worth(node) and answer.free("target", node):
-            node.expanding = answer.branch("target", node)
+        if answer.policy.worth(node) and answer.can_ask("target", node):
+            target = fork(node.state, "target")
+            target += step(**answer.sampling(node))
+            node.expanding = answer.watch(target, node)
 
 
 def verify(answer: Answer, node: Node) -> None:
@@ -81,7 +85,7 @@ def verify(answer: Answer, node: Node) -> None:
     """
     for child in node.children:
         if answer.tree.to_weigh(child):
-            answer.weigh(child)
+            answer.fast_check(child)
         pair = answer.tree.pair(child)
         if pair is not None:
             answer.ask(child, pair)

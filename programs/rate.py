@@ -5,8 +5,7 @@ from __future__ import annotations
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.call import Call
-from lr_sglang.dsl import end, fork, watch
+from lr_sglang.dsl import fork
 from lr_sglang.steps import Step
 
 # SpecReason (arXiv 2504.07891) asks for a rating of the last step from 0 to 9; the words are ours.
@@ -18,19 +17,19 @@ QUESTION = (
 OPENING = "The digit is "
 
 
-def weigh(s: ProgramState, draft: Step, tokens: int, call: Call) -> None:
+def weigh(s: ProgramState, draft: Step, tokens: int) -> ProgramState:
     """Asks for the log-probability of each token of a step after ``s``: one prefill of it, nothing is generated."""
-    state = watch(fork(s, "target"), call)
+    state = fork(s, "target")
     state += draft.tokens()
     state += sgl.gen("weight", max_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-tokens)
-    end(state)
+    return state
 
 
-def rate(s: ProgramState, draft: Step, call: Call) -> None:
+def rate(s: ProgramState, draft: Step) -> ProgramState:
     """Asks for a digit, in a turn of the user's after the step."""
-    state = watch(fork(s, "target"), call)
+    state = fork(s, "target")
     state += draft.tokens()
-    end(ask(state))
+    return ask(state)
 
 
 def ask(s: ProgramState, question: str | None = None) -> ProgramState:

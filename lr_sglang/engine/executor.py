@@ -18,6 +18,7 @@ from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sglang.lang.interpreter import ProgramState, StreamExecutor
 from sglang.lang.ir import SglConcateAndAppend, SglExpr, SglExprList, SglGen, SglSamplingParams, SglSelect, SglVariable
 
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
 
 
@@ -58,6 +59,9 @@ class Executor(StreamExecutor):
         backend: an ``AsyncBackend``.
         arguments, default_sampling_para, chat_template, stream, num_api_spec_tokens, use_thread: as SGLang's.
 
+    Attributes:
+        request: what the next ``gen`` is to be asked with; None is a new one.
+
     Raises:
         ConfigError: speculative execution of API calls is asked for, or there is no event loop.
     """
@@ -82,6 +86,7 @@ class Executor(StreamExecutor):
         self._waiting: deque[SglExpr | _Forked] = deque()
         self._task: asyncio.Future[Any] | None = None
         self._ended = False
+        self.request: Request | None = None
 
     # Writing
 
@@ -214,8 +219,8 @@ class Executor(StreamExecutor):
             event.wait()
         elif event is None and name not in self.variables:
             self.sync()  # it may be a fork of a state that is generating
-        if name not in self.variables and self.error_ is not None:
-            raise self.error_
+        if name not in self.variables:
+            self._raise()
         return self.variables[name]
 
     def get_meta_info(self, name: str, timeout: float | None = None) -> Any:
@@ -223,8 +228,8 @@ class Executor(StreamExecutor):
         if event is not None and not event.is_set() and _running() is self.loop and self.error_ is None:
             raise NotReady(f"{name!r} is still being generated", hint="await lr.sync(s) before reading it")
         found = super().get_meta_info(name, timeout)
-        if found is None and self.error_ is not None and name not in self.variables:
-            raise self.error_
+        if found is None and name not in self.variables:
+            self._raise()
         return found
 
     def text(self) -> str:
@@ -237,7 +242,13 @@ class Executor(StreamExecutor):
 
     def _check(self) -> None:
         self.sync()
+        self._raise()
+
+    def _raise(self) -> None:
+        """The failure of the state, if it has failed."""
         if self.error_ is not None:
+            if isinstance(self.error_, LookaheadError):
+                self.error_.heard = True
             raise self.error_
 
     # Forks, ends and failures
@@ -246,8 +257,7 @@ class Executor(StreamExecutor):
         """As SGLang's. On the loop a state that is generating can be forked too: the forks go on where it will stand."""
         if _running() is not self.loop:
             self.sync()
-        if self.error_ is not None:
-            raise self.error_
+        self._raise()
         made = [self._copied() for _ in range(int(size))]
         if self._task is not None:
             for one in made:
@@ -271,6 +281,7 @@ class Executor(StreamExecutor):
             "_waiting": deque(),
             "_task": None,
             "_ended": False,
+            "request": None,
         }
         if self.stream:
             made.stream_text_event, made.stream_var_event = threading.Event(), {}

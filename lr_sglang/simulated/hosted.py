@@ -1,4 +1,4 @@
-"""A simulated runtime in a server: what ``transport`` is in a process of its own, for an event loop."""
+"""A simulated runtime on an event loop: behind a server's routes, or in the process that uses it."""
 
 from __future__ import annotations
 
@@ -45,12 +45,14 @@ class Hosted:
 
     Attributes:
         calls, aborted: requests so far, and those of them that were stopped.
+        late: seconds that requests ended after their time, in all.
     """
 
     def __init__(self, role: str, simulation: Simulation, writer: Writer) -> None:
         self.role, self.simulation, self.writer = role, simulation, writer
         self.faults, self.cache = Faults(simulation.model.seed), Cache()
         self.calls = self.aborted = 0
+        self.late = 0.0
         self._engine = simulation.engine()
         self._tickets: dict[str, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -59,6 +61,16 @@ class Hosted:
     def running(self) -> int:
         """Requests that are served or wait for it."""
         return len(self._tickets)
+
+    @property
+    def most(self) -> int:
+        """Requests that were served at once, at most."""
+        return self._engine.most
+
+    @property
+    def steady(self) -> bool:
+        """Whether no request's end depends on the others."""
+        return self._engine.steady
 
     async def serve(self, work: float, rid: str, priority: int = 0) -> float:
         """Takes as long as it takes; says what share of it was done when it was stopped, 1 when it was not.
@@ -87,7 +99,9 @@ class Hosted:
     def abort(self, rid: str, everything: bool = False) -> None:
         """Stops requests whose id begins with ``rid``, as SGLang does."""
         now = asyncio.get_running_loop().time()
-        for known, ticket in self._tickets.items():
+        found = [rid] if rid in self._tickets and not everything else list(self._tickets)
+        for known in found:
+            ticket = self._tickets[known]
             if (everything or (rid and known.startswith(rid))) and not ticket.owner.done():
                 self.aborted += 1
                 # one that is just about to end was stopped nevertheless
@@ -103,6 +117,7 @@ class Hosted:
     def _ring(self) -> None:
         now = asyncio.get_running_loop().time()
         while (head := self._engine.head()) is not None and self._engine.due(head) <= now + 1e-6:
+            self.late += max(0.0, now - self._engine.due(head))
             self._engine.remove(now, head)
             if not head.owner.done():
                 head.owner.set_result(1.0)

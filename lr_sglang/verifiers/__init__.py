@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from lr_sglang import files, verifier_names
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import Lookahead
-from lr_sglang.dsl import Inquiry, Verifier
 from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.inquiry import Inquiry, Verifier
 from lr_sglang.tree import Verdict
 from lr_sglang.verifier_names import NAMES
 from lr_sglang.verifiers.cascade import Cascade
@@ -87,14 +88,18 @@ class Outside:
     def __init__(self, inner: Any, asked: str) -> None:
         self.inner, self.name = inner, str(getattr(inner, "name", asked))
 
-    def verify(self, inquiry: Inquiry) -> Verdict | None:
+    async def verify(self, inquiry: Inquiry) -> Verdict:
         try:
             verdict = self.inner.verify(inquiry)
+            if verdict is None:
+                verdict = inquiry.replied()
+            if inspect.isawaitable(verdict):
+                verdict = await verdict
         except LookaheadError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, a failed verdict is slower and never wrong
             return Verdict(False, self.name, repr(error), failed=True)
-        if verdict is None or isinstance(verdict, Verdict):
+        if isinstance(verdict, Verdict):
             return verdict
         return Verdict(False, self.name, f"verify() gave no Verdict but {verdict!r}", failed=True)
 

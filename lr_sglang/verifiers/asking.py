@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from typing import Any
 
-from lr_sglang.call import Call
-from lr_sglang.dsl import Inquiry
+from sglang.lang.interpreter import ProgramState
+
 from lr_sglang.errors import LookaheadError
 from lr_sglang.generation import Generation
+from lr_sglang.inquiry import Inquiry
 from lr_sglang.tree import Verdict
 
 REST, LONGEST_REST = 2.0, 60.0  # seconds
@@ -28,40 +26,28 @@ class Asking:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._failures, self._rests_until, self._lock = 0, 0.0, threading.Lock()
+        self._failures, self._rests_until = 0, 0.0
 
-    def ask(
-        self, inquiry: Inquiry, start: Callable[[Call], None], read: Callable[[Generation], Verdict]
-    ) -> Verdict | None:
-        """None when it is asked; else the runtime rests.
+    async def ask(
+        self, inquiry: Inquiry, begin: Callable[[], ProgramState], read: Callable[[Generation], Verdict]
+    ) -> Verdict:
+        """The verdict of one generation; a failed one while the runtime is left alone.
 
         Args:
-            start: sends the request that the call is for.
+            begin: asks, in a state that is then generating.
             read: makes the verdict of the answer.
         """
-        if time.monotonic() < self._rests_until:
+        now = inquiry.state.stream_executor.loop.time
+        if now() < self._rests_until:
             return Verdict(False, self.name, f"the {self.name} failed just now", failed=True)
-
-        def heard(result: Any) -> None:
-            try:
-                if not isinstance(result, Generation):
-                    raise result
-                verdict = read(result)
-                self._failures = 0
-            except LookaheadError as error:
-                if error.retryable:
-                    self._rest()
-                verdict = Verdict(False, self.name, str(error), failed=True)
-            except Exception as error:  # noqa: BLE001 - of ``read``, which may be anybody's; somebody waits for it
-                verdict = Verdict(False, self.name, repr(error), failed=True)
-            inquiry.reply(verdict)
-
-        start(inquiry.begin(heard))
-        return None
-
-    def _rest(self) -> None:
-        """What was in flight together fails together, and is one failure."""
-        with self._lock:
-            if time.monotonic() >= self._rests_until:
-                self._rests_until = time.monotonic() + min(LONGEST_REST, REST * 2**self._failures)
+        try:
+            verdict = read(await inquiry.generation(begin()))
+        except LookaheadError as error:
+            if error.retryable and now() >= self._rests_until:  # what fails together is one failure
+                self._rests_until = now() + min(LONGEST_REST, REST * 2**self._failures)
                 self._failures += 1
+            return Verdict(False, self.name, str(error), failed=True)
+        except Exception as error:  # noqa: BLE001 - of ``read``, which may be anybody's
+            return Verdict(False, self.name, repr(error), failed=True)
+        self._failures = 0
+        return verdict

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lr_sglang import verifier_names
-from lr_sglang.dsl import Inquiry, Verifier
+from lr_sglang.inquiry import Inquiry, Verifier, ask
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.setup import Setup
 
@@ -52,28 +51,13 @@ class Cascade:
         sure = [Sure(maker(one.verifier), one.reject_below, one.accept_above) for one in stages]
         return cls(sure, maker(last.verifier))
 
-    def verify(self, inquiry: Inquiry) -> Verdict | None:
-        return self._ask(inquiry, 0, ())
-
-    def _ask(self, inquiry: Inquiry, number: int, earlier: tuple[Verdict, ...]) -> Verdict | None:
-        asked = time.monotonic()
-        last = number == len(self.stages)
-
-        def decided(verdict: Verdict) -> Verdict | None:
-            sure = verdict if last else self.stages[number].decides(verdict)
-            return sure and dataclasses.replace(sure, earlier=earlier)
-
-        def go_on(verdict: Verdict) -> Verdict | None:
-            measured = dataclasses.replace(verdict, seconds=time.monotonic() - asked)
-            return self._ask(inquiry, number + 1, (*earlier, measured))
-
-        def heard(verdict: Verdict) -> None:
-            sure = decided(verdict)
-            if sure is not None:
-                inquiry.reply(sure)
-            else:
-                inquiry.later(lambda: go_on(verdict))
-
-        verifier = self.last if last else self.stages[number].verifier
-        verdict = verifier.verify(dataclasses.replace(inquiry, reply=heard))
-        return None if verdict is None else decided(verdict) or go_on(verdict)
+    async def verify(self, inquiry: Inquiry) -> Verdict:
+        earlier: tuple[Verdict, ...] = ()
+        now = inquiry.state.stream_executor.loop.time
+        for stage in self.stages:
+            asked = now()
+            verdict = await ask(stage.verifier, inquiry)
+            if sure := stage.decides(verdict):
+                return dataclasses.replace(sure, earlier=earlier)
+            earlier += (dataclasses.replace(verdict, seconds=now() - asked),)
+        return dataclasses.replace(await ask(self.last, inquiry), earlier=earlier)

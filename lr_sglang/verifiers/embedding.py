@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from functools import lru_cache
 from typing import Any, Protocol
 
 from lr_sglang import verifier_names
-from lr_sglang.call import Call
-from lr_sglang.dsl import Inquiry
-from lr_sglang.errors import BadReply, Cancelled, ConfigError, SetupError
+from lr_sglang.engine.loop import in_thread
+from lr_sglang.errors import BadReply, ConfigError, SetupError
+from lr_sglang.inquiry import Inquiry
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.setup import Setup
 
@@ -24,63 +24,59 @@ class Encoder(Protocol):
 class Embedding:
     """Accepts a cosine of at least ``threshold``.
 
-    One thread encodes whatever is waiting as one batch; there is none while nothing is.
+    A thread beside the event loop encodes whatever is waiting as one batch; the model would hold the loop up.
     """
 
     name = "embedding"
 
     def __init__(self, encoder: Encoder, threshold: float = 0.95) -> None:
         self.encoder, self.threshold = encoder, threshold
-        self._waiting: list[tuple[Call, str, str]] = []
+        self._waiting: list[tuple[asyncio.Future[float], str, str]] = []
         self._working = False
-        self._lock = threading.Lock()
 
     @classmethod
     def make(cls, setup: Setup) -> Embedding:
         threshold, model = verifier_names.embedding(setup.argument)
         return cls(load(model), threshold)
 
-    def verify(self, inquiry: Inquiry) -> Verdict | None:
+    async def verify(self, inquiry: Inquiry) -> Verdict:
         target, draft = inquiry.pair.target.text.strip(), inquiry.pair.draft.text.strip()
         if target == draft:
             return Verdict(True, "identical", score=1.0)
-
-        def heard(result: Any) -> None:
-            if isinstance(result, float):
-                verdict = Verdict(result >= self.threshold, self.name, f"cosine {result:.3f}", score=result)
-            else:
-                verdict = Verdict(False, self.name, str(result), failed=True)
-            inquiry.reply(verdict)
-
-        with self._lock:
-            self._waiting.append((inquiry.begin(heard), target, draft))
-            if not self._working:
-                self._working = True
-                threading.Thread(target=self._work, name="lr-embedding", daemon=True).start()
-        return None
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                batch, self._waiting = self._waiting, []
-                if not batch:
-                    self._working = False
-                    return
-            wanted = [one for one in batch if not one[0].cancelled]
-            for call in (one[0] for one in batch if one not in wanted):
-                call.end(Cancelled("cancelled"))
-            if wanted:
-                self._encode(wanted)
-
-    def _encode(self, batch: list[tuple[Call, str, str]]) -> None:
+        cosine: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._waiting.append((cosine, target, draft))
+        if not self._working:
+            self._working = True
+            self._task = asyncio.create_task(self._work())
         try:
-            cosines = self._cosines([(target, draft) for _, target, draft in batch])
+            found = await cosine
+        except BadReply as error:
+            return Verdict(False, self.name, str(error), failed=True)
+        return Verdict(found >= self.threshold, self.name, f"cosine {found:.3f}", score=found)
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                wanted = [one for one in batch if not one[0].done()]  # the others were cancelled
+                if wanted:
+                    await self._encode(wanted)
+        finally:
+            self._working = False
+
+    async def _encode(self, batch: list[tuple[asyncio.Future[float], str, str]]) -> None:
+        pairs = [(target, draft) for _, target, draft in batch]
+        try:
+            cosines = await in_thread(lambda: self._cosines(pairs), "lr-embedding")
         except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for these verdicts
-            for call, _, _ in batch:
-                call.end(BadReply(f"the embedding model failed: {error!r}"))
+            failure = BadReply(f"the embedding model failed: {error!r}")
+            for cosine, _, _ in batch:
+                if not cosine.done():
+                    cosine.set_exception(failure)
             return
-        for (call, _, _), cosine in zip(batch, cosines, strict=True):
-            call.end(cosine)
+        for (cosine, _, _), value in zip(batch, cosines, strict=True):
+            if not cosine.done():
+                cosine.set_result(value)
 
     def _cosines(self, pairs: list[tuple[str, str]]) -> list[float]:
         import numpy as np

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lr_sglang.dsl import Inquiry
+from lr_sglang.inquiry import Inquiry
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.setup import Setup
 

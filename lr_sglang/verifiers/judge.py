@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lr_sglang.backend import RuntimeBackend
-from lr_sglang.dsl import Inquiry
 from lr_sglang.generation import Generation
+from lr_sglang.inquiry import Inquiry
 from lr_sglang.programs.judge import JudgePrompt, agrees, judge
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.asking import Asking
@@ -25,12 +25,12 @@ class Judge:
         """With one of the known prompts."""
         return cls(setup.backend("judge"), setup.prompt())
 
-    def verify(self, inquiry: Inquiry) -> Verdict | None:
+    async def verify(self, inquiry: Inquiry) -> Verdict:
         target, draft = inquiry.pair.target.text.strip(), inquiry.pair.draft.text.strip()
         if target == draft:
             return Verdict(True, "identical")
-        return self._asking.ask(
-            inquiry, lambda call: judge.run(target, draft, self.prompt, call, backend=self.backend), self._read
+        return await self._asking.ask(
+            inquiry, lambda: judge.run(target, draft, self.prompt, backend=self.backend), self._read
         )
 
     def _read(self, generation: Generation) -> Verdict:

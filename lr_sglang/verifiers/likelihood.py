@@ -12,9 +12,9 @@ from typing import Literal
 from lr_sglang import verifier_names
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.chat import resolve
-from lr_sglang.dsl import Inquiry
 from lr_sglang.errors import BadReply
 from lr_sglang.generation import Generation
+from lr_sglang.inquiry import Inquiry
 from lr_sglang.programs.rate import weigh
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.asking import Asking
@@ -39,7 +39,7 @@ class Likelihood:
         threshold, how = verifier_names.likelihood(setup.argument)
         return cls(setup.backend("target"), threshold, "min" if how == "min" else "mean")
 
-    def verify(self, inquiry: Inquiry) -> Verdict | None:
+    async def verify(self, inquiry: Inquiry) -> Verdict:
         draft, state = inquiry.pair.draft, inquiry.state
         tokens = len(resolve(draft.tokens(), self.backend.tokenizer))
         own = draft.vocabulary == self.backend.tokenizer.vocabulary
@@ -53,4 +53,4 @@ class Likelihood:
             score = min(each) if self.how == "min" else sum(each) / tokens
             return Verdict(score >= self.threshold, self.name, f"{self.how} log-probability {score:.3f}", score=score)
 
-        return self._asking.ask(inquiry, lambda call: weigh(state, draft, tokens, call), read)
+        return await self._asking.ask(inquiry, lambda: weigh(state, draft, tokens), read)

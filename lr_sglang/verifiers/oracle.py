@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lr_sglang import verifier_names
 from lr_sglang.backend import RuntimeBackend
-from lr_sglang.dsl import Inquiry
+from lr_sglang.inquiry import Inquiry
 from lr_sglang.programs.judge import JudgePrompt, judge
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.asking import Asking
@@ -30,12 +30,12 @@ class Oracle:
         alpha = verifier_names.number(cls.name, setup.argument or "0.5", 0.0, 1.0, "oracle:0.6")
         return cls(setup.backend("judge"), setup.prompt(), alpha)
 
-    def verify(self, inquiry: Inquiry) -> Verdict | None:
+    async def verify(self, inquiry: Inquiry) -> Verdict:
         target, draft = (_words(ids) for ids in (inquiry.pair.target.ids, inquiry.pair.draft.ids))
         drawn = self.random.verify(inquiry)
-        return self._asking.ask(
+        return await self._asking.ask(
             inquiry,
-            lambda call: judge.run(target, draft, self.prompt, call, backend=self.backend),
+            lambda: judge.run(target, draft, self.prompt, backend=self.backend),
             lambda generation: Verdict(drawn.accepted, self.name),
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lr_sglang import verifier_names
 from lr_sglang.backend import RuntimeBackend
-from lr_sglang.dsl import Inquiry
 from lr_sglang.generation import Generation
+from lr_sglang.inquiry import Inquiry
 from lr_sglang.programs.rate import rate
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.asking import Asking
@@ -29,9 +29,9 @@ class Score:
         threshold = verifier_names.number(cls.name, setup.argument or "7", 0.0, 9.0, "score:7")
         return cls(setup.backend("target"), threshold)
 
-    def verify(self, inquiry: Inquiry) -> Verdict | None:
+    async def verify(self, inquiry: Inquiry) -> Verdict:
         draft, state = inquiry.pair.draft, inquiry.state
-        return self._asking.ask(inquiry, lambda call: rate(state, draft, call), self._read)
+        return await self._asking.ask(inquiry, lambda: rate(state, draft), self._read)
 
     def _read(self, generation: Generation) -> Verdict:
         said = self.backend.tokenizer.decode(generation.ids).strip()

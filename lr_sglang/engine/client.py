@@ -1,0 +1,221 @@
+"""HTTP to one SGLang runtime: pooled connections, timeouts, one safe retry, and cancelling that reaches the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import orjson
+
+from lr_sglang.engine.request import Request
+from lr_sglang.errors import (
+    BadReply,
+    Cancelled,
+    LookaheadError,
+    PromptTooLong,
+    RuntimeBusy,
+    RuntimeDown,
+    RuntimeRefused,
+    RuntimeTimeout,
+)
+
+CONNECT_SECONDS = 5.0
+INFO_SECONDS = 10.0  # for a document of the runtime
+# By this header SGLang's router keeps requests on one worker (its policy ``manual``); a server alone ignores it.
+ROUTING_KEY = "X-SMG-Routing-Key"
+# With this one it says that an error is its own, not a worker's.
+ROUTER_ERROR = "X-SMG-Error-Code"
+
+# Seconds before each abort of one request. An abort can overtake its request, and the server then ignores it: so it
+# is repeated until the request has ended, every 1.6 s at last and with the connection broken as well.
+ABORT_AGAIN_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+# SGLang's server closes a connection that was idle for 5 s.
+KEEP_ALIVE_SECONDS = 4.0
+# Their answers are words, not JSON.
+_IN_WORDS = ("/abort_request", "/flush_cache")
+
+
+class Transport(Protocol):
+    """What a backend needs of a runtime: ``Client`` is the real one, simulated runtimes are others."""
+
+    async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
+        """Posts one /generate and returns its reply."""
+
+    async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
+        """Reads a JSON document of the runtime."""
+
+    async def close(self) -> None:
+        """Lets go of connections."""
+
+
+class Client:
+    """Connections to one base URL, on one event loop.
+
+    Args:
+        url: base URL of the server.
+        role: named in errors.
+        api_key: sent as a bearer token.
+        alone: whether no other server could take an abort in place of this one: where it takes none, it is hung up on.
+
+    Attributes:
+        deaf: it took no abort when it was last sent one.
+    """
+
+    def __init__(self, url: str, role: str, api_key: str = "", alone: Callable[[], bool] = lambda: True) -> None:
+        self.url, self.role, self.deaf, self._alone = url.rstrip("/"), role, False, alone
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._session: Any = None
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
+        """Posts one /generate and returns its reply, that of an aborted one too.
+
+        Raises:
+            Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused, PromptTooLong, BadReply.
+        """
+        try:
+            return await self._generate(payload, request, timeout, request.key)
+        finally:
+            request.end()
+
+    async def _generate(self, payload: dict[str, Any], request: Request, timeout: float, key: str) -> dict[str, Any]:
+        more = {ROUTING_KEY: key} if key else {}
+        try:
+            for last in (False, True):
+                body = {**payload, "rid": request.sending(self.abort)}
+                try:
+                    return await self._exchange("POST", "/generate", body, timeout, more)
+                except (RuntimeDown, RuntimeTimeout) as error:
+                    if request.cancelled:
+                        raise Cancelled("cancelled while the runtime did not answer", role=self.role) from error
+                    # What broke before the first byte is sent again, once: a kept-alive connection may be stale.
+                    if last or not isinstance(error, _BeforeFirstByte):
+                        raise
+        except asyncio.CancelledError:
+            if not request.hung_up:  # whoever waited is gone; the connection is closed, and the server is told
+                self._tell_once(request)
+                raise
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            raise Cancelled("hung up on", role=self.role) from None
+        raise AssertionError("unreachable")
+
+    async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
+        """Reads a JSON document of the runtime.
+
+        Raises:
+            RuntimeDown, RuntimeTimeout, RuntimeRefused, BadReply.
+        """
+        return await self._exchange("GET", path, None, timeout)
+
+    def abort(self, request: Request) -> None:
+        """Starts cancelling a request on the server, until it has ended."""
+        self._start(self._abort(request))
+
+    async def close(self) -> None:
+        """Waits for the aborts that are under way, and closes the connections. Idempotent."""
+        while self._aborts:
+            await asyncio.wait(self._aborts)
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def _abort(self, request: Request) -> None:
+        number, last = 0, len(ABORT_AGAIN_SECONDS) - 1
+        while True:
+            await asyncio.sleep(ABORT_AGAIN_SECONDS[min(number, last)])
+            if request.ended:
+                return
+            await self._post_abort(request.rid)
+            if number >= last or (self.deaf and self._alone()):
+                request.hang_up()
+            number += 1
+
+    def _tell_once(self, request: Request) -> None:
+        if request.rid:
+            self._start(self._post_abort(request.rid))
+
+    async def _post_abort(self, rid: str) -> None:
+        try:
+            await self._exchange("POST", "/abort_request", {"rid": rid}, CONNECT_SECONDS)
+            self.deaf = False
+        except LookaheadError:
+            self.deaf = True
+
+    async def _exchange(
+        self, method: str, path: str, body: dict[str, Any] | None, timeout: float, more: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        import aiohttp
+
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, raise_for_status=False)
+        data = None if body is None else orjson.dumps(body)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=timeout)
+        begun = False
+        try:
+            async with self._session.request(
+                method, self.url + path, data=data, headers=more, timeout=limits, allow_redirects=False
+            ) as reply:
+                begun = True
+                text = await reply.read()
+        except aiohttp.SocketTimeoutError as error:
+            raise RuntimeTimeout(
+                f"no answer from {self.url}{path} in {timeout:g} s",
+                role=self.role,
+                hint="raise 'timeout' in the deployment file, or look at the server's load",
+            ) from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            broke = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
+            refused = isinstance(error, aiohttp.ClientConnectorError)
+            kind = _BeforeFirstByte if broke and not refused and not begun else RuntimeDown
+            why = str(error) or type(error).__name__
+            raise kind(f"{self.url} does not answer ({why})", role=self.role, hint="is the server still running?") from error
+        if reply.status != 200:
+            code = reply.headers.get(ROUTER_ERROR, "")
+            refused_as = _refusal(reply.status, text.decode(errors="replace"), path, self.role, code)
+            refused_as.status = reply.status
+            raise refused_as
+        try:
+            return orjson.loads(text) if text.strip() else {}
+        except ValueError as error:
+            if path in _IN_WORDS:
+                return {}
+            raise BadReply(f"{self.url}{path} did not answer with JSON", role=self.role) from error
+
+
+class _BeforeFirstByte(RuntimeDown):
+    """The connection broke with nothing of the answer read."""
+
+
+class WorkerLost(RuntimeBusy):
+    """The worker that a router sent the request to does not answer: another one may."""
+
+
+def _refusal(status: int, text: str, path: str, role: str, code: str = "") -> RuntimeRefused:
+    """The named error for an error status."""
+    try:
+        parsed = orjson.loads(text)
+        text = (parsed.get("error") or {}).get("message") or parsed.get("message") or text
+    except (ValueError, AttributeError):
+        pass  # not JSON: the text itself is the message
+    text = str(text).strip()[:500]
+    if status == 500 and code.startswith(("call_upstream", "read_response")):
+        hint = "are the router's workers still running?"
+        return WorkerLost(f"{path}: the router has lost a worker: {text}", role=role, hint=hint)
+    if status in (401, 403):
+        return RuntimeRefused(f"{path}: {status} {text}", role=role, hint="set api_key_env in the deployment file")
+    if status in (429, 502, 503, 504):
+        return RuntimeBusy(f"{path}: {status} {text}", role=role, hint="ask for less at a time: --concurrency")
+    if "context length" in text or "longer than the model" in text:
+        return PromptTooLong(text, role=role, hint="shorten the prompt, or lower --max-tokens")
+    return RuntimeRefused(f"{path}: {status} {text}", role=role)

@@ -1,0 +1,88 @@
+"""The process's event loop: a thread of its own runs it, and other threads give it work and wait."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from lr_sglang.errors import ConfigError
+
+T = TypeVar("T")
+_lock = threading.Lock()
+_loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a fork has none of its parent's threads
+
+
+def background() -> asyncio.AbstractEventLoop:
+    """The loop, begun when it is first needed. It ends with the process."""
+    with _lock:
+        loop = _loops.get(os.getpid())
+        if loop is None:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="lr-loop", daemon=True).start()
+    return loop
+
+
+def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
+    """Runs a coroutine on the loop and waits for its result, in any other thread.
+
+    An exception in the waiting thread, such as Ctrl-C, cancels the coroutine and waits until it has ended.
+
+    Raises:
+        ConfigError: it was called on the loop itself.
+    """
+    loop = loop or background()
+    try:
+        here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is loop:
+        work.close()
+        raise ConfigError("the event loop cannot wait for itself", hint="await the asynchronous function instead")
+    ended, made = threading.Event(), list[asyncio.Task[T]]()
+
+    def start() -> None:
+        task = loop.create_task(work)
+        made.append(task)
+        task.add_done_callback(lambda _: ended.set())
+
+    loop.call_soon_threadsafe(start)
+    try:
+        ended.wait()
+    except BaseException:
+        loop.call_soon_threadsafe(lambda: made[0].cancel())
+        ended.wait()
+        raise
+    return made[0].result()
+
+
+async def in_thread(work: Callable[[], T], name: str = "lr-program") -> T:
+    """Runs a function in a thread of its own and waits for it on the loop. It is not ended by cancelling."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def set_result(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001 - it is raised where it is waited for
+            error = raised
+        loop.call_soon_threadsafe(set_result, result, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await asyncio.shield(done)
+
+
+async def result_of(work: T | Awaitable[T]) -> T:
+    """What a function gives that may be a coroutine function."""
+    return await work if isinstance(work, Awaitable) else work

@@ -1,0 +1,93 @@
+"""One request in flight: its id, its seed, and how to cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from lr_sglang.errors import Cancelled
+
+# Request ids are unique and of one length: SGLang aborts by prefix, so none may begin with another.
+_PROCESS, _numbers = uuid.uuid4().hex[:12], itertools.count()
+
+
+class Request:
+    """One generation asked of a runtime. Belongs to its event loop.
+
+    Args:
+        seed: for the runtime's sampler; None leaves the draw to the runtime.
+        priority: higher goes first where the runtime schedules by priority.
+        key: requests of one key share a prefix: a router keeps them on one worker. ASCII, empty for none.
+
+    Attributes:
+        patience: share of the runtime's timeout that it may take.
+        order: which of those that wait for a slot of the runtime goes first: the least.
+        sent: when it was sent, by the clock of ``time.time``; 0 before that.
+        cancelled: somebody has cancelled it.
+        ended: the runtime has answered, or never will.
+        result: the ``Generation``, or the ``LookaheadError`` in place of it.
+    """
+
+    def __init__(self, seed: int | None = None, priority: int | None = None, key: str = "") -> None:
+        self.seed, self.priority, self.key = seed, priority, key
+        self.patience, self.order = 1.0, tuple[int, ...]()
+        self.sent, self.rid = 0.0, ""
+        self.cancelled = self.ended = self.hung_up = False
+        self.result: Any = None
+        self._abort: Callable[[Request], None] | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def sending(self, abort: Callable[[Request], None]) -> str:
+        """A new request id, right before sending.
+
+        Args:
+            abort: how to stop it on the server.
+
+        Raises:
+            Cancelled: it was cancelled before it was sent.
+        """
+        if self.cancelled:
+            raise Cancelled("cancelled before it was sent")
+        self.sent, self._abort, self._task = time.time(), abort, asyncio.current_task()
+        self.rid = f"{_PROCESS}{os.getpid():08x}{next(_numbers):012x}"
+        return self.rid
+
+    def on_cancel(self, stop: Callable[[Request], None]) -> None:
+        """What ``cancel`` calls while the request has not been sent."""
+        self._abort = stop
+
+    def part(self) -> Request:
+        """A request of several that make one; cancelling ``self`` cancels the one that is under way.
+
+        Raises:
+            Cancelled: it was cancelled already.
+        """
+        if self.cancelled:
+            raise Cancelled("cancelled before it was sent")
+        made = Request(self.seed, self.priority, self.key)
+        made.patience, made.order = self.patience, self.order
+        self._abort = lambda _: made.cancel()
+        return made
+
+    def end(self) -> None:
+        """The runtime has answered, or never will: nothing is left to abort."""
+        self.ended, self._abort, self._task = True, None, None
+
+    def cancel(self) -> None:
+        """Stops the generation on the server. ``Cancelled`` is raised where it was asked for, once it has stopped."""
+        if self.cancelled or self.ended:
+            return
+        self.cancelled = True
+        if self._abort is not None:
+            self._abort(self)
+
+    def hang_up(self) -> None:
+        """Breaks the connection, for a server that takes no abort."""
+        if self._task is not None and not self.ended:
+            self.hung_up = True
+            self._task.cancel()

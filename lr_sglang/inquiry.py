@@ -1,0 +1,79 @@
+"""What a verifier is asked, and what it may ask of the runtimes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sglang.lang.interpreter import ProgramState
+
+from lr_sglang.engine.request import Request
+from lr_sglang.generation import Generation
+from lr_sglang.tree import Branch, Pair, Verdict
+
+
+@dataclass(eq=False)
+class Inquiry:
+    """One pair of versions put to a verifier.
+
+    Attributes:
+        state: the program after the prefix that both versions follow; to be forked, not to be added to.
+        track: enters a request to a runtime in the books of the answer, which cancels it when nobody needs the verdict.
+        branches: the requests so far, in order.
+    """
+
+    pair: Pair
+    state: ProgramState
+    track: Callable[[Inquiry, ProgramState], Request]
+    branches: list[Branch] = field(default_factory=list)
+    _replied: asyncio.Future[Verdict] | None = None
+
+    async def generation(self, state: ProgramState) -> Generation:
+        """What a runtime generates in a state that has one ``gen`` under way.
+
+        Raises:
+            LookaheadError: it failed, or nobody needs the verdict any more.
+        """
+        executor, request = state.stream_executor, self.track(self, state)
+        await executor.drained()
+        if isinstance(request.result, Generation):
+            return request.result
+        raise request.result or executor.error_
+
+    def reply(self, verdict: Verdict) -> None:
+        """The verdict of a verifier that has returned None; once, from any thread."""
+        replied = self._awaited()
+
+        def take() -> None:
+            if not replied.done():
+                replied.set_result(verdict)
+
+        replied.get_loop().call_soon_threadsafe(take)
+
+    def replied(self) -> Awaitable[Verdict]:
+        """The verdict that ``reply`` gets."""
+        return self._awaited()
+
+    def _awaited(self) -> asyncio.Future[Verdict]:
+        if self._replied is None:
+            self._replied = self.state.stream_executor.loop.create_future()
+        return self._replied
+
+
+class Verifier(Protocol):
+    """Decides whether two versions of a step agree."""
+
+    name: str
+
+    def verify(self, inquiry: Inquiry) -> Verdict | None | Awaitable[Verdict]:
+        """The verdict: a coroutine, or at once. With None it comes later, by ``inquiry.reply``. Must not block."""
+
+
+async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
+    """The verdict of a verifier, however it gives it."""
+    found = verifier.verify(inquiry)
+    if found is None:
+        found = inquiry.replied()
+    return found if isinstance(found, Verdict) else await found
