@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import sglang as sgl
-from sglang.lang.interpreter import StreamExecutor
 from sglang.lang.ir import SglGen, SglSamplingParams
 
 from lr_sglang.backend import StepStop
 from lr_sglang.config import Lookahead
+from lr_sglang.engine.executor import Executor
 from lr_sglang.errors import ConfigError
 
 # Stands for as many tokens as the run and the model's context leave.
@@ -81,7 +81,7 @@ def stops_of(stop: str | Sequence[str]) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
-def why_not(s: StreamExecutor, params: SglSamplingParams, everything: bool) -> str:
+def why_not(s: Executor, params: SglSamplingParams, everything: bool) -> str:
     """Why lookahead reasoning is not for this ``gen``; empty if it is.
 
     Args:

@@ -6,18 +6,18 @@ with lr.deployment("pocket") as d:          # three servers, up as long as the b
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sglang.lang.ir import SglFunction
 
 from lr_sglang.asking import Asked, Task, settle
+from lr_sglang.engine.loop import call, elsewhere
 from lr_sglang.errors import LookaheadError
 from lr_sglang.events import Event
-from lr_sglang.live import STOP_AGAIN, Live
+from lr_sglang.live import Live
 from lr_sglang.program import Program
 from lr_sglang.solution import Solution
 from lr_sglang.streaming import Stream
@@ -45,7 +45,7 @@ def solve(
         deployment: that is open; any number of threads may use it.
         program: what answers, as ``--program`` says it, or an ``@sgl.function``.
         mode: as ``--mode`` of ``lr-sglang run``.
-        on_event: told of everything that happens, in the program's threads.
+        on_event: told of everything that happens, on the event loop, which waits for it.
         options: fields of ``Lookahead``, ``Sampling`` and ``Limits``, such as ``depth``, ``temperature``,
             ``max_tokens``; for the others the deployment's hold.
 
@@ -53,15 +53,21 @@ def solve(
         ConfigError: there is no such option, mode or program, or the question is empty.
         LookaheadError: a runtime failed, or the deployment was closed.
     """
-    return settle(deployment, question, _loaded(program), mode, on_event, options).run()
+    return call(settle(deployment, question, _loaded(program), mode, on_event, options).run(), deployment.loop)
 
 
-async def asolve(question: Asked, *, deployment: Live, **given: Any) -> Solution:
-    """``solve`` for an event loop; cancelling it stops the answer, on the servers too."""
-    steps = stream(question, deployment=deployment, **given)
-    async for _ in steps:
-        pass
-    return steps.solution
+async def asolve(
+    question: Asked,
+    *,
+    deployment: Live,
+    program: str | SglFunction | None = None,
+    mode: str = "lookahead",
+    on_event: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> Solution:
+    """``solve`` for an event loop of one's own; cancelling it stops the answer, on the servers too."""
+    task = settle(deployment, question, _loaded(program), mode, on_event, options)
+    return await elsewhere(task.run(), deployment.loop)
 
 
 def solve_many(
@@ -82,30 +88,27 @@ def solve_many(
         ConfigError: as ``solve``, before anything runs.
     """
     asked: Counter[str] = Counter()
-    todo, known, together = [], _loaded(program), min(max(1, concurrency), len(questions))
+    todo, known = [], _loaded(program)
     for question in questions:
         key = repr(question)
-        todo.append(settle(deployment, question, known, mode, on_event, options, asked[key], together))
+        todo.append(settle(deployment, question, known, mode, on_event, options, asked[key]))
         asked[key] += 1
+    return call(_solve_all(todo, max(1, concurrency)), deployment.loop)
 
-    def one(task: Task) -> Solution:
-        try:
-            return task.run()
-        except LookaheadError as error:
-            return task.failed(error)
 
-    with ThreadPoolExecutor(max(1, concurrency), thread_name_prefix="lr-solve") as pool:
-        futures = [pool.submit(one, task) for task in todo]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            while not all(future.done() for future in futures):
-                for task in todo:
-                    task.job.stop()
-                time.sleep(STOP_AGAIN)
-            raise
+async def _solve_all(todo: Sequence[Task], concurrency: int) -> list[Solution]:
+    places = asyncio.Semaphore(concurrency)
+
+    async def one(task: Task) -> Solution:
+        async with places:
+            try:
+                return await task.run()
+            except LookaheadError as error:
+                return task.failed(error)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(task)) for task in todo]
+    return [task.result() for task in tasks]
 
 
 def stream(question: Asked, *, deployment: Live, **given: Any) -> Stream:

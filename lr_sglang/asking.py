@@ -10,14 +10,15 @@ from typing import Any
 
 from lr_sglang import verifiers
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.run import run_program
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.events import Event
 from lr_sglang.job import Job
 from lr_sglang.live import Live
 from lr_sglang.modes import MODES, Mode
-from lr_sglang.program import Program, let_go, perform
+from lr_sglang.program import Program, perform
 from lr_sglang.results import machine, record
-from lr_sglang.runner import PROGRAMS, slots
+from lr_sglang.runner import PROGRAMS
 from lr_sglang.solution import Solution
 from lr_sglang.tasks import Question
 
@@ -36,8 +37,8 @@ class Task:
     mode: Mode
     job: Job
 
-    def run(self) -> Solution:
-        """Answers it.
+    async def run(self) -> Solution:
+        """Answers it, on the event loop of the deployment.
 
         Raises:
             LookaheadError: a runtime failed, or the job was stopped.
@@ -45,15 +46,10 @@ class Task:
         with self.live.answering(self.job):
             if self.program is None:
                 target = self.live.roles["target"]
-                try:
-                    PROGRAMS[self.mode.program].run(self.messages, self.job, backend=target)
-                except BaseException as error:
-                    let_go(error)
-                    raise
-                return self._solution(record.make)
-            slots = tuple(self.job.slots.items())
-            backend = self.live.backend_for(self.job.lookahead, self.mode.ahead, slots)
-            perform(self.program, self.messages, self.job, backend)
+                await run_program(PROGRAMS[self.mode.program], self.messages, self.job, backend=target)
+            else:
+                backend = self.live.backend_for(self.job.lookahead, self.mode.ahead)
+                await perform(self.program, self.messages, self.job, backend)
             return self._solution(record.make)
 
     def failed(self, error: LookaheadError) -> Solution:
@@ -80,12 +76,8 @@ def settle(
     on_event: Callable[[Event], None] | None,
     options: dict[str, Any],
     sample: int = 0,
-    answers: int = 1,
 ) -> Task:
     """Makes a task of a question, with its options by name.
-
-    Args:
-        answers: how many are made at a time, which share what the runtimes run.
 
     Raises:
         ConfigError: there is no such option or mode, the question is empty, or the deployment is not open.
@@ -116,7 +108,6 @@ def settle(
         fast=verifiers.fast(look, live.roles) if known.ahead else None,
         question=hashlib.sha256(repr(messages).encode("utf-8", "replace")).hexdigest()[:16],
         sample=sample,
-        slots=slots(live.roles, look, answers) if known.ahead else {},
         experience=live.experience(look),
         on_event=on_event,
     )

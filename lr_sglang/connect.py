@@ -56,7 +56,7 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
         runtime = fleet.deployment.runtime(role)
         assert runtime is not None
         keys = fleet.keys.get(role, ""), fleet.worker_keys.get(role, "")
-        transport, infos = call(_reach(url, role, *keys))
+        transport, infos = call(_reached(url, role, *keys))
         backend = RuntimeBackend(role, transport, load_tokenizer(fleet.tokenizers[role]), timeout=runtime.timeout)
         _describe(backend, infos, runtime.context_length)
         if isinstance(transport, RouterClient):
@@ -65,6 +65,12 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
     for backend in roles.values():
         backend.roles = roles
     return roles
+
+
+async def _reached(url: str, role: str, *keys: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
+    client, infos = await _reach(url, role, *keys)
+    await client.disconnect()  # answers may be made on another loop
+    return client, infos
 
 
 async def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:

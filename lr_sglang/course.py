@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
-import threading
-import time
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sglang.lang.interpreter import StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
 from lr_sglang import parts
 from lr_sglang.ahead import unmark
 from lr_sglang.backend import RuntimeBackend, StepStop
-from lr_sglang.call import Call
+from lr_sglang.branches import DRAIN_SECONDS
 from lr_sglang.chat import Tokenizer, resolve
+from lr_sglang.engine.executor import Executor
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
-from lr_sglang.flight import DRAIN_SECONDS
 from lr_sglang.job import Job
 from lr_sglang.parts import Part
-from lr_sglang.poison import Failed
 from lr_sglang.reuse import Unsettled
 from lr_sglang.tokens import TokenText
 from lr_sglang.trace import StepRecord, Trace
@@ -39,16 +37,14 @@ class Samples:
 
     def __init__(self) -> None:
         self._asked: Counter[str] = Counter()
-        self._lock = threading.Lock()
 
-    def next(self, s: StreamExecutor) -> tuple[str, int]:
+    def next(self, s: Executor) -> tuple[str, int]:
         """What a state asks, as a digest, and how often that was asked before."""
         said = repr((s.text_, s.messages_)).encode("utf-8", "replace")
         question = hashlib.sha256(said).hexdigest()[:16]
-        with self._lock:
-            sample, self._asked[question] = self._asked[question], self._asked[question] + 1
-            if len(self._asked) > MOST_ASKED:  # a backend may be used for as long as its process lives
-                del self._asked[next(iter(self._asked))]
+        sample, self._asked[question] = self._asked[question], self._asked[question] + 1
+        if len(self._asked) > MOST_ASKED:  # a backend may be used for as long as its process lives
+            del self._asked[next(iter(self._asked))]
         return question, sample
 
 
@@ -71,24 +67,24 @@ class Course:
         self.samples, self.seed = Samples(), job.seed("program")
         self.roles: dict[str, Noted] = {}
         self.roles.update({role: Noted(backend, self) for role, backend in roles.items()})
-        self._began, self._parts, self._unsettled = time.monotonic(), list[Part](), Unsettled()
-        self._running: dict[int, Job | Call] = {id(self.own): self.own}
-        self._states = weakref.WeakSet[StreamExecutor]()
-        self._changed, self._stopped = threading.Condition(), False
+        self._loop = roles["target"].loop
+        self._began, self._parts, self._unsettled = self._loop.time(), list[Part](), Unsettled()
+        self._running: dict[int, Job | Request] = {id(self.own): self.own}
+        self._states = weakref.WeakSet[Executor]()
+        self._changed, self._stopped = asyncio.Event(), False
         self.errors: list[LookaheadError] = []
         self.shown = TokenText()
         self._returned = 0.0
         self._stops = 0
-        job.listen(self.stop)
+        job.listen(self._stop_soon)
 
     def now(self) -> float:
         """Seconds since the program began."""
-        return time.monotonic() - self._began
+        return self._loop.time() - self._began
 
     def count(self, what: str) -> None:
         """One more generation that was answered so."""
-        with self._changed:
-            self.counts[what] += 1
+        self.counts[what] += 1
 
     def failed(self, error: LookaheadError) -> None:
         """A generation has failed, or could not be."""
@@ -105,38 +101,40 @@ class Course:
             if self.job.on_step:
                 self.job.on_step(record.steps[-1])
 
+    def _stop_soon(self) -> None:
+        self._loop.call_soon_threadsafe(self.stop)
+
     def stop(self) -> None:
-        """Ends what is being generated, from any thread; nothing more will be."""
-        with self._changed:
-            self._stopped, running = True, list(self._running.values())
-            self._stops += 1
+        """Ends what is being generated; nothing more will be. On the loop."""
+        self._stopped = True
+        self._stops += 1
+        running = list(self._running.values())
         for one in running:
             one.stop() if isinstance(one, Job) else one.cancel()
         if self._stops > HANG_UP_AFTER:  # a runtime that hangs takes no abort
-            for call in [call for one in running for call in _calls(one)]:
-                if call.cancelled:
-                    call.hang_up()
+            for request in [request for one in running for request in _requests(one)]:
+                if request.cancelled:
+                    request.hang_up()
 
-    def seen(self, s: StreamExecutor) -> None:
+    def seen(self, s: Executor) -> None:
         """A state of the program, which generates."""
-        with self._changed:
-            self._states.add(s)
+        self._states.add(s)
 
-    def close(self) -> None:
-        """Ends what a program has left behind, and waits until the runtimes are rid of it.
-
-        A state that is forgotten in a circle of objects would keep its thread, and that the process, until the garbage
-        is collected.
-        """
+    async def close(self) -> None:
+        """Ends what a program has left behind, and waits until the runtimes are rid of it."""
         self._returned = self.now()
         self.stop()
-        with self._changed:
-            states = list(self._states)
-        for state in states:
+        for state in list(self._states):
             state.end()
-        with self._changed:
-            self._running.pop(id(self.own), None)
-            self._changed.wait_for(lambda: not self._running, DRAIN_SECONDS)
+        self._running.pop(id(self.own), None)
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while self._running:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pass  # a runtime hangs
+        self.job.listen(None)
 
     @contextmanager
     def ahead(self, job: Job) -> Iterator[Part]:
@@ -152,22 +150,28 @@ class Course:
             self._leave(job, part)
 
     @contextmanager
-    def choosing(self, s: StreamExecutor) -> Iterator[None]:
-        """A ``select``: nothing is written for it, so that it has no books; but it can be stopped."""
-        s.call = call = Call(key=self.job.key)
-        self._enter(call)
+    def choosing(self, s: Executor) -> Iterator[None]:
+        """A ``select``: nothing is written for it, so that it has no record; but it can be stopped."""
+        s.request = request = Request(key=self.job.key)
+        self._enter(request)
         try:
             yield
         finally:
-            self._leave(call)
+            self._leave(request)
 
-    def begin(self, s: StreamExecutor, known: RuntimeBackend, is_step: bool) -> tuple[Call, Part]:
+    @contextmanager
+    def generation(self, s: Executor, known: RuntimeBackend, is_step: bool) -> Iterator[Part]:
         """One generation that a runtime does by itself."""
         question, sample = self.samples.next(s)
         branch = Branch(known.role, 0, seed=self.job.seed("program", known.role, question, sample))
         part = Part(self.now(), known.role, Trace(branches=[branch], seeded=known.seeded), ahead=False)
-
-        def done(result: Any) -> None:
+        s.request = request = Request(branch.seed, None, self.job.key)
+        self._enter(request)
+        self._unsettled.add(branch)
+        try:
+            yield part
+        finally:
+            result = request.result
             if isinstance(result, LookaheadError):
                 self.failed(result)
             if isinstance(result, Cancelled):
@@ -177,25 +181,17 @@ class Course:
                 if known.role != "target":
                     part.trace.failures[known.role] += 1
             part.note(result, self.now() - part.began, known.tokenizer, is_step)
-            self._leave(call, part)
+            self._leave(request, part)
 
-        call = Call(branch.seed, None, done, self.job.key)
-        self._enter(call)
-        self._unsettled.add(branch)
-        return call, part
+    def _enter(self, one: Job | Request) -> None:
+        if self._stopped:
+            raise Cancelled("stopped")
+        self._running[id(one)] = one
 
-    def _enter(self, one: Job | Call) -> None:
-        with self._changed:
-            if not self._stopped:
-                self._running[id(one)] = one
-                return
-        raise Cancelled("stopped")
-
-    def _leave(self, one: Job | Call, *made: Part) -> None:
-        with self._changed:
-            self._parts += made
-            self._running.pop(id(one), None)
-            self._changed.notify_all()
+    def _leave(self, one: Job | Request, *made: Part) -> None:
+        self._parts += made
+        self._running.pop(id(one), None)
+        self._changed.set()
 
     def complete(self, text: TokenText | None, finish: str | None, known: Tokenizer) -> None:
         """Writes the job's record: the answer, the steps of the generations that are in it, and all branches.
@@ -230,40 +226,44 @@ class Noted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def generate(self, s: StreamExecutor, sampling_params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """As ``RuntimeBackend.generate``; a program's own generation has no more tokens than the run allows."""
-        if getattr(s, "call", None) is not None:  # a branch of an answer, which has its own books
-            return self.inner.generate(s, sampling_params)
+    async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+        """As ``RuntimeBackend.agenerate``; a program's own generation has no more tokens than the run allows."""
+        if s.request is not None:  # a branch of an answer, which has a record of its own
+            return await self.inner.agenerate(s, params)
         self.course.seen(s)
         try:
-            unmark(sampling_params)
-            sampling_params.max_new_tokens = min(sampling_params.max_new_tokens, self._room(s))
-            s.call, part = self.course.begin(s, self.inner, isinstance(sampling_params.stop, StepStop))
-        except Exception as error:  # noqa: BLE001 - the interpreter's thread must not die of it
-            self.course.failed(self.inner._failed(s, error))
-            return "", {}
-        if s.backend is self:  # else the LookaheadBackend has counted it
-            self.course.count(self.inner.role)
-        text, meta = self.inner.generate(s, sampling_params)
-        part.given = TokenText.wrap(text)
+            unmark(params)
+            params.max_new_tokens = min(params.max_new_tokens, self._room(s))
+            if s.backend is self:  # else the LookaheadBackend has counted it
+                self.course.count(self.inner.role)
+            with self.course.generation(s, self.inner, isinstance(params.stop, StepStop)) as part:
+                text, meta = await self.inner.agenerate(s, params)
+                part.given = TokenText.wrap(text)
+        except Exception as error:
+            named = self.inner.named(error)
+            if named not in self.course.errors:
+                self.course.failed(named)
+            if named is error:
+                raise
+            raise named from error
         return text, meta
 
-    def _room(self, s: StreamExecutor) -> int:
+    def _room(self, s: Executor) -> int:
         prompt = len(self.inner.prompt_ids(s))
         room = self.course.job.limits.budget(prompt, self.inner.context)
         if room < 1:
             raise PromptTooLong(f"the program's prompt has {prompt} tokens, which leaves no room for more")
         return room
 
-    def generate_stream(
-        self, s: StreamExecutor, sampling_params: SglSamplingParams
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Likewise."""
-        chunk = self.generate(s, sampling_params)
-        if not isinstance(s, Failed):
-            yield chunk
+    async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """The same, in one piece."""
+        yield await self.agenerate(s, params)
+
+    async def aselect(self, s: Executor, choices: list[str], temperature: float, method: Any) -> Any:
+        """As ``RuntimeBackend.aselect``."""
+        return await self.inner.aselect(s, choices, temperature, method)
 
 
-def _calls(one: Job | Call) -> list[Call]:
+def _requests(one: Job | Request) -> list[Request]:
     branches = one.record.branches if isinstance(one, Job) else []
-    return [one] if isinstance(one, Call) else [branch.call for branch in list(branches) if branch.call is not None]
+    return [one] if isinstance(one, Request) else [b.request for b in branches if b.request is not None]

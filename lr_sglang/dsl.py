@@ -16,10 +16,11 @@ from sglang.lang.ir import SglGen
 
 from lr_sglang.backend import RuntimeBackend, StepStop
 from lr_sglang.engine.executor import sync
+from lr_sglang.engine.run import run_program
 from lr_sglang.errors import ConfigError
 from lr_sglang.steps import DELIMITER
 
-__all__ = ["backend_of", "converse", "end", "fork", "on", "step", "sync"]
+__all__ = ["backend_of", "converse", "end", "fork", "on", "run_program", "step", "sync"]
 
 
 def step(name: str = "step", max_tokens: int = 100, **sampling: Any) -> SglGen:

@@ -6,19 +6,17 @@ s += lookahead("answer", depth=4)                  # or one gen of a program, as
 
 from __future__ import annotations
 
+import asyncio
 import copy
-import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
-from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from sglang.lang.backend.base_backend import BaseBackend
-from sglang.lang.choices import ChoicesDecision
-from sglang.lang.interpreter import ProgramState, StreamExecutor
+from sglang.lang.interpreter import ProgramState
 from sglang.lang.ir import SglSamplingParams
 
 from lr_sglang import policy, verifiers
@@ -29,17 +27,18 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.course import Course, Noted, Samples
 from lr_sglang.delivery import Delivery
 from lr_sglang.dsl import end
+from lr_sglang.engine.executor import Executor
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError
 from lr_sglang.events import Event
 from lr_sglang.job import Job
 from lr_sglang.parts import Part
-from lr_sglang.poison import Failed, poison
 from lr_sglang.programs.lookahead import look_ahead
 from lr_sglang.tokens import TokenText
 from lr_sglang.trace import StepRecord, Trace
 
 __all__ = ["LookaheadBackend", "lookahead"]
 
+T = TypeVar("T")
 # Traces that are kept for who wants to look.
 LAST = 64
 
@@ -58,7 +57,6 @@ class LookaheadBackend(BaseBackend):
         judge_prompt: which prompt the judge is given.
         on_event: told of what happens while an answer is made.
         ahead: False lets the target write everything by itself: what lookahead reasoning is compared with.
-        slots: what one answer may have in flight on each role's runtime; no entry is no limit.
         experience: what answers learn together; None begins a new one.
 
     Attributes:
@@ -80,7 +78,6 @@ class LookaheadBackend(BaseBackend):
         judge_prompt: str = "paper",
         on_event: Callable[[Event], None] | None = None,
         ahead: bool = True,
-        slots: Mapping[str, int] | None = None,
         experience: policy.Experience | None = None,
     ) -> None:
         super().__init__()
@@ -91,11 +88,10 @@ class LookaheadBackend(BaseBackend):
         self.chat_template = self.target.chat_template
         self.counts: Counter[str] = Counter()
         self.traces: deque[Trace] = deque(maxlen=LAST)
-        self.ahead, self.slots, self.limits = ahead, slots or {}, Limits()
+        self.ahead, self.limits = ahead, Limits()
         self._course: Course | None = None
         self._samples = Samples()
         self._experience = experience or policy.experience_for(self.options)
-        self._lock = threading.Lock()
         self._verifier = cache(lambda name: verifiers.make(name, roles, judge_prompt))
         if ahead:
             self._verifier(self.options.verifier)
@@ -111,54 +107,52 @@ class LookaheadBackend(BaseBackend):
     def get_model_name(self) -> str:
         return self.target.get_model_name()
 
-    def generate(self, s: StreamExecutor, sampling_params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """Called by the interpreter in the state's thread. Never raises, as ``RuntimeBackend.generate``."""
-        if self._is_alone(s, sampling_params):
-            return self._alone(s, sampling_params)
-        try:
-            return self._write(s, sampling_params)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the one who waits must hear of it
-            poison(s, _named(error))
-            return "", {}
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The target's event loop."""
+        return self.target.loop
 
-    def generate_stream(
-        self, s: StreamExecutor, sampling_params: SglSamplingParams
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """A chunk for each step, as it is kept."""
-        if self._is_alone(s, sampling_params):
-            made = self._alone(s, sampling_params)
-            if not isinstance(s, Failed):
-                yield made
+    async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+        """What is written after a state, by lookahead reasoning where that can be.
+
+        Raises:
+            LookaheadError: a runtime failed, or the answer was stopped.
+        """
+        if self._is_alone(s, params):
+            return await self._alone(s, params)
+        return await self._named(self._write(s, params))
+
+    async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """A piece for each step, as it is kept."""
+        if self._is_alone(s, params):
+            yield await self._alone(s, params)
             return
-        ready: SimpleQueue[str | dict[str, Any] | Exception] = SimpleQueue()
-
-        def write() -> None:
-            try:
-                ready.put(self._write(s, sampling_params, ready.put)[1])
-            except Exception as error:  # noqa: BLE001 - as above
-                ready.put(error)
-
-        thread = threading.Thread(target=write, name="lr-stream", daemon=True)
-        thread.start()
-        while isinstance(item := ready.get(), str):
-            yield item, {}
-        thread.join()
-        if isinstance(item, Exception):
-            poison(s, _named(item))
-        else:
-            yield "", item
-
-    def select(self, s: StreamExecutor, choices: list[str], temperature: float, choices_method: Any) -> Any:
-        self._count(s, "select")
+        ready: asyncio.Queue[str | None] = asyncio.Queue()
+        writing = asyncio.create_task(self._named(self._write(s, params, ready.put_nowait)))
+        writing.add_done_callback(lambda _: ready.put_nowait(None))
         try:
-            with self._course.choosing(s) if self._course is not None else nullcontext():
-                return self.target.select(s, choices, temperature, choices_method)
-        except Exception as error:  # noqa: BLE001 - as above
-            poison(s, _named(error))
-            return ChoicesDecision("", {})
+            while (text := await ready.get()) is not None:
+                yield text, {}
+            yield "", (await writing)[1]
+        finally:
+            writing.cancel()
 
-    def end_program(self, s: StreamExecutor) -> None:
-        self.target.end_program(s)
+    async def aselect(self, s: Executor, choices: list[str], temperature: float, method: Any) -> Any:
+        """As ``RuntimeBackend.aselect``: by the target."""
+        self._count(s, "select")
+        with self._course.choosing(s) if self._course is not None else nullcontext():
+            return await self.target.aselect(s, choices, temperature, method)
+
+    async def _named(self, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except LookaheadError:
+            raise
+        except Exception as error:
+            raise BadReply(repr(error)) from error
+
+    def end_program(self, s: Any) -> None:
+        pass
 
     def shutdown(self) -> None:
         for backend in self.roles.values():
@@ -169,36 +163,31 @@ class LookaheadBackend(BaseBackend):
         for backend in self.roles.values():
             backend.flush_cache()
 
-    def _count(self, s: StreamExecutor, what: str) -> None:
-        with self._lock:
-            self.counts[what] += 1
+    def _count(self, s: Executor, what: str) -> None:
+        self.counts[what] += 1
         if self._course is not None:
             self._course.seen(s)
             self._course.count(what)
 
-    def _is_alone(self, s: StreamExecutor, params: SglSamplingParams) -> bool:
+    def _is_alone(self, s: Executor, params: SglSamplingParams) -> bool:
         """Whether the target is to write it by itself; it is counted why."""
         reason = why_not(s, params, self.everything) if self.ahead else "autoregressive"
         self._count(s, reason or "lookahead")
         return bool(reason)
 
-    def _alone(self, s: StreamExecutor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+    async def _alone(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
         """The target writes it by itself."""
         unmark(params)
-        try:
-            if params.max_new_tokens >= ALL:
-                params.max_new_tokens = max(1, min(self.room(s), params.max_new_tokens))
-        except Exception as error:  # noqa: BLE001 - as above
-            poison(s, _named(error))
-            return "", {}
-        return self.roles["target"].generate(s, params)
+        if params.max_new_tokens >= ALL:
+            params.max_new_tokens = max(1, min(self.room(s), params.max_new_tokens))
+        return await self.roles["target"].agenerate(s, params)
 
-    def room(self, s: StreamExecutor) -> int:
+    def room(self, s: Executor) -> int:
         """Tokens that the target can still write after a state, within the model's context and the run's limits."""
         return self.limits.budget(len(self.target.prompt_ids(s)), self.target.context)
 
-    def _write(
-        self, s: StreamExecutor, params: SglSamplingParams, tell: Callable[[str], None] = lambda text: None
+    async def _write(
+        self, s: Executor, params: SglSamplingParams, tell: Callable[[str], None] = lambda text: None
     ) -> tuple[TokenText, dict[str, Any]]:
         """Makes an answer in a state of its own, which goes on where ``s`` stands."""
         mark, known, course = params.stop, self.target.tokenizer, self._course
@@ -228,27 +217,26 @@ class LookaheadBackend(BaseBackend):
                 shown.show(TokenText.wrap(s.text_[s.cur_role_begin_pos or 0 :][len(shown.shown) :]), known)
             state = self._beside(s)
             try:
-                with Answer(state, job) as answer:
-                    look_ahead(answer)
+                async with Answer(state, job) as answer:
+                    await look_ahead(answer)
             except Cancelled:
                 if not delivery.stopped:
                     raise
             finally:
                 end(state)
             give(TokenText.wrap("".join(piece.text for piece in delivery.rest())))
-        with self._lock:
-            self.traces.append(job.record)
+        self.traces.append(job.record)
         return part.given, _meta(job.record, delivery, stops_of(mark))
 
-    def _beside(self, s: StreamExecutor) -> ProgramState:
-        """As ``s.fork`` does it, which cannot be called in the thread of ``s``."""
-        made = StreamExecutor(self.target, s.arguments, SglSamplingParams(), self.chat_template, False)
+    def _beside(self, s: Executor) -> ProgramState:
+        """A fork of a state that is generating, which goes on where that stands."""
+        made = Executor(self.target, s.arguments, SglSamplingParams(), self.chat_template, False)
         made.text_, made.messages_ = s.text_, list(s.messages_)
         made.cur_role, made.cur_role_begin_pos = s.cur_role, s.cur_role_begin_pos
         made.fork_start_text_pos = len(s.text_)
         return ProgramState(made)
 
-    def _job(self, s: StreamExecutor, look: Lookahead, params: SglSamplingParams) -> Job:
+    def _job(self, s: Executor, look: Lookahead, params: SglSamplingParams) -> Job:
         question, sample = self._samples.next(s)
         most = [n for n in (params.max_new_tokens, self.limits.max_tokens) if n is not None]
         job = Job(
@@ -259,16 +247,11 @@ class LookaheadBackend(BaseBackend):
             fast=verifiers.fast(look, self.runtimes),
             question=question,
             sample=sample,
-            slots=self.slots,
             experience=self._experience,
         )
         if self._course is not None:
             job.key = self._course.job.key
         return job
-
-
-def _named(error: Exception) -> LookaheadError:
-    return error if isinstance(error, LookaheadError) else BadReply(repr(error))
 
 
 def _meta(trace: Trace, delivery: Delivery, stops: tuple[str, ...]) -> dict[str, Any]:

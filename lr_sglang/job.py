@@ -15,7 +15,7 @@ from lr_sglang.policy import Experience
 from lr_sglang.trace import StepRecord, Trace
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """What one answer is asked for.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -80,8 +80,7 @@ class Live:
         self.config, self._logs, self._timeout, self._given = config, logs, timeout, roles
         self._own_judge = own_judge  # which is not the one that the file's prompt was written for
         self._roles: Mapping[str, RuntimeBackend] | None = None
-        self._stack, self._running = ExitStack(), dict[int, Job]()
-        self._changed = threading.Condition()
+        self._stack, self._running = ExitStack(), set[Job]()
         self.experience = cache(policy.experience_for)
         self.verifier = cache(lambda name: verifiers.make(name, self.roles, self.config.judge_prompt))
         self.backend_for = cache(self._make_backend)
@@ -105,14 +104,12 @@ class Live:
 
     def close(self) -> None:
         """Stops what is being answered, and then the servers. Idempotent; ``open`` brings it up again."""
-        with self._changed:
-            self._roles = None
+        self._roles = None
         deadline = time.monotonic() + STOP_SECONDS
-        with self._changed:
-            while self._running and time.monotonic() < deadline:
-                for job in self._running.values():
-                    job.stop()
-                self._changed.wait(STOP_AGAIN)
+        while self._running and time.monotonic() < deadline:
+            for job in list(self._running):
+                job.stop()
+            time.sleep(STOP_AGAIN)
         self.verifier.cache_clear()
         self.backend_for.cache_clear()
         self._stack.close()
@@ -146,9 +143,14 @@ class Live:
         """
         return self._make_backend(self.config.lookahead.replace(**options), True)
 
-    def _make_backend(self, look: Lookahead, ahead: bool, slots: tuple[tuple[str, int], ...] = ()) -> LookaheadBackend:
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that its answers are made on."""
+        return self.roles["target"].loop
+
+    def _make_backend(self, look: Lookahead, ahead: bool) -> LookaheadBackend:
         prompt, known = self.config.judge_prompt, self.experience(look)
-        return LookaheadBackend(self.roles, look, judge_prompt=prompt, ahead=ahead, slots=dict(slots), experience=known)
+        return LookaheadBackend(self.roles, look, judge_prompt=prompt, ahead=ahead, experience=known)
 
     @contextmanager
     def answering(self, job: Job) -> Iterator[None]:
@@ -157,13 +159,10 @@ class Live:
         Raises:
             Cancelled: the deployment was closed.
         """
-        with self._changed:
-            if self._roles is None:
-                raise Cancelled("the deployment was closed")
-            self._running[id(job)] = job
+        if self._roles is None:
+            raise Cancelled("the deployment was closed")
+        self._running.add(job)
         try:
             yield
         finally:
-            with self._changed:
-                del self._running[id(job)]
-                self._changed.notify_all()
+            self._running.discard(job)

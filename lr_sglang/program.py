@@ -17,6 +17,7 @@ from sglang.lang.ir import SglFunction
 from lr_sglang import catalog
 from lr_sglang.ahead import ALL
 from lr_sglang.course import Course
+from lr_sglang.engine.run import run_program
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend import LookaheadBackend
 from lr_sglang.job import Job
@@ -74,7 +75,7 @@ class Program:
         return cls(name, function, "job" in names)
 
 
-def perform(program: Program, messages: Sequence[Mapping[str, str]], job: Job, backend: LookaheadBackend) -> None:
+async def perform(program: Program, messages: Sequence[Mapping[str, str]], job: Job, backend: LookaheadBackend) -> None:
     """Runs the program for one answer: ``job.record`` is complete afterwards, as far as it came if it fails.
 
     What the program does not say is the job's: sampling, and how many tokens a generation may have.
@@ -92,13 +93,13 @@ def perform(program: Program, messages: Sequence[Mapping[str, str]], job: Job, b
     asked = [dict(message) for message in messages]
     try:
         most = job.limits.max_tokens or ALL
-        state = program.function.run(asked, backend=inside, max_new_tokens=most, **job.sampling.drawn(), **more)
+        drawn = {"max_new_tokens": most, **job.sampling.drawn()}
+        state = await run_program(program.function, asked, backend=inside, **drawn, **more)
         answer, finish = _answer(program.name, state), _finish(state)
         if not answer.startswith(course.shown):
             raise ProgramError(f"program {program.name}: its answer is not what it has shown", hint=_HINT)
         text = answer
     except BaseException as error:
-        let_go(error)
         if isinstance(error, ConfigError) and error.hint.startswith("add [runtimes.") and not backend.ahead:
             error.hint = "in this mode the target is alone; --mode lookahead has the others, too"
         if isinstance(error, LookaheadError) or not isinstance(error, Exception):
@@ -108,7 +109,7 @@ def perform(program: Program, messages: Sequence[Mapping[str, str]], job: Job, b
         where = "".join(traceback.format_exception(error))
         raise ProgramError(f"program {program.name}: {error!r}", hint=_HINT, detail=where) from error
     finally:
-        course.close()
+        await course.close()
         told = len(job.record.steps)
         course.complete(text, finish if text is not None else "", known)
         job.record.program = {"name": program.name, **job.record.program}
@@ -124,13 +125,6 @@ def _behind(error: BaseException, failures: Sequence[LookaheadError]) -> Lookahe
         chain.append(one)
         one = one.__cause__ or one.__context__
     return next((failure for failure in failures if failure in chain or not failure.heard), None)
-
-
-def let_go(error: BaseException | None) -> None:
-    """An error keeps the frames that it came through, those the program's forks, and these their threads."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
 
 
 def _answer(name: str, state: ProgramState) -> TokenText:

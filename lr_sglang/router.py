@@ -142,6 +142,11 @@ class RouterClient(Client):
             raise failure
         return found
 
+    async def disconnect(self) -> None:
+        for worker in self._workers.values():
+            await worker.disconnect()
+        await super().disconnect()
+
     async def close(self) -> None:
         workers, self._workers, self._closed = self._workers, {}, True
         for worker in workers.values():
@@ -168,7 +173,7 @@ class RouterClient(Client):
                     if not request.ended:
                         worker.abort(request)
             for worker in gone:
-                await worker.close()
+                self._start(worker.close())
             infos: dict[str, Mapping[str, Any]] = {}
             for url in (url for url in listed if listed[url]):
                 if info := self._infos.get(url) or await self._ask(url):

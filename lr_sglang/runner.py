@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import queue
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,9 +16,10 @@ from typing import Any
 from lr_sglang import policy, verifiers
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.dsl import Verifier
+from lr_sglang.engine.run import run_program
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.frontend import LookaheadBackend
+from lr_sglang.inquiry import Verifier
 from lr_sglang.job import Job
 from lr_sglang.modes import MODES, Mode
 from lr_sglang.program import Program, perform
@@ -40,7 +41,7 @@ class Settings:
 
     Attributes:
         config: what their records say about it, by mode.
-        on_step: told of each step of each sample, in that sample's thread.
+        on_step: told of each step of each sample, on the event loop.
         program: that answers in place of the mode's own; in a mode that does not look ahead, the target writes all of
             it by itself.
     """
@@ -57,7 +58,7 @@ class Settings:
 
 
 class Runner:
-    """Makes samples in threads of its own. A context manager: leaving it stops what is running.
+    """Makes samples on the runtimes' event loop. A context manager: leaving it stops what is running.
 
     Args:
         roles: backends that are ready.
@@ -70,10 +71,10 @@ class Runner:
 
     def __init__(self, roles: Mapping[str, RuntimeBackend], settings: Settings, concurrency: int = 1) -> None:
         self.roles, self.settings, self.concurrency = roles, settings, concurrency
-        self._lock = threading.Lock()
-        self._running: dict[int, Job] = {}
+        self._running: set[Job] = set()
         self._experience = policy.experience_for(settings.lookahead)
-        self._threads: list[threading.Thread] = []
+        self._loop = roles["target"].loop
+        self._tasks: list[Future[None]] = []
         self._stopping = False
         self._program = Program.load(settings.program) if settings.program else None
         self._backend = cache(self._make_backend)
@@ -98,21 +99,19 @@ class Runner:
         todo = deque(work)
         ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
 
-        def serve() -> None:
-            while (item := self._next(todo)) is not None:
-                try:
-                    ended.put(self._make(item, judges[item.mode]))
-                except BaseException as error:  # noqa: BLE001 - the caller's thread is where it must be seen
-                    ended.put(error)
-                    return
+        async def serve() -> None:
+            try:
+                while todo and not self._stopping:
+                    item = todo.popleft()
+                    ended.put(await self._make(item, judges[item.mode]))
+            except BaseException as error:  # noqa: BLE001 - the caller's thread is where it must be seen
+                ended.put(Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error)
+                return
             if self._stopping:
                 ended.put(Cancelled("stopped"))  # the caller may wait for samples that nobody makes any more
 
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        for number in range(min(self.concurrency, len(work))):
-            thread = threading.Thread(target=serve, name=f"lr-sample-{number}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        together = range(min(self.concurrency, len(work)))
+        self._tasks = [asyncio.run_coroutine_threadsafe(serve(), self._loop) for _ in together]
         for _ in work:
             result = self._wait(ended, idle)
             if isinstance(result, BaseException):
@@ -122,24 +121,21 @@ class Runner:
 
     def stop(self) -> None:
         """Cancels what is running, on the runtimes too, and waits for it a little. Idempotent."""
-        with self._lock:
-            self._stopping = True
-            running = list(self._running.values())
-        for job in running:
+        self._stopping = True
+        self._loop.call_soon_threadsafe(self._stop_all)
+        if wait(self._tasks, STOP_SECONDS).not_done:
+            for task in self._tasks:
+                task.cancel()
+
+    def _stop_all(self) -> None:
+        for job in self._running:
             job.stop()
-        deadline = time.monotonic() + STOP_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> Runner:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _next(self, todo: deque[Work]) -> Work | None:
-        with self._lock:
-            return todo.popleft() if todo and not self._stopping else None
 
     def _check_layer(self, mode: Mode) -> None:
         """A mode says what is compared: its runtimes must have a token layer, or none, as it says."""
@@ -167,7 +163,7 @@ class Runner:
                 return ended.get(timeout=1.0)
             idle()
 
-    def _make(self, item: Work, verifier: Verifier | None) -> Record:
+    async def _make(self, item: Work, verifier: Verifier | None) -> Record:
         settings, mode = self.settings, MODES[item.mode]
         tell, look = settings.on_step, mode.lookahead(settings.lookahead)
         job = Job(
@@ -178,21 +174,17 @@ class Runner:
             fast=verifiers.fast(look, self.roles) if verifier else None,
             question=item.question.id,
             sample=item.sample,
-            slots=slots(self.roles, settings.lookahead, self.concurrency),
             experience=self._experience,
             on_step=(lambda step: tell(item, step)) if tell else None,
         )
-        with self._lock:
-            if self._stopping:
-                raise Cancelled("stopped")
-            self._running[id(job)] = job
+        self._running.add(job)
         about = settings.config.get(item.mode, {}), settings.versions
         try:
             asked = messages(item.question.question, settings.suffix)
             if self._program is not None:
-                perform(self._program, asked, job, self._backend(mode))
+                await perform(self._program, asked, job, self._backend(mode))
             else:
-                PROGRAMS[mode.program].run(asked, job, backend=self.roles["target"])
+                await run_program(PROGRAMS[mode.program], asked, job, backend=self.roles["target"])
         except (Cancelled, ConfigError):
             raise
         except RuntimeDown as error:
@@ -202,8 +194,7 @@ class Runner:
         except LookaheadError as error:
             return record.make_failed(item.question, item.mode, job, error, *about)
         finally:
-            with self._lock:
-                del self._running[id(job)]
+            self._running.discard(job)
         return record.make(item.question, item.mode, job, *about)
 
     def _make_backend(self, mode: Mode) -> LookaheadBackend:
@@ -214,27 +205,15 @@ class Runner:
             mode.lookahead(settings.lookahead) if mode.ahead else None,
             judge_prompt=settings.judge_prompt,
             ahead=mode.ahead,
-            slots=slots(self.roles, settings.lookahead, self.concurrency),
             experience=self._experience,
         )
-
-
-def slots(roles: Mapping[str, RuntimeBackend], look: Lookahead, answers: int) -> dict[str, int]:
-    """One answer's share of what each role's runtime runs at a time, so that no branch waits there unseen.
-
-    Args:
-        answers: how many there are at a time.
-    """
-    shares = {role: policy.share(backend.slots, backend.holds, look, answers) for role, backend in roles.items()}
-    return {role: share for role, share in shares.items() if share is not None}
 
 
 @cache
 def keep_what_is_imported() -> None:
     """SGLang brings a million objects, and looking through them for garbage stops every answer for half a second.
 
-    Once is enough: what comes later is looked through as ever. What is garbage already must not stay: a dropped state
-    has a thread that lives as long as it does, and the process no shorter.
+    Once is enough: what comes later is looked through as ever.
     """
     gc.collect()
     gc.freeze()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from queue import SimpleQueue
 
@@ -14,14 +15,15 @@ from lr_sglang.live import STOP_AGAIN
 from lr_sglang.solution import Solution
 from lr_sglang.trace import StepRecord
 
+Item = StepRecord | None
+
 
 class Stream:
     """The steps of one answer, once. Leaving the loop early stops the answer, on the servers too."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._thread: threading.Thread | None = None
-        self._result: Solution | BaseException | None = None
+        self._made: Future[Solution] | None = None
 
     @property
     def solution(self) -> Solution:
@@ -30,54 +32,45 @@ class Stream:
         Raises:
             ConfigError: they were not.
         """
-        if not isinstance(self._result, Solution):
+        if self._made is None or not self._made.done() or self._made.cancelled() or self._made.exception():
             raise ConfigError("the answer is not complete", hint="read the stream to its end first")
-        return self._result
+        return self._made.result()
 
     def close(self) -> None:
         """Stops the answer, if it is still being made, and waits until it has ended. Idempotent."""
-        while self._thread is not None and self._thread.is_alive():
+        while self._made is not None and not self._made.done():
             self._task.job.stop()
-            self._thread.join(STOP_AGAIN)
+            wait_for([self._made], STOP_AGAIN)
 
     def __iter__(self) -> Iterator[StepRecord]:
-        ready: SimpleQueue[StepRecord | None] = SimpleQueue()
-        self._begin(ready.put)
+        ready: SimpleQueue[Item] = SimpleQueue()
+        made = self._begin(ready.put)
         try:
             while (step := ready.get()) is not None:
                 yield step
         finally:
             self.close()
-        if isinstance(self._result, BaseException):
-            raise self._result
+        made.result()
 
     async def __aiter__(self) -> AsyncIterator[StepRecord]:
-        loop, ready = asyncio.get_running_loop(), asyncio.Queue[StepRecord | None]()
+        loop, ready = asyncio.get_running_loop(), asyncio.Queue[Item]()
 
-        def put(step: StepRecord | None) -> None:
+        def put(step: Item) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(ready.put_nowait, step)
 
-        self._begin(put)
+        made = self._begin(put)
         try:
             while (step := await ready.get()) is not None:
                 yield step
         finally:
             await asyncio.shield(loop.run_in_executor(None, self.close))
-        if isinstance(self._result, BaseException):
-            raise self._result
+        made.result()
 
-    def _begin(self, put: Callable[[StepRecord | None], None]) -> None:
-        if self._thread is not None:
+    def _begin(self, put: Callable[[Item], None]) -> Future[Solution]:
+        if self._made is not None:
             raise ConfigError("a stream can be read once", hint="lr.stream(...) again")
-
-        def work() -> None:
-            try:
-                self._result = self._task.run()
-            except BaseException as error:  # noqa: BLE001 - it is raised where the stream is read
-                self._result = error
-            put(None)
-
         self._task.job.on_step = put
-        self._thread = threading.Thread(target=work, name="lr-solve", daemon=True)
-        self._thread.start()
+        self._made = asyncio.run_coroutine_threadsafe(self._task.run(), self._task.live.loop)
+        self._made.add_done_callback(lambda _: put(None))
+        return self._made

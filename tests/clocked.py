@@ -33,7 +33,7 @@ class Clocked:
         self._accepts, self._judge, self._takes = accepts, judge, {"draft": c1, "target": 1.0}
         self._queue, self._order, self._lasts = [], 0, lasts
 
-    def free(self, role, node, steps=1):
+    def can_ask(self, role, node, steps=1):
         return True
 
     def branch(self, role, node, child=None):

@@ -5,15 +5,15 @@ They stand behind the real backend, interpreter and programs; only the HTTP and 
 
 from __future__ import annotations
 
+import asyncio
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from lr_sglang.backend import RuntimeBackend
-from lr_sglang.call import Call
 from lr_sglang.chat import Message
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import LookaheadError
 from lr_sglang.steps import DELIMITER
 from lr_sglang.tokens import TokenText
@@ -61,26 +61,38 @@ class ScriptedTransport:
         self.fail_to_weigh: Callable[[], LookaheadError | None] = lambda: None
         self.token_layer = ""  # a name: it says that a forward pass gave two tokens
         self.most = 0  # generations at once that nobody had cancelled
-        self.running: set[Call] = set()
-        self.writing: set[Call] = set()  # those that are not only weighed
+        self.running: set[Request] = set()
+        self.writing: set[Request] = set()  # those that are not only weighed
         self.requests: list[dict[str, Any]] = []
         self.aborted = 0
-        self._changed = threading.Condition()
+        self._stopped: dict[Request, asyncio.Event] = {}
 
-    def generate(self, payload: dict[str, Any], call: Call, timeout: float) -> dict[str, Any]:
-        rid = call.sending(self._abort)
+    async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
+        try:
+            return await self._generate(payload, request, request.sending(self._abort))
+        finally:
+            request.end()
+
+    async def _generate(self, payload: dict[str, Any], request: Request, rid: str) -> dict[str, Any]:
         text = "".join(chr(i) if i > END else "\x01" for i in payload["input_ids"]).rsplit("\x01", 1)[-1]
         self.requests.append({**payload, "rid": rid, "text": text, "at": time.monotonic()})
         weighed = payload.get("return_logprob") and payload["logprob_start_len"] >= 0
         error = self.fail_to_weigh() if weighed else self.fail(text)
-        with self._changed:
-            self.running.add(call)
-            if not weighed:
-                self.writing.add(call)
-            self.most = max(self.most, sum(not c.cancelled for c in self.writing))
-            aborted = self._changed.wait_for(lambda: call.cancelled, self.seconds(text))
-            self.running.discard(call)
-            self.writing.discard(call)
+        self.running.add(request)
+        if not weighed:
+            self.writing.add(request)
+        self.most = max(self.most, sum(not c.cancelled for c in self.writing))
+        stopped = self._stopped[request] = asyncio.Event()
+        try:
+            async with asyncio.timeout(self.seconds(text)):
+                await stopped.wait()
+            aborted = True
+        except TimeoutError:
+            aborted = request.cancelled
+        finally:
+            self.running.discard(request)
+            self.writing.discard(request)
+            del self._stopped[request]
         if error is not None:
             raise error
         sampling = payload["sampling_params"]
@@ -124,15 +136,14 @@ class ScriptedTransport:
             shown = shown.removesuffix(stop)  # as SGLang does; the ids keep it
         return {"text": shown, "output_ids": [ord(c) for c in text], "meta_info": meta}
 
-    def _abort(self, call: Call) -> None:
+    def _abort(self, request: Request) -> None:
         self.aborted += 1
-        with self._changed:
-            self._changed.notify_all()
+        self._stopped[request].set()
 
-    def get(self, path: str, timeout: float = 0.0) -> dict[str, Any]:
+    async def get(self, path: str, timeout: float = 0.0) -> dict[str, Any]:
         return {"model_path": "scripted"}
 
-    def close(self) -> None:
+    async def close(self) -> None:
         pass
 
 

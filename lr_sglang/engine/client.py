@@ -116,13 +116,17 @@ class Client:
         """Starts cancelling a request on the server, until it has ended."""
         self._start(self._abort(request))
 
+    async def disconnect(self) -> None:
+        """Closes the connections; the next request opens new ones, on whatever loop it is made."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
     async def close(self) -> None:
         """Waits for the aborts that are under way, and closes the connections. Idempotent."""
         while self._aborts:
             await asyncio.wait(self._aborts)
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self.disconnect()
 
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

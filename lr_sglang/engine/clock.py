@@ -14,7 +14,7 @@ class Stuck(RuntimeError):
     """On the virtual clock, everything waits and no timer is set: nothing would ever happen again."""
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _Selector(selectors.DefaultSelector):
     """Looks for events, and lets the clock pass instead of waiting for them."""
 
     loop: VirtualLoop

@@ -87,6 +87,7 @@ class Executor(StreamExecutor):
         self._task: asyncio.Future[Any] | None = None
         self._ended = False
         self.request: Request | None = None
+        self.error_: BaseException | None = None
 
     # Writing
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from lr_sglang.errors import ConfigError
@@ -58,6 +59,32 @@ def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = 
     return made[0].result()
 
 
+async def elsewhere(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+    """Awaits a coroutine that runs on another loop, if ``loop`` is another. Cancelling it waits until it has ended."""
+    here = asyncio.get_running_loop()
+    if here is loop:
+        return await work
+    ended: asyncio.Future[None] = here.create_future()
+    made: list[asyncio.Task[T]] = []
+
+    def end(task: asyncio.Task[T]) -> None:
+        with suppress(RuntimeError):  # the waiting loop is closed
+            here.call_soon_threadsafe(ended.set_result, None)
+
+    def start() -> None:
+        made.append(loop.create_task(work))
+        made[0].add_done_callback(end)
+
+    loop.call_soon_threadsafe(start)
+    try:
+        await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        loop.call_soon_threadsafe(lambda: made[0].cancel())
+        await asyncio.shield(ended)
+        raise
+    return made[0].result()
+
+
 async def in_thread(work: Callable[[], T], name: str = "lr-program") -> T:
     """Runs a function in a thread of its own and waits for it on the loop. It is not ended by cancelling."""
     loop = asyncio.get_running_loop()
@@ -81,8 +108,3 @@ async def in_thread(work: Callable[[], T], name: str = "lr-program") -> T:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await asyncio.shield(done)
-
-
-async def result_of(work: T | Awaitable[T]) -> T:
-    """What a function gives that may be a coroutine function."""
-    return await work if isinstance(work, Awaitable) else work

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
+from sglang.lang import interpreter
 from sglang.lang.interpreter import ProgramState
 from sglang.lang.ir import SglFunction
 
-from lr_sglang.engine.loop import in_thread
+from lr_sglang.engine.executor import Executor
+from lr_sglang.engine.loop import call, in_thread
 
 
 async def run_program(program: SglFunction, *args: Any, backend: Any, **more: Any) -> ProgramState:
@@ -32,3 +35,26 @@ async def run_program(program: SglFunction, *args: Any, backend: Any, **more: An
         state = await in_thread(lambda: program.run(*args, backend=backend, **more))
     await state.stream_executor.drained()
     return state
+
+
+_run_internal = interpreter.run_internal
+
+
+def _run_to_its_end(state: ProgramState, program: SglFunction, args: Any, more: Any, sync: bool) -> None:
+    """SGLang's ``run_internal``, which would only begin a program that is a coroutine: in a thread without an event
+    loop, ``program.run`` and ``run_batch`` wait for its end."""
+    _run_internal(state, program, args, more, sync)
+    executor = state.stream_executor
+    if inspect.iscoroutine(state.ret_value) and isinstance(executor, Executor) and not _on_a_loop():
+        state.ret_value = call(state.ret_value, executor.loop)
+
+
+interpreter.run_internal = _run_to_its_end
+
+
+def _on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

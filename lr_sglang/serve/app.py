@@ -56,8 +56,7 @@ def create_app(roles: Mapping[str, RuntimeBackend], service: Service, keys: Keys
         finally:
             engine.stop()
             await engine.ended(ABORT_SECONDS)
-            engine.shutdown()
-            health.stop()
+            await health.stop()
 
     app = FastAPI(
         title="lr-sglang",
@@ -202,5 +201,5 @@ def _said(error: StarletteHTTPException, request: Request) -> str:
 
 
 def _changed(role: str, reason: str) -> None:
-    """A runtime went down, or came back; in its watch's thread."""
+    """A runtime went down, or came back."""
     log("runtime down" if reason else "runtime back", logging.WARNING, role=role, reason=reason)

@@ -1,4 +1,4 @@
-"""Makes answers: admits requests, runs each one's program in a thread, and hands its pieces to the event loop."""
+"""Makes answers: admits requests, runs each one's program as a task of the event loop, and gives out its pieces."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from lr_sglang import policy, verifiers
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.delivery import Delivery, Piece, Reasoning
-from lr_sglang.dsl import Verifier
+from lr_sglang.engine.run import run_program
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.events import Event
+from lr_sglang.inquiry import Verifier
 from lr_sglang.job import Job
 from lr_sglang.modes import MODES
 from lr_sglang.program import ProgramError
-from lr_sglang.runner import keep_what_is_imported, slots
+from lr_sglang.runner import keep_what_is_imported
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import Refusal, out_of_time, refusal_of, stopping, target_down
 from lr_sglang.serve.health import Health
@@ -51,7 +51,7 @@ class _Answer:
     order: Order
     began: float
     costs: Costs | None = None
-    program: asyncio.Future[None] | None = None
+    program: asyncio.Task[None] | None = None
     cut: bool = False  # all is there that comes before a stop string
     stopping: bool = False
     stops: int = 0
@@ -59,7 +59,7 @@ class _Answer:
 
 
 class Engine:
-    """Everything behind the routes. Its methods belong to the event loop; programs run in its threads.
+    """Everything behind the routes. Belongs to the event loop.
 
     Args:
         roles: backends that are ready.
@@ -77,7 +77,6 @@ class Engine:
         self._verifiers: dict[str, Verifier] = {n: verifiers.make(n, roles, service.judge_prompt) for n in names}
         self._experience = policy.experience_for(service.lookahead)
         self._given = Given(roles, service, self._experience) if service.program else None
-        self._threads = ThreadPoolExecutor(service.concurrency, thread_name_prefix="lr-answer")
         self._running: set[_Answer] = set()
         metrics.watch(metrics.running, lambda: len(self._running))
         metrics.watch(metrics.waiting, lambda: self.admission.waiting)
@@ -168,36 +167,27 @@ class Engine:
         programs = [answer.program for answer in self._running if answer.program is not None]
         return not programs or not (await asyncio.wait(programs, timeout=seconds))[1]
 
-    def shutdown(self) -> None:
-        """Lets the threads go; after ``stop``."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
     def _begin(self, order: Order, prompt: Prompt) -> _Answer:
         """Starts the program of an answer that has been admitted."""
-        loop = asyncio.get_running_loop()
         answer = _Answer(
             self._job(order), _delivery(order, prompt, self.service), asyncio.Queue(), order, time.monotonic()
         )
-
-        def put(item: Item) -> None:
-            loop.call_soon_threadsafe(answer.ready.put_nowait, item)
-
-        answer.job.on_step = self._teller(answer, put)
+        answer.job.on_step = self._teller(answer, answer.ready.put_nowait)
         if order.trace:
-            answer.job.on_event = put
-        future = loop.run_in_executor(self._threads, self._make, prompt, answer)
+            answer.job.on_event = answer.ready.put_nowait
         self._running.add(answer)
-        answer.program = future
-        future.add_done_callback(lambda done: self._ended(answer, done))
+        answer.program = asyncio.create_task(self._make(prompt, answer))
+        answer.program.add_done_callback(lambda done: self._ended(answer, done))
         return answer
 
-    def _make(self, prompt: Prompt, answer: _Answer) -> None:
-        """In a thread: the program, to its end."""
+    async def _make(self, prompt: Prompt, answer: _Answer) -> None:
+        """The program, to its end."""
         try:
+            ahead, target = answer.order.mode.ahead, self.roles["target"]
             if self._given is not None:
-                self._given.answer(prompt.asked, answer.job, answer.order.mode.ahead)
+                await self._given.answer(prompt.asked, answer.job, ahead)
             else:
-                answer_request.run(prompt.asked, answer.job, answer.order.mode.ahead, backend=self.roles["target"])
+                await run_program(answer_request, prompt.asked, answer.job, ahead, backend=target)
         except Cancelled:
             if not answer.delivery.stopped:
                 raise
@@ -205,7 +195,7 @@ class Engine:
             answer.costs = Costs.of(answer.job.record, answer.delivery.tokens)
 
     def _ended(self, answer: _Answer, done: asyncio.Future[None]) -> None:
-        """In the event loop, once the runtimes are rid of the answer: its place is free."""
+        """Once the runtimes are rid of the answer: its place is free."""
         answer.done = True
         self._running.discard(answer)
         self.admission.leave(time.monotonic() - answer.began)
@@ -217,7 +207,7 @@ class Engine:
             return
         if not isinstance(error, LookaheadError | asyncio.CancelledError) or isinstance(error, ProgramError):
             log("internal error", logging.ERROR, error=type(error).__name__, where=where(error.__cause__ or error))
-        # It keeps the frames that it came through, and with them the program's states and their threads.
+        # It keeps the frames that it came through, and with them the program's states.
         error.__traceback__ = error.__context__ = error.__cause__ = None
         answer.ready.put_nowait(error)
 
@@ -244,12 +234,11 @@ class Engine:
             limits=order.limits,
             verifier=verifier,
             fast=verifiers.fast(order.lookahead, self.roles) if verifier else None,
-            slots=slots(self.roles, order.lookahead, self.service.concurrency),
             experience=self._experience,
         )
 
     def _teller(self, answer: _Answer, put: Callable[[list[Piece]], None]) -> Callable[[StepRecord], None]:
-        """Hears of each step as it is kept, in the program's thread."""
+        """Hears of each step as it is kept."""
         job, known = answer.job, 0
 
         def tell(step: StepRecord) -> None:
@@ -272,9 +261,9 @@ class Engine:
             answer.job.stop()
             answer.stops += 1
             if answer.stops > HANG_UP_AFTER:
-                for call in [branch.call for branch in answer.job.record.branches]:
-                    if call is not None and call.cancelled:
-                        call.hang_up()
+                for request in [branch.request for branch in answer.job.record.branches]:
+                    if request is not None and request.cancelled:
+                        request.hang_up()
             asyncio.get_running_loop().call_later(STOP_AGAIN, self._stop, answer)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
 from typing import Any
 
-from lr_sglang.call import Call
+from lr_sglang.engine.client import INFO_SECONDS, Transport, WorkerLost
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -17,7 +18,6 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.transport import INFO_SECONDS, Transport, WorkerLost
 
 
 class RuntimeAway(RuntimeDown):
@@ -40,12 +40,11 @@ class Gate:
         self.inner, self.role = inner, role
         self.shut = ""
         self.failures, self.unanswered, self.answered = 0, 0, time.monotonic()
-        self.alarm = threading.Event()
-        self._lock = threading.Lock()
-        self._calls: dict[Call, float] = {}
-        self._kicked: set[Call] = set()
+        self.alarm = asyncio.Event()
+        self._open: dict[Request, float] = {}
+        self._kicked: set[Request] = set()
 
-    def generate(self, payload: dict[str, Any], call: Call, timeout: float) -> dict[str, Any]:
+    async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
         """As ``Transport.generate``.
 
         Raises:
@@ -53,20 +52,19 @@ class Gate:
         """
         if self.shut:
             raise self._away()
-        with self._lock:
-            self._calls[call] = time.monotonic()
+        self._open[request] = time.monotonic()
         try:
-            reply = self.inner.generate(payload, call, timeout)
-            self._note(_sound(reply, call.cancelled))
+            reply = await self.inner.generate(payload, request, timeout)
+            self._note(_sound(reply, request.cancelled))
         except (RuntimeDown, RuntimeTimeout) as error:
             self._note(False)
             self.alarm.set()
             error.retryable = False  # a verifier would rest for up to a minute; the gate rests for it
-            if call in self._kicked:
+            if request in self._kicked:
                 raise self._away() from error
             raise
         except Cancelled:
-            if call in self._kicked:
+            if request in self._kicked:
                 raise self._away() from None
             self.unanswered += 1
             raise
@@ -78,68 +76,62 @@ class Gate:
                 error.retryable = False
             raise
         finally:
-            with self._lock:
-                del self._calls[call]
-                kicked = call in self._kicked
-                self._kicked.discard(call)
+            del self._open[request]
+            kicked = request in self._kicked
+            self._kicked.discard(request)
         if kicked:
             raise self._away()
         return reply
 
-    def probe(self, path: str, timeout: float) -> None:
+    async def probe(self, path: str, timeout: float) -> None:
         """Asks whether the runtime is well.
 
         Raises:
             LookaheadError: it is not.
         """
         try:
-            self.inner.get(path, timeout)
+            await self.inner.get(path, timeout)
         except BadReply:
             return  # in words, not in JSON
         except RuntimeRefused as error:
             if error.status != 404:
                 raise
 
-    def try_out(self, timeout: float) -> None:
+    async def try_out(self, timeout: float) -> None:
         """Has it generate a token, whether the gate is shut or not.
 
         Raises:
             LookaheadError: it does not.
         """
-        call, sampling = Call(), {"max_new_tokens": 1, "temperature": 0}
-        try:
-            reply = self.inner.generate({"input_ids": [1, 2, 3], "sampling_params": sampling}, call, timeout)
-        finally:
-            call.end(None)
+        payload = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+        reply = await self.inner.generate(payload, Request(), timeout)
         if not _sound(reply):
             raise BadReply("its answers are no generations", role=self.role)
         self.unanswered, self.answered = 0, time.monotonic()
 
     def running(self) -> int:
         """Requests that have not been answered."""
-        return len(self._calls)
+        return len(self._open)
 
     def oldest(self) -> float:
         """When the oldest of them began; now, if there is none."""
-        with self._lock:
-            return min(self._calls.values(), default=time.monotonic())
+        return min(self._open.values(), default=time.monotonic())
 
     def kick(self, older: float = 0.0) -> int:
         """Gives up the requests that have taken longer than so many seconds; says how many there were."""
         now = time.monotonic()
-        with self._lock:
-            stuck = [call for call, began in self._calls.items() if now - began >= older]
-            self._kicked.update(stuck)
-        for call in stuck:
-            call.cancel()
-            call.hang_up()  # again each time: the first may have come before there was a connection
+        stuck = [request for request, began in self._open.items() if now - began >= older]
+        self._kicked.update(stuck)
+        for request in stuck:
+            request.cancel()
+            request.hang_up()
         return len(stuck)
 
-    def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
-        return self.inner.get(path, timeout)
+    async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
+        return await self.inner.get(path, timeout)
 
-    def close(self) -> None:
-        self.inner.close()
+    async def close(self) -> None:
+        await self.inner.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from lr_sglang import verifier_names
@@ -27,7 +28,7 @@ State = Literal["ready", "degraded", "down"]
 
 
 class Watch:
-    """One role's runtime, in a thread of its own, so that one that hangs holds up no other.
+    """One role's runtime, in a task of its own, so that one that hangs holds up no other.
 
     Args:
         stall: seconds that a request may take; for the target they count only once it does not answer probes either,
@@ -52,17 +53,17 @@ class Watch:
         """Seconds that it has been down, in all."""
         return self._before + (time.monotonic() - self.since if self.down else 0.0)
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """One look."""
         now, alarmed = time.monotonic(), self.gate.alarm.is_set()
         self.gate.alarm.clear()
         if self.down:
-            self._look_whether_back(now)
+            await self._look_whether_back(now)
         else:
-            self._look_whether_well(now, alarmed)
+            await self._look_whether_well(now, alarmed)
 
-    def _look_whether_well(self, now: float, alarmed: bool) -> None:
-        if self.role != "target" and self._stalls(now):
+    async def _look_whether_well(self, now: float, alarmed: bool) -> None:
+        if self.role != "target" and await self._stalls(now):
             self._set("its requests are not answered", rest=True)
             self.gate.kick()
             return
@@ -73,7 +74,7 @@ class Watch:
             self._late = 0
             return
         try:
-            self.gate.probe("/health", PROBE_SECONDS)
+            await self.gate.probe("/health", PROBE_SECONDS)
             self._late = 0
         except RuntimeTimeout:
             self._late += 1
@@ -83,7 +84,7 @@ class Watch:
         except LookaheadError as error:
             self._set(error.message)
 
-    def _stalls(self, now: float) -> bool:
+    async def _stalls(self, now: float) -> bool:
         """Whether requests get no answer. A draft that hangs is overtaken by the target, and cancelled each time."""
         if now - self.gate.answered < self.stall:
             if now - self.gate.oldest() > self.stall:
@@ -94,19 +95,19 @@ class Watch:
         if self.gate.unanswered < FAILURES:
             return False
         try:
-            self.gate.try_out(GENERATE_SECONDS)
+            await self.gate.try_out(GENERATE_SECONDS)
         except LookaheadError:
             return True
         return False
 
-    def _look_whether_back(self, now: float) -> None:
+    async def _look_whether_back(self, now: float) -> None:
         if self.role != "target" or now - self.since > self.stall:
             self.gate.kick()
         if now < self._again:
             return
         try:
-            self.gate.probe("/health", PROBE_SECONDS)
-            self.gate.try_out(GENERATE_SECONDS)
+            await self.gate.probe("/health", PROBE_SECONDS)
+            await self.gate.try_out(GENERATE_SECONDS)
         except LookaheadError:
             return
         self.gate.failures, self._late = FAILURES - 1, 0  # one more, and it is down again, for longer
@@ -128,7 +129,7 @@ class Health:
 
     Args:
         roles: their transports get a gate in front.
-        changed: as for ``Watch``, in its thread.
+        changed: as for ``Watch``.
     """
 
     def __init__(
@@ -140,24 +141,19 @@ class Health:
         self.watches = {role: Watch(role, gate, service.stall, self._tell) for role, gate in self.gates.items()}
         # Drafts are of no use without verdicts.
         self._judged = "judge" in roles and verifier_names.needs_judge(service.verifiers[0])
-        self._changed, self._ending, self._telling = changed, threading.Event(), threading.Lock()
-        self._threads = [
-            threading.Thread(target=self._run, args=(watch,), name=f"lr-watch-{role}", daemon=True)
-            for role, watch in self.watches.items()
-        ]
+        self._changed = changed
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begins to watch."""
-        for thread in self._threads:
-            thread.start()
+        """Begins to watch, on the running loop."""
+        self._tasks = [asyncio.create_task(self._run(watch)) for watch in self.watches.values()]
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Ends it."""
-        self._ending.set()
-        for gate in self.gates.values():
-            gate.alarm.set()
-        for thread in self._threads:
-            thread.join(PROBE_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     @property
     def state(self) -> State:
@@ -180,24 +176,23 @@ class Health:
             for role, watch in self.watches.items()
         }
 
-    def _run(self, watch: Watch) -> None:
-        while not self._ending.is_set():
-            watch.gate.alarm.wait(LOOK_SECONDS)
-            if self._ending.is_set():
-                return
+    async def _run(self, watch: Watch) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await watch.gate.alarm.wait()
             try:
-                watch.look()
+                await watch.look()
             except Exception as error:  # noqa: BLE001 - a watch must not end, whatever it meets
                 log("internal error", logging.ERROR, error=type(error).__name__, where=where(error))
-            self._ending.wait(0.05)  # however often the alarm rings
+            await asyncio.sleep(0.05)  # however often the alarm rings
 
     def _tell(self, role: str, reason: str) -> None:
-        with self._telling:  # or a watch that has looked before could shut what another has just opened
-            down = {name: watch.down for name, watch in self.watches.items()}
-            if "draft" in self.gates and self._judged and down["judge"]:
-                down["draft"] = down["draft"] or "no verdicts while the judge is down"
-            for name, gate in self.gates.items():
-                gate.shut = down[name]
+        down = {name: watch.down for name, watch in self.watches.items()}
+        if "draft" in self.gates and self._judged and down["judge"]:
+            down["draft"] = down["draft"] or "no verdicts while the judge is down"
+        for name, gate in self.gates.items():
+            gate.shut = down[name]
         self._changed(role, reason)
 
 

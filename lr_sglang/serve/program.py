@@ -18,29 +18,28 @@ from lr_sglang.job import Job
 from lr_sglang.policy import Experience
 from lr_sglang.program import Program, perform
 from lr_sglang.programs.lookahead import accept, expand, look_ahead
-from lr_sglang.runner import slots
 from lr_sglang.serve.settings import Service
 
 
 @sgl.function
-def answer_request(s: ProgramState, asked: list[dict[str, str]] | str, job: Job, ahead: bool) -> None:
+async def answer_request(s: ProgramState, asked: list[dict[str, str]] | str, job: Job, ahead: bool) -> None:
     """Answers a conversation, or goes on with a raw prompt; with lookahead or by plain decoding."""
     if isinstance(asked, str):
         s += asked
     else:
         converse(s, asked)
-    with Answer(s, job) as answer:
+    async with Answer(s, job) as answer:
         if ahead:
-            look_ahead(answer)
+            await look_ahead(answer)
         else:
-            step_by_step(answer)
+            await step_by_step(answer)
 
 
-def step_by_step(answer: Answer) -> None:
+async def step_by_step(answer: Answer) -> None:
     """Plain decoding by the target, a request for each step: so that it streams, and can be stopped between steps."""
     while not answer.ended:
         expand(answer, 0)
-        answer.first_done()
+        await answer.first_done()
         accept(answer)
 
 
@@ -56,21 +55,17 @@ class Given:
         self._program = Program.load(service.program)
         self._backend = lru_cache(64)(self._make_backend)
 
-    def answer(self, messages: list[dict[str, str]], job: Job, ahead: bool) -> None:
+    async def answer(self, messages: list[dict[str, str]], job: Job, ahead: bool) -> None:
         """Runs it. What it does not show while it writes it comes at the end.
 
         Raises:
             ProgramError: it raised something, or left no answer. LookaheadError: as any answer.
         """
-        perform(self._program, messages, job, self._backend(job.lookahead, ahead))
+        await perform(self._program, messages, job, self._backend(job.lookahead, ahead))
         tell: Any = job.on_step
         if tell is not None and job.record.ids:
             tell(None)  # what is in no step: it goes by the tokens of the record
 
     def _make_backend(self, look: Lookahead, ahead: bool) -> LookaheadBackend:
-        service = self._service
-        share = slots(self._roles, look, service.concurrency)
-        known = self._experience
-        return LookaheadBackend(
-            self._roles, look, judge_prompt=service.judge_prompt, ahead=ahead, slots=share, experience=known
-        )
+        prompt, known = self._service.judge_prompt, self._experience
+        return LookaheadBackend(self._roles, look, judge_prompt=prompt, ahead=ahead, experience=known)

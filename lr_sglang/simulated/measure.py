@@ -22,13 +22,12 @@ from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.lean import leave_torch_out
 from lr_sglang.results.record import Record
 from lr_sglang.runner import Runner, Settings
-from lr_sglang.simulated.many import alone, answer_all
 from lr_sglang.simulated.model import Writer
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import SimulatedTransport, simulated_roles
+from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.plan import plan
-from lr_sglang.tasks.prompts import messages
 
 MODE = "lookahead"
 
@@ -59,17 +58,6 @@ class Shard:
     megabytes: float
     grown: float
     errors: list[str] = field(default_factory=list)
-
-
-def questions(count: int) -> list[Question]:
-    """Questions that simulated models answer."""
-    return [Question(f"simulated-{n}", f"Simulated question {n}?") for n in range(count)]
-
-
-def numbers(writer: Writer, asked: Sequence[Question]) -> list[int]:
-    """Under which number a simulated model knows them."""
-    chat = writer.words.tokenizer.chat
-    return [writer.words.number(chat(messages(question.question), True).ids) for question in asked]
 
 
 def measure(simulation: Simulation, look: Lookahead, count: int = 1, processes: int = 1) -> list[Shard]:
@@ -137,7 +125,7 @@ def shard(simulation: Simulation, look: Lookahead, asked: Sequence[Question]) ->
             raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
     return Shard(
         seconds=[record["seconds"] for record in made],
-        bound=[answer.seconds for answer in answer_all(simulation, look, known, writer)],
+        bound=[answer.seconds for answer in answer_all(simulation, look, asked, writer)],
         alone=alone(simulation, known, writer),
         steps=sum(len(record["steps"]) for record in made),
         judged=sum(record["judged"] for record in made),

@@ -22,7 +22,7 @@ from lr_sglang.tasks.prompts import messages
 from lr_sglang.trace import Trace
 
 
-@dataclass
+@dataclass(eq=False)
 class _SameDrafts(Job):
     """A job whose drafts follow from their position and number alone: what is compared has the same luck."""
 
