@@ -11,9 +11,9 @@ from typing import Any
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.chat import load_tokenizer
 from lr_sglang.config import Deployment
-from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
+from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.router import RouterClient
 from lr_sglang.runtimes import Fleet, ProgressEvent, launch
 from lr_sglang.runtimes.fleet import Progress

@@ -67,7 +67,7 @@ class Verifier(Protocol):
 
     name: str
 
-    def verify(self, inquiry: Inquiry) -> Verdict | None | Awaitable[Verdict]:
+    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict] | None:
         """The verdict: a coroutine, or at once. With None it comes later, by ``inquiry.reply``. Must not block."""
 
 

@@ -8,7 +8,6 @@ import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
 
-
 @dataclass(frozen=True)
 class JudgePrompt:
     """How the judge is asked. ``question`` has {target} and {draft}; ``opening`` begins its reply."""

@@ -183,7 +183,8 @@ class Client:
             refused = isinstance(error, aiohttp.ClientConnectorError)
             kind = _BeforeFirstByte if broke and not refused and not begun else RuntimeDown
             why = str(error) or type(error).__name__
-            raise kind(f"{self.url} does not answer ({why})", role=self.role, hint="is the server still running?") from error
+            hint = "is the server still running?"
+            raise kind(f"{self.url} does not answer ({why})", role=self.role, hint=hint) from error
         if reply.status != 200:
             code = reply.headers.get(ROUTER_ERROR, "")
             refused_as = _refusal(reply.status, text.decode(errors="replace"), path, self.role, code)

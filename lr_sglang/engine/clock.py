@@ -8,6 +8,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+# Where no timer is set, a thread may still have something to say: for it is waited so long, really.
+THREAD_SECONDS = 5.0
 
 
 class Stuck(RuntimeError):
@@ -24,13 +26,16 @@ class _Selector(selectors.DefaultSelector):
         if ready or timeout == 0:
             return ready
         if timeout is None:
-            raise Stuck("everything waits, and no timer is set")
+            ready = super().select(THREAD_SECONDS)
+            if not ready:
+                raise Stuck("everything waits, and no timer is set")
+            return ready
         self.loop.now += timeout
         return ready
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop. Its coroutines may wait for timers and for one another, not for threads, sockets or processes.
+    """The loop. Its coroutines may wait for timers and for one another; for a thread only while no timer is set.
 
     Attributes:
         now: seconds since it was made.

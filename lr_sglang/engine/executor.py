@@ -86,6 +86,7 @@ class Executor(StreamExecutor):
         self._waiting: deque[SglExpr | _Forked] = deque()
         self._task: asyncio.Future[Any] | None = None
         self._ended = False
+        self._sent = self._received = 0  # expressions from other threads: so many on their way, so many here
         self.request: Request | None = None
         self.error_: BaseException | None = None
 
@@ -97,7 +98,12 @@ class Executor(StreamExecutor):
         if _running() is self.loop:
             self._add(expr)
         else:
-            self.loop.call_soon_threadsafe(self._add, expr)
+            self._sent += 1
+            self.loop.call_soon_threadsafe(self._receive, expr)
+
+    def _receive(self, expr: SglExpr) -> None:
+        self._received += 1
+        self._add(expr)
 
     def _add(self, expr: SglExpr | _Forked) -> None:
         self._waiting.append(expr)
@@ -207,6 +213,8 @@ class Executor(StreamExecutor):
         Raises:
             NotReady: on the loop, while something is being generated.
         """
+        if self._task is None and self._sent == self._received:
+            return
         if _running() is not self.loop:
             asyncio.run_coroutine_threadsafe(self.drained(), self.loop).result()
         elif self._task is not None:
@@ -255,7 +263,7 @@ class Executor(StreamExecutor):
     # Forks, ends and failures
 
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> list[Executor]:
-        """As SGLang's. On the loop a state that is generating can be forked too: the forks go on where it will stand."""
+        """As SGLang's. On the loop, forks of a state that is generating go on where it will stand."""
         if _running() is not self.loop:
             self.sync()
         self._raise()
@@ -282,6 +290,8 @@ class Executor(StreamExecutor):
             "_waiting": deque(),
             "_task": None,
             "_ended": False,
+            "_sent": 0,
+            "_received": 0,
             "request": None,
         }
         if self.stream:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from lr_sglang import files, verifier_names
@@ -88,17 +88,26 @@ class Outside:
     def __init__(self, inner: Any, asked: str) -> None:
         self.inner, self.name = inner, str(getattr(inner, "name", asked))
 
-    async def verify(self, inquiry: Inquiry) -> Verdict:
+    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         try:
             verdict = self.inner.verify(inquiry)
-            if verdict is None:
-                verdict = inquiry.replied()
-            if inspect.isawaitable(verdict):
-                verdict = await verdict
         except LookaheadError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, a failed verdict is slower and never wrong
             return Verdict(False, self.name, repr(error), failed=True)
+        if verdict is None:
+            verdict = inquiry.replied()
+        return self._awaited(verdict) if inspect.isawaitable(verdict) else self._checked(verdict)
+
+    async def _awaited(self, verdict: Awaitable[Any]) -> Verdict:
+        try:
+            return self._checked(await verdict)
+        except LookaheadError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, a failed verdict is slower and never wrong
+            return Verdict(False, self.name, repr(error), failed=True)
+
+    def _checked(self, verdict: Any) -> Verdict:
         if isinstance(verdict, Verdict):
             return verdict
         return Verdict(False, self.name, f"verify() gave no Verdict but {verdict!r}", failed=True)

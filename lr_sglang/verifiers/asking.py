@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from sglang.lang.interpreter import ProgramState
 
@@ -28,10 +28,10 @@ class Asking:
         self.name = name
         self._failures, self._rests_until = 0, 0.0
 
-    async def ask(
+    def ask(
         self, inquiry: Inquiry, begin: Callable[[], ProgramState], read: Callable[[Generation], Verdict]
-    ) -> Verdict:
-        """The verdict of one generation; a failed one while the runtime is left alone.
+    ) -> Verdict | Awaitable[Verdict]:
+        """The verdict of one generation; while the runtime is left alone a failed one, at once.
 
         Args:
             begin: asks, in a state that is then generating.
@@ -40,6 +40,15 @@ class Asking:
         now = inquiry.state.stream_executor.loop.time
         if now() < self._rests_until:
             return Verdict(False, self.name, f"the {self.name} failed just now", failed=True)
+        return self._ask(inquiry, begin, read, now)
+
+    async def _ask(
+        self,
+        inquiry: Inquiry,
+        begin: Callable[[], ProgramState],
+        read: Callable[[Generation], Verdict],
+        now: Callable[[], float],
+    ) -> Verdict:
         try:
             verdict = read(await inquiry.generation(begin()))
         except LookaheadError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -39,10 +40,11 @@ class Embedding:
         threshold, model = verifier_names.embedding(setup.argument)
         return cls(load(model), threshold)
 
-    async def verify(self, inquiry: Inquiry) -> Verdict:
+    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         target, draft = inquiry.pair.target.text.strip(), inquiry.pair.draft.text.strip()
-        if target == draft:
-            return Verdict(True, "identical", score=1.0)
+        return Verdict(True, "identical", score=1.0) if target == draft else self._verify(target, draft)
+
+    async def _verify(self, target: str, draft: str) -> Verdict:
         cosine: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._waiting.append((cosine, target, draft))
         if not self._working:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.generation import Generation
 from lr_sglang.inquiry import Inquiry
@@ -25,11 +27,11 @@ class Judge:
         """With one of the known prompts."""
         return cls(setup.backend("judge"), setup.prompt())
 
-    async def verify(self, inquiry: Inquiry) -> Verdict:
+    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         target, draft = inquiry.pair.target.text.strip(), inquiry.pair.draft.text.strip()
         if target == draft:
             return Verdict(True, "identical")
-        return await self._asking.ask(
+        return self._asking.ask(
             inquiry, lambda: judge.run(target, draft, self.prompt, backend=self.backend), self._read
         )
 

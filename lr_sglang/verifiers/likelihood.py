@@ -7,6 +7,7 @@ acceptance (arXiv 2401.10774), for a step instead of a token.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Literal
 
 from lr_sglang import verifier_names
@@ -39,7 +40,7 @@ class Likelihood:
         threshold, how = verifier_names.likelihood(setup.argument)
         return cls(setup.backend("target"), threshold, "min" if how == "min" else "mean")
 
-    async def verify(self, inquiry: Inquiry) -> Verdict:
+    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         draft, state = inquiry.pair.draft, inquiry.state
         tokens = len(resolve(draft.tokens(), self.backend.tokenizer))
         own = draft.vocabulary == self.backend.tokenizer.vocabulary
@@ -53,4 +54,4 @@ class Likelihood:
             score = min(each) if self.how == "min" else sum(each) / tokens
             return Verdict(score >= self.threshold, self.name, f"{self.how} log-probability {score:.3f}", score=score)
 
-        return await self._asking.ask(inquiry, lambda: weigh(state, draft, tokens), read)
+        return self._asking.ask(inquiry, lambda: weigh(state, draft, tokens), read)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from lr_sglang import verifier_names
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.inquiry import Inquiry
@@ -30,10 +32,10 @@ class Oracle:
         alpha = verifier_names.number(cls.name, setup.argument or "0.5", 0.0, 1.0, "oracle:0.6")
         return cls(setup.backend("judge"), setup.prompt(), alpha)
 
-    async def verify(self, inquiry: Inquiry) -> Verdict:
+    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         target, draft = (_words(ids) for ids in (inquiry.pair.target.ids, inquiry.pair.draft.ids))
         drawn = self.random.verify(inquiry)
-        return await self._asking.ask(
+        return self._asking.ask(
             inquiry,
             lambda: judge.run(target, draft, self.prompt, backend=self.backend),
             lambda generation: Verdict(drawn.accepted, self.name),

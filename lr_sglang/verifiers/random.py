@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 
 from lr_sglang import verifier_names
-from lr_sglang.inquiry import Inquiry
 from lr_sglang.errors import ConfigError
+from lr_sglang.inquiry import Inquiry
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.setup import Setup
 

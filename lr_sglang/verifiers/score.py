@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from lr_sglang import verifier_names
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.generation import Generation
@@ -29,9 +31,9 @@ class Score:
         threshold = verifier_names.number(cls.name, setup.argument or "7", 0.0, 9.0, "score:7")
         return cls(setup.backend("target"), threshold)
 
-    async def verify(self, inquiry: Inquiry) -> Verdict:
+    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         draft, state = inquiry.pair.draft, inquiry.state
-        return await self._asking.ask(inquiry, lambda: rate(state, draft), self._read)
+        return self._asking.ask(inquiry, lambda: rate(state, draft), self._read)
 
     def _read(self, generation: Generation) -> Verdict:
         said = self.backend.tokenizer.decode(generation.ids).strip()

@@ -1,20 +1,25 @@
 """The judge verifier when its runtime is down: asked once, then left alone for a while."""
 
-import time
+import asyncio
 from typing import Any
 
+from sglang.lang.interpreter import ProgramState
+from sglang.lang.ir import SglSamplingParams
+
 from lr_sglang import verifiers
-from lr_sglang.call import Call
+from lr_sglang.branches import Branches
 from lr_sglang.config import Lookahead
-from lr_sglang.dsl import Inquiry
+from lr_sglang.engine.clock import run_virtually
+from lr_sglang.engine.executor import Executor
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import PromptTooLong, RuntimeDown
-from lr_sglang.flight import Flight
-from lr_sglang.hearing import Hearing
+from lr_sglang.inquiry import Inquiry
 from lr_sglang.job import Job
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps import DELIMITER, Ending, Step
 from lr_sglang.tree import Branch, Pair, StepTree, Verdict
-from lr_sglang.verifiers.asking import REST, Asking
+from lr_sglang.verification import Verification
+from lr_sglang.verifiers.asking import REST
 from lr_sglang.witness import Witness
 from tests.scripted import END, ScriptedTransport, deployment
 
@@ -56,21 +61,30 @@ def test_a_judge_that_refuses_one_pair_is_asked_about_the_next():
 
 
 def test_what_fails_together_is_one_failure():
-    asking, heard, verdicts = Asking("judge"), [], []
-    pair = Pair(*(Step("a", (1,), Ending.DELIMITER) for _ in range(2)))
+    judge = ScriptedTransport(
+        lambda text, sampling: "aligned",
+        lambda text: 0.01,
+        fail=lambda text: RuntimeDown("it takes no more at the moment", role="judge"),
+    )
+    backend = deployment(target=ScriptedTransport(writer("target")), judge=judge)
+    verifier = verifiers.make("judge", backend.roles)
 
-    def begin(hear):
-        heard.append(hear)
-        return Call()
+    async def main():
+        s = ProgramState(Executor(backend, {}, SglSamplingParams(), None, False))
+        pair = Pair(*(Step(text, (1,), Ending.DELIMITER) for text in "ab"))
 
-    inquiry = Inquiry(pair, verdicts.append, begin, lambda ask: None, None)
-    for _ in range(6):
-        assert asking.ask(inquiry, lambda call: None, lambda generation: Verdict(True, "judge")) is None
-    for hear in heard:
-        hear(RuntimeDown("it takes no more at the moment", role="judge"))
+        def track(inquiry, state):
+            state.stream_executor.request = request = Request()
+            return request
+
+        verdicts = await asyncio.gather(*(verifier.verify(Inquiry(pair, s, track)) for _ in range(6)))
+        rests = verifier._asking._rests_until - asyncio.get_running_loop().time()
+        return verdicts, rests, verifier.verify(Inquiry(pair, s, track))
+
+    verdicts, rests, later = run_virtually(main())
     assert [verdict.failed for verdict in verdicts] == [True] * 6
-    assert 0 < asking._rests_until - time.monotonic() <= REST
-    assert asking.ask(inquiry, lambda call: None, lambda generation: Verdict(True, "judge")).failed
+    assert 0 < rests <= REST
+    assert later.failed and len(judge.requests) == 6
 
 
 def test_a_draft_that_the_target_cannot_read_stays_refused():
@@ -82,18 +96,28 @@ def test_a_draft_that_the_target_cannot_read_stays_refused():
         def verify(self, inquiry):
             return None
 
-    job, tree = Job(Lookahead(width=2), verifier=Slow()), StepTree(2, 2, 1000)
-    flight = Flight(job.record)
-    hearing = Hearing(
-        job, flight, Witness(None, flight.now), lambda role, node, child: Branch(role, node.position), lambda n: None
-    )
-    unreadable, other = tree.propose(tree.root)
-    tree.root.target = Step("a", (1,), Ending.DELIMITER)
-    for child in (unreadable, other):
-        tree.drafted(child, Step("b", (2,), Ending.DELIMITER))
-        hearing.ask(child, tree.pair(child))
-    unreadable.verdict = Verdict(False, "draft", "tokens that the target does not know", failed=True)
-    hearing.ruled(unreadable.asked, unreadable, Verdict(True, "slow"))
-    assert not unreadable.verdict.accepted and tree.decide(tree.root) is None
-    hearing.ruled(other.asked, other, Verdict(True, "slow"))
-    assert tree.decide(tree.root) is other
+    async def main():
+        job, tree = Job(Lookahead(width=2), verifier=Slow()), StepTree(2, 2, 1000)
+        backend = deployment(target=ScriptedTransport(writer("target")))
+        tree.root.state = ProgramState(Executor(backend, {}, SglSamplingParams(), None, False))
+        branches = Branches(job.record, asyncio.get_running_loop())
+        verification = Verification(
+            job,
+            branches,
+            Witness(None, branches.now),
+            lambda role, node, child: Branch(role, node.position),
+            lambda node: Request(),
+        )
+        unreadable, other = tree.propose(tree.root)
+        tree.root.target = Step("a", (1,), Ending.DELIMITER)
+        for child in (unreadable, other):
+            tree.drafted(child, Step("b", (2,), Ending.DELIMITER))
+            verification.ask(child, tree.pair(child))
+        unreadable.verdict = Verdict(False, "draft", "tokens that the target does not know", failed=True)
+        verification.ruled(unreadable.asked, unreadable, Verdict(True, "slow"))
+        assert not unreadable.verdict.accepted and tree.decide(tree.root) is None
+        verification.ruled(other.asked, other, Verdict(True, "slow"))
+        assert tree.decide(tree.root) is other
+        await branches.drain()
+
+    run_virtually(main())

@@ -1,10 +1,11 @@
 """Properties of every run, over scripted runtimes with random delays, failures and lateness."""
 
+import asyncio
+import cProfile
 import dataclasses
 import itertools
+import pstats
 import random
-import threading
-import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 
 from lr_sglang import policy
 from lr_sglang.config import Limits, Lookahead
+from lr_sglang.engine.clock import run_virtually
+from lr_sglang.engine.run import run_program
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
+from lr_sglang.inquiry import ask
 from lr_sglang.job import Job
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING
@@ -22,7 +26,7 @@ from lr_sglang.tree import Verdict
 from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, make
 from lr_sglang.verifiers.cascade import Sure
 from tests import examples
-from tests.integration.test_semantics import QUESTION, Whole, settle
+from tests.integration.test_semantics import QUESTION, Whole
 from tests.scripted import END, ScriptedTransport, deployment, reasoner
 
 PIECES = ("a", "bc", "d e f", "12", "", "\n", "\n\n", "\n\n\n", "\n\n\n\n")
@@ -73,23 +77,29 @@ class Faulty(ScriptedTransport):
         for fault in faults:
             self.faults.order(fault)
 
-    def generate(self, payload, call, timeout):
+    async def generate(self, payload, request, timeout):
         fault = self.faults.next()
         kind = fault.kind if fault else ""
         if self.faults.dead:
             raise RuntimeDown("it has died")
-        if kind == "hang":
-            call.sending(self._abort)
         if kind in ("hang", "late"):
-            with self._changed:
-                self.running.add(call)
-                self._changed.wait_for(lambda: call.cancelled, HANGS if kind == "hang" else fault.seconds)
-                self.running.discard(call)
+            request.sending(self._abort)
+            stopped = self._stopped[request] = asyncio.Event()
+            self.running.add(request)
+            try:
+                async with asyncio.timeout(HANGS if kind == "hang" else fault.seconds):
+                    await stopped.wait()
+            except TimeoutError:
+                pass
+            finally:
+                self.running.discard(request)
+                del self._stopped[request]
         if kind == "hang":
-            raise Cancelled("cancelled") if call.cancelled else RuntimeTimeout("no answer")
+            request.end()
+            raise Cancelled("cancelled") if request.cancelled else RuntimeTimeout("no answer")
         if kind in ("fail", "busy"):
             raise (RuntimeRefused if kind == "fail" else RuntimeBusy)("a fault was ordered")
-        reply = super().generate(payload, call, timeout)
+        reply = await super().generate(payload, request, timeout)
         return {"text": "garbage"} if kind == "garbage" else reply
 
 
@@ -154,23 +164,23 @@ def run(case: Case, verifier, transports=None, fast=None, late=None) -> tuple[Jo
     backend = deployment(**transports)
     if "judge" in transports:
         backend.roles["judge"].tokenizer = Whole()
-    job = Job(case.look, limits=Limits(max_tokens=case.budget), verifier=verifier, slots=case.slots)
+    for role, slots in case.slots.items():
+        backend.roles[role].set_capacity(slots, None)
+    job = Job(case.look, limits=Limits(max_tokens=case.budget), verifier=verifier)
     if isinstance(verifier, str):
         job.verifier = made(verifier, backend.roles)
     if late is not None:
         job.verifier = Late(job.verifier, *late, case.seed)
     job.fast = Likelihood(backend, -1.0, "min") if fast else None
-    ended = []
+    sent_at_the_end = []
 
     def on_step(step):
         if step.ending == "end of sequence":
-            ended.append(time.monotonic())
+            sent_at_the_end.append({role: len(transport.requests) for role, transport in transports.items()})
 
     job.on_step = on_step
-    threads = threading.active_count()
-    lookahead.run(QUESTION, job, backend=backend)
-    check(job, transports, ended)
-    settle(threads)
+    run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
+    check(job, transports, case.slots, sent_at_the_end)
     return job, transports
 
 
@@ -183,34 +193,26 @@ def made(name: str, roles):
     return make(name, roles)
 
 
-def check(job: Job, transports: dict[str, ScriptedTransport], ended: list[float]) -> None:
+def check(
+    job: Job, transports: dict[str, ScriptedTransport], slots: dict[str, int], sent: list[dict[str, int]]
+) -> None:
     """What holds for every run."""
     record = job.record
     for role, transport in transports.items():
         assert not transport.running, f"a {role} branch outlives the run"
-        # width drafts of one position go together, however few slots there are
-        slots = max(job.slots.get(role, 10**6), job.lookahead.width if role == "draft" else 1)
-        assert transport.most <= slots or "score" in str(verifier_of(job)), role
+        assert transport.most <= slots.get(role, 10**6), role
         assert len(transport.requests) <= len(record.of(role)) + len(record.of("judge")) * (role == "target")
+        assert not sent or len(transport.requests) == sent[0][role], "something was sent after the end"
         for request in transport.requests:
-            # a branch that began before the end may be sent a moment after it: its thread was on its way
-            assert not ended or request["at"] <= ended[0] + 0.2
             assert ("priority" in request) == job.lookahead.priorities
             assert 0 <= request.get("priority", 0) <= 9
     for branch in record.branches:
         assert branch.outcome is not None
         assert branch.ended is not None and branch.ended >= branch.started
-        assert branch.call is None and branch.entry is None
+        assert branch.request is None and branch.entry is None
         assert branch.role == "judge" or branch.generated_tokens <= job.lookahead.max_step_tokens
     check_text(job)
     check_tokens(job)
-
-
-def verifier_of(job: Job) -> list[str]:
-    """Its name, and those of a cascade's stages: a question of one token takes a slot for a moment."""
-    verifier = job.verifier.verifier if isinstance(job.verifier, Late) else job.verifier
-    stages = [stage.verifier for stage in getattr(verifier, "stages", ())]
-    return [one.name for one in (verifier, *stages)]
 
 
 def check_text(job: Job) -> None:
@@ -279,16 +281,12 @@ class Late:
         self.verifier, self.most, self.failing, self.rng = verifier, most, failing, random.Random(seed)
 
     def verify(self, inquiry):
-        def later(verdict):
-            if self.rng.random() < self.failing:
-                verdict = Verdict(False, self.name, failed=True)
-            timer = threading.Timer(self.rng.random() * self.most, inquiry.reply, [verdict])
-            timer.daemon = True
-            timer.start()
+        async def later():
+            verdict = await ask(self.verifier, inquiry)
+            await asyncio.sleep(self.rng.random() * self.most)
+            return Verdict(False, self.name, failed=True) if self.rng.random() < self.failing else verdict
 
-        verdict = self.verifier.verify(dataclasses.replace(inquiry, reply=later))
-        if verdict is not None:
-            later(verdict)
+        return later()
 
 
 def with_everything(case: Case, verifier: str, fast: bool, late: tuple[float, float] | None) -> Job:
@@ -376,31 +374,30 @@ def test_a_stopped_answer_leaves_nothing_running(case, after):
     slow = Case(case.answer, case.look, case.alpha, case.seed, 0.0, (5.0, 5.0))
     transports = slow.transports()
     job = Job(case.look, verifier=Exact())
-    threads = threading.active_count()
-    timer = threading.Timer(after, job.stop)
-    timer.start()
-    with pytest.raises(Cancelled) as caught:
-        lookahead.run(QUESTION, job, backend=deployment(**transports))
-    stopped = time.monotonic()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.call_later(after, job.stop)
+        with pytest.raises(Cancelled):
+            await run_program(lookahead, QUESTION, job, backend=deployment(**transports))
+        assert loop.time() <= after + 0.001
+
+    run_virtually(main())
     assert not transports["target"].running | transports["draft"].running
     assert all(b.outcome is not None for b in job.record.branches)
-    assert stopped - min((r["at"] for t in transports.values() for r in t.requests), default=stopped) < 1.5
-    caught.value.__traceback__ = None
-    timer.join()
-    settle(threads)
 
 
 def test_a_long_answer_costs_no_more_per_step_than_a_short_one():
-    """The work per step on our side does not grow with the square of the answer."""
+    """The function calls per step on our side do not grow with the answer."""
 
-    def cpu_per_step(steps: int) -> float:
+    def calls_per_step(steps: int) -> float:
         answer = "".join(f"{n}\n\n" for n in range(steps)) + chr(END)
         case = Case(answer, Lookahead(depth=6), 1.0, 0, 0.0, (0.0, 0.0))
-        began = time.process_time()
         job = Job(case.look, verifier=Random(1.0))
-        lookahead.run(QUESTION, job, backend=deployment(**case.transports()))
+        profile = cProfile.Profile()
+        with profile:
+            run_virtually(run_program(lookahead, QUESTION, job, backend=deployment(**case.transports())))
         assert job.record.text == answer[:-1]
-        return (time.process_time() - began) / steps
+        return pstats.Stats(profile).total_calls / steps
 
-    short, long = min(cpu_per_step(30) for _ in range(3)), cpu_per_step(300)
-    assert long < 4 * short
+    assert calls_per_step(300) < 1.5 * calls_per_step(30)

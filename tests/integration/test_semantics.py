@@ -383,10 +383,10 @@ class ShiftedTokenizer(CharTokenizer):
 class ShiftedTransport(ScriptedTransport):
     """A scripted runtime that reads and writes the ids of ShiftedTokenizer."""
 
-    def generate(self, payload, call, timeout):
+    async def generate(self, payload, request, timeout):
         known = ShiftedTokenizer()
         plain = [i for one in payload["input_ids"] for i in ([one] if one <= END else map(ord, known.decode([one])))]
-        reply = super().generate(payload | {"input_ids": plain}, call, timeout)
+        reply = await super().generate(payload | {"input_ids": plain}, request, timeout)
         ids = reply["output_ids"]
         ended = ids[-1:] == [END]
         written = "".join(map(chr, ids[:-1] if ended else ids))

@@ -180,7 +180,7 @@ def seen(state: ProgramState) -> dict[str, Any]:
     state.sync()
     return {
         "text": state.text(),
-        "variables": {k: v for k, v in executor.variables.items()},
+        "variables": dict(executor.variables),
         "meta": dict(executor.meta_info),
         "messages": state.messages(),
         "error": state.error(),

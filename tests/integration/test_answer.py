@@ -1,0 +1,162 @@
+"""One answer over simulated and scripted runtimes, on the virtual clock: faults, stops, listeners, and what is left."""
+
+import asyncio
+import gc
+import itertools
+
+import pytest
+
+from lr_sglang.config import Lookahead, Sampling
+from lr_sglang.engine.clock import run_virtually
+from lr_sglang.engine.request import Request
+from lr_sglang.engine.run import run_program
+from lr_sglang.errors import Cancelled
+from lr_sglang.job import Job
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.serve.gate import Gate, RuntimeAway
+from lr_sglang.simulated.faults import Fault
+from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.verifiers import fast, make
+from tests.scripted import ScriptedTransport, chapters, deployment
+
+ASK = [{"role": "user", "content": "How many?"}]
+
+
+def solve(job, backend, program=lookahead):
+    run_virtually(run_program(program, ASK, job, backend=backend))
+
+
+def answer(schedule="async", steps=30, alpha=0.7, faults=(), on_step=None, **look):
+    roles = simulated_roles(Simulation(Model(alpha=(alpha,), steps=steps, seed=3, own_words=False), 0.01, 0.2, 0.0))
+    for role, fault in faults:
+        roles[role].transport.faults.order(fault)
+    asked = Lookahead(depth=4, schedule=schedule, verifier="exact", **look)
+    job = Job(asked, Sampling(seed=7), on_step=on_step)
+    job.verifier = make(asked.verifier, roles)
+    solve(job, roles["target"])
+    return job.record, roles
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+@pytest.mark.parametrize(
+    "fault", [Fault("fail", after=3), Fault("garbage", after=5), Fault("late", after=2, seconds=0.05)]
+)
+def test_what_goes_wrong_in_a_row_of_drafts_is_survived(schedule, fault):
+    record, _ = answer(schedule, faults=[("draft", fault)])
+    assert record.finish == "stop" and len(record.steps) == 30
+    assert all(b.outcome is not None and b.ended is not None for b in record.branches)
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_whatever_is_asked_of_a_runtime_is_in_the_record(schedule):
+    record, roles = answer(schedule, alpha=0.5, steps=60)
+    for role in ("target", "draft"):
+        unsent = [b for b in record.of(role) if not b.prompt_tokens and b.outcome in ("cancelled", "rejected")]
+        assert 0 <= len(record.of(role)) - roles[role].transport.calls <= len(unsent)
+        assert sum(b.generated_tokens for b in record.of(role)) == record.tokens()[role]["generated"]
+    assert record.tokens()["used"] + record.tokens()["wasted"] == record.tokens()["generated"]
+
+
+def test_target_branches_overlap():
+    record, _ = answer("async", alpha=0.9)
+    begun = sorted(record.of("target"), key=lambda b: b.started)
+    assert sum(b.started < a.ended for a, b in itertools.pairwise(begun)) > len(begun) / 2
+
+
+def test_steps_are_told_in_order_and_all_of_them_even_if_a_listener_fails():
+    told = []
+
+    def hear(step):
+        told.append(step.position)
+        if step.position == 7:
+            raise ValueError("a listener's own mistake")
+
+    with pytest.raises(ValueError, match="own mistake"):
+        answer("async", on_step=hear)
+    assert told == list(range(8))
+
+
+# -- over scripted runtimes: what happens in the very moment can be chosen
+
+TOLD = [f"step {n}" for n in range(40)]
+
+
+def scripted(target=0.01, draft=0.02):
+    return deployment(
+        target=ScriptedTransport(chapters(TOLD), lambda text: target),
+        draft=ScriptedTransport(chapters(TOLD), lambda text: draft),
+        judge=ScriptedTransport(chapters(TOLD)),
+    )
+
+
+def job_for(target, on_step=None, **look):
+    asked = Lookahead(depth=3, schedule="sync", verifier="exact", **look)
+    job = Job(asked, Sampling(seed=1), on_step=on_step)
+    job.verifier, job.fast = make("exact", target.roles), fast(asked, target.roles)
+    return job
+
+
+@pytest.mark.parametrize("program", [lookahead, autoregressive])
+@pytest.mark.parametrize("how", ["stop", "cancel"])
+def test_a_stopped_or_cancelled_answer_leaves_nothing(program, how):
+    target = scripted(target=0.3 if program is autoregressive else 0.05, draft=0.05)
+    job = job_for(target)
+
+    async def main():
+        task = asyncio.create_task(run_program(program, ASK, job, backend=target))
+        asyncio.get_running_loop().call_later(0.07, job.stop if how == "stop" else task.cancel)
+        with pytest.raises(Cancelled if how == "stop" else asyncio.CancelledError):
+            await task
+        return len(asyncio.all_tasks())
+
+    assert run_virtually(main()) == 1
+    assert all(b.outcome is not None and b.request is None for b in job.record.branches)
+    assert not any(backend.transport.running for backend in target.roles.values())
+
+
+def test_a_target_that_goes_away_fails_the_answer():
+    target = scripted()
+    gate = target.transport = Gate(target.transport, "target")
+
+    async def main():
+        asyncio.get_running_loop().call_later(0.1, setattr, gate, "shut", "it is down")
+        await run_program(lookahead, ASK, job_for(target), backend=target)
+
+    with pytest.raises(RuntimeAway):
+        run_virtually(main())
+
+
+def test_a_drafted_step_that_is_weighed_in_sync_is_drafted_once():
+    target = scripted(draft=0.004)
+    job = job_for(target, fast_accept=-5.0)
+    solve(job, target)
+    positions = [branch.position for branch in job.record.of("draft")]
+    assert len(positions) == len(set(positions))
+
+
+def test_after_a_listener_has_left_no_step_is_recorded():
+    target, told = scripted(draft=0.002), []
+
+    def hear(step):
+        told.append(step.position)
+        if step.position == 2:
+            raise Cancelled("a stop string was written")
+
+    job = job_for(target, on_step=hear)
+    with pytest.raises(Cancelled):
+        solve(job, target)
+    assert told == [0, 1, 2] == [step.position for step in job.record.steps]
+
+
+def test_requests_are_forgotten_without_the_garbage_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        target = scripted(target=0.003, draft=0.001)
+        solve(job_for(target), target)
+        assert sum(type(one) is Request for one in gc.get_objects()) < 10
+    finally:
+        gc.enable()
