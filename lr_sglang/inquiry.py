@@ -28,7 +28,6 @@ class Inquiry:
     state: ProgramState
     track: Callable[[Inquiry, ProgramState], Request]
     branches: list[Branch] = field(default_factory=list)
-    _replied: asyncio.Future[Verdict] | None = None
 
     async def generation(self, state: ProgramState) -> Generation:
         """What a runtime generates in a state that has one ``gen`` under way.
@@ -44,7 +43,7 @@ class Inquiry:
 
     def reply(self, verdict: Verdict) -> None:
         """The verdict of a verifier that has returned None; once, from any thread."""
-        replied = self._awaited()
+        replied = self._replied
 
         def take() -> None:
             if not replied.done():
@@ -52,14 +51,15 @@ class Inquiry:
 
         replied.get_loop().call_soon_threadsafe(take)
 
-    def replied(self) -> Awaitable[Verdict]:
+    async def replied(self) -> Verdict:
         """The verdict that ``reply`` gets."""
-        return self._awaited()
+        try:
+            return await self._replied
+        finally:
+            self._replied = self._replied.get_loop().create_future()  # a cascade asks its next stage
 
-    def _awaited(self) -> asyncio.Future[Verdict]:
-        if self._replied is None:
-            self._replied = self.state.stream_executor.loop.create_future()
-        return self._replied
+    def __post_init__(self) -> None:
+        self._replied: asyncio.Future[Verdict] = self.state.stream_executor.loop.create_future()
 
 
 class Verifier(Protocol):

@@ -10,6 +10,8 @@ import time
 import hypothesis
 import pytest
 
+from lr_sglang.engine.loop import background
+
 # A shell without job control lets what it starts in the background ignore Ctrl-C, and so would everything started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -36,3 +38,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if names := [thread.name for thread in left if thread.is_alive()]:
         sys.stderr.write(f"\nthreads that nobody has ended: {', '.join(names)}\n")
         os._exit(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def event_loop_thread() -> None:
+    """The process's event loop runs from the start, so that tests that count threads count it always."""
+    background()

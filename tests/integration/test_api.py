@@ -13,7 +13,7 @@ import pytest
 import sglang as sgl
 
 import lr_sglang as lr
-from lr_sglang import asking, live
+from lr_sglang import live
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
@@ -179,16 +179,6 @@ def test_an_unchanged_program_runs_on_its_backend(d):
 
     backend = d.backend(depth=3)
     assert plain.run(QUESTION, backend=backend)["answer"].strip() and backend.counts == {"lookahead": 1}
-
-
-def test_answers_at_a_time_share_what_the_runtimes_run():
-    roles = simulated()
-    for backend in roles.values():
-        backend.slots = 12
-    with lr.deployment(roles) as d:
-        alone, four = (asking.settle(d, QUESTION, None, "lookahead", None, {}, answers=n).job.slots for n in (1, 4))
-        assert (alone["target"], four["target"]) == (12, 3)
-        assert d.backend_for(lr.Lookahead(), True, tuple(four.items())).slots == four
 
 
 def test_what_is_given_twice_is_refused():

@@ -1,5 +1,6 @@
 """The gallery, and programs from outside: over simulated runtimes, and over scripted ones where the words matter."""
 
+import asyncio
 import gc
 import itertools
 import json
@@ -13,6 +14,7 @@ import lr_sglang as lr
 from lr_sglang import catalog, verifiers
 from lr_sglang.cli.display import Display
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, ConfigError, PromptTooLong, RuntimeDown, RuntimeRefused
 from lr_sglang.frontend import LookaheadBackend
 from lr_sglang.job import Job
@@ -57,7 +59,7 @@ def answered(program, roles, ahead=True, **options):
     """What a program answers, and its job."""
     job = Job(sampling=Sampling(temperature=0.7), limits=Limits(max_tokens=2000))
     found = Program.load(program)
-    perform(found, ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), ahead=ahead, **options))
+    call(perform(found, ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), ahead=ahead, **options)))
     return job, job.record.program
 
 
@@ -128,7 +130,7 @@ def test_a_program_leaves_no_thread_behind(program):
     job = Job(verifier=verifiers.make("judge", roles, "paper"))
     gc.disable()
     try:  # in this very thread: states that are made in a daemon are daemons
-        perform(Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2)))
+        call(perform(Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2))))
         deadline = time.monotonic() + 5
         while (left := threads() - before) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -140,7 +142,7 @@ def test_a_program_leaves_no_thread_behind(program):
 def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
     def seeds(sample):
         job = Job(sampling=Sampling(), question="q", sample=sample)
-        perform(Program.load("plan_then_solve"), ASKED, job, LookaheadBackend(simulated(), Lookahead(depth=2)))
+        call(perform(Program.load("plan_then_solve"), ASKED, job, LookaheadBackend(simulated(), Lookahead(depth=2))))
         return {branch.seed for branch in job.record.branches if branch.role == "target"}
 
     one, again, two = seeds(0), seeds(0), seeds(1)
@@ -155,12 +157,12 @@ def test_a_program_waits_for_the_slowest_of_its_samples_and_then_for_the_ratings
 
     roles = scripted(write)
     target = roles["target"].transport
-    generate, numbers = target.generate, itertools.count()  # asked for in three threads
+    generate, numbers = target.generate, itertools.count()
 
-    def slowly(payload, call, timeout):
+    async def slowly(payload, request, timeout):
         rating = payload["sampling_params"]["max_new_tokens"] == 1
-        time.sleep(0.3 if rating else 1.2 if next(numbers) == 1 else 0.6)
-        return generate(payload, call, timeout)
+        await asyncio.sleep(0.3 if rating else 1.2 if next(numbers) == 1 else 0.6)
+        return await generate(payload, request, timeout)
 
     target.generate = slowly
     settings = Settings(program="best_of_n:samples=3")
@@ -299,22 +301,20 @@ def test_a_full_context_ends_the_answer_and_loses_nothing(program):
 
 def test_tree_search_follows_the_best_rated_steps():
     """Of every four proposals two say 'down', which is rated worse than 'up'."""
-    lock, proposed = threading.Lock(), []
+    proposed = []
 
     def draft(text, sampling):
-        with lock:
-            proposed.append("down" if len(proposed) % 2 else "up")
-            return proposed[-1] + (DELIMITER if text.count(DELIMITER) < 2 else chr(END))
+        proposed.append("down" if len(proposed) % 2 else "up")
+        return proposed[-1] + (DELIMITER if text.count(DELIMITER) < 2 else chr(END))
 
     roles = scripted(lambda text, sampling: "0", draft)
     target = roles["target"].transport
     answer = target.generate
 
-    def rate(payload, call, timeout):
+    async def rate(payload, request, timeout):
         said = "".join(chr(i) for i in payload["input_ids"])
-        with lock:
-            target.write = lambda text, sampling: "9" if said.rfind("up") > said.rfind("down") else "1"
-            return answer(payload, call, timeout)
+        target.write = lambda text, sampling: "9" if said.rfind("up") > said.rfind("down") else "1"
+        return await answer(payload, request, timeout)
 
     target.generate = rate
     search = Program.load("tree_search:beam=1,width=4").function
@@ -535,7 +535,7 @@ def test_stopping_frees_the_runtimes(program):
 
     def go():
         try:
-            perform(Program.load(program), ASKED, job, backend)
+            call(perform(Program.load(program), ASKED, job, backend))
         except Cancelled as error:
             failures.append(error)
 
@@ -619,7 +619,7 @@ def heard(program, roles, **options):
     """How much of the answer had been written when each of its steps was told, the job, and the steps."""
     told, job = [], Job(limits=Limits(max_tokens=2000), **options)
     job.on_step = lambda step: told.append((step, job.record.text, len(job.record.ids), job.record.finish))
-    perform(Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2)))
+    call(perform(Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2))))
     return told, job
 
 
@@ -640,7 +640,7 @@ def test_what_was_shown_stays_when_the_rest_fails():
     job = Job(limits=Limits(max_tokens=2000))
     job.on_step = lambda step: setattr(roles["target"].transport.faults, "dead", step.position >= 3)
     with pytest.raises(RuntimeDown):
-        perform(Program.load(shows_its_turn), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2)))
+        call(perform(Program.load(shows_its_turn), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2))))
     assert job.record.text.startswith("".join(step.text for step in job.record.steps)) and len(job.record.steps) > 3
     assert job.record.finish == "" and job.record.program["generations"]
 
@@ -660,8 +660,8 @@ def test_the_budget_of_thoughts_is_shown_without_its_marker():
 def test_a_router_keeps_a_program_on_one_worker():
     roles, keys = simulated(), set()
     generate = roles["target"].transport.generate
-    roles["target"].transport.generate = lambda payload, call, timeout: (
-        keys.add(call.key) or generate(payload, call, timeout)
+    roles["target"].transport.generate = lambda payload, request, timeout: (
+        keys.add(request.key) or generate(payload, request, timeout)
     )
     _, job = heard("best_of_n:samples=2", roles)
     assert keys == {job.key}

@@ -132,13 +132,13 @@ def test_stopping_frees_the_runtimes_at_once(mode):
 
 def test_a_stop_between_two_samples_reaches_the_caller():
     running = runner(transports(0.0))
-    take = running._next
+    make = running._make
 
-    def last(todo):
-        running._stopping = len(todo) < len(QUESTIONS)
-        return take(todo)
+    async def last(item, verifier):
+        running._stopping = True
+        return await make(item, verifier)
 
-    running._next = last
+    running._make = last
 
     def waits():
         pytest.fail("it waits for what nobody makes")

@@ -418,8 +418,8 @@ def test_a_target_that_writes_already_is_stopped():
     quick = fixed(steps)
 
     class Slow(ScriptedTransport):
-        def generate(self, payload, call, timeout):
-            return (quick if payload.get("return_logprob") else super()).generate(payload, call, timeout)
+        async def generate(self, payload, request, timeout):
+            return await (quick if payload.get("return_logprob") else super()).generate(payload, request, timeout)
 
     target = Slow(quick.write, slow(5.0))
     began = time.monotonic()
