@@ -83,7 +83,7 @@ class Live:
         self._stack, self._running = ExitStack(), dict[int, Job]()
         self._changed = threading.Condition()
         self.experience = cache(policy.experience_for)
-        self.verifier = cache(lambda name: verifiers.make(name, self.roles, self.config.judge_prompt))
+        self.verifier = cache(lambda name: verifiers.make(name, verifiers.Setup(self.roles, self.config.judge_prompt)))
         self.backend_for = cache(self._make_backend)
 
     def open(self) -> Live:

@@ -159,7 +159,8 @@ class Runner:
             raise ConfigError(
                 "lookahead reasoning needs a draft runtime", hint="give --draft MODEL|URL, or --mode autoregressive"
             )
-        return verifiers.make(mode.lookahead(self.settings.lookahead).verifier, self.roles, self.settings.judge_prompt)
+        setup = verifiers.Setup(self.roles, self.settings.judge_prompt)
+        return verifiers.make(mode.lookahead(self.settings.lookahead).verifier, setup)
 
     def _wait(self, ended: queue.SimpleQueue[Record | BaseException], idle: Callable[[], None]) -> Any:
         while True:

@@ -563,7 +563,7 @@ def recorded(seed: int = 4, verifier: str = "judge", **look) -> list[dict]:
     simulation = Simulation(model, step_seconds=0.01, judge_seconds=0.004, c1=0.2)
     roles, told = simulated_roles(simulation), []
     look = Lookahead(depth=3, verifier=verifier, **look)
-    job = Job(lookahead=look, verifier=verifiers.make(verifier, roles, "paper"), on_event=told.append)
+    job = Job(lookahead=look, verifier=verifiers.make(verifier, verifiers.Setup(roles, "paper")), on_event=told.append)
     lookahead.run([{"role": "user", "content": "Simulated question 1?"}], job, backend=roles["target"])
     return [event.to_dict() for event in told]
 

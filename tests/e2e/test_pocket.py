@@ -27,7 +27,7 @@ def answer(
 ) -> Trace:
     """One question; ``schedule`` None is the baseline."""
     look = Lookahead(schedule=schedule or "async", depth=depth, verifier=verifier)  # type: ignore[arg-type]
-    judge = verifiers.make(verifier, pocket.roles, "pocket")
+    judge = verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
     job = Job(look, Sampling(temperature=temperature), Limits(max_tokens=300), judge, question.id)
     program = lookahead if schedule else autoregressive
     program.run([{"role": "user", "content": question.question}], job, backend=pocket.roles["target"])
@@ -129,7 +129,7 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pock
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 3, 30])
 def test_after_a_cancel_the_runtimes_are_idle_within_a_second(pocket: Pocket, milliseconds: int) -> None:
-    judge = verifiers.make("judge", pocket.roles, "pocket")
+    judge = verifiers.make("judge", verifiers.Setup(pocket.roles, "pocket"))
     job = Job(Lookahead(), Sampling(), Limits(max_tokens=2000), judge, "cancelled")
     message = {"role": "user", "content": PROBLEMS[0].question}
 

@@ -35,7 +35,7 @@ def answer(pocket: Pocket, verifier: str, victim: str = "") -> Trace:
         if victim and step.position == 0:
             kill(pocket, victim)
 
-    judge = verifiers.make(verifier, pocket.roles, "pocket")
+    judge = verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
     job = Job(Lookahead(verifier=verifier), Sampling(temperature=0.0), Limits(max_tokens=300), judge, "fault")
     job.on_step = on_step
     lookahead.run([{"role": "user", "content": QUESTION.question}], job, backend=pocket.roles["target"])

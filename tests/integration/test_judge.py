@@ -36,7 +36,7 @@ def solve(error) -> tuple[Job, ScriptedTransport]:
         draft=ScriptedTransport(writer("draft")),
         judge=judge,
     )
-    job = Job(Lookahead(depth=1), verifier=verifiers.make("judge", target.roles))
+    job = Job(Lookahead(depth=1), verifier=verifiers.make("judge", verifiers.Setup(target.roles, "paper")))
     lookahead.run([{"role": "user", "content": "q"}], job, backend=target)
     return job, judge
 

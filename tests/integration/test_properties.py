@@ -19,7 +19,7 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING
 from lr_sglang.simulated.faults import Fault, Faults
 from lr_sglang.tree import Verdict
-from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, make
+from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, Setup, make
 from lr_sglang.verifiers.cascade import Sure
 from tests import examples
 from tests.integration.test_semantics import QUESTION, Whole, settle
@@ -179,8 +179,8 @@ def made(name: str, roles):
     if name == "embedding":
         return Embedding(Lengths(), 0.9)
     if name == "sure":
-        return Cascade([Sure(make("score:5", roles), 3, 7)], make("judge", roles))
-    return make(name, roles)
+        return Cascade([Sure(make("score:5", Setup(roles, "paper")), 3, 7)], make("judge", Setup(roles, "paper")))
+    return make(name, Setup(roles, "paper"))
 
 
 def check(job: Job, transports: dict[str, ScriptedTransport], ended: list[float]) -> None:

@@ -18,7 +18,7 @@ from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.verifiers import fast, make
+from lr_sglang.verifiers import Setup, fast, make
 from lr_sglang.writing import Writing
 from tests.scripted import ScriptedTransport, chapters, deployment
 
@@ -31,7 +31,7 @@ def answer(schedule="async", steps=30, alpha=0.7, faults=(), on_step=None, **loo
         roles[role].transport.faults.order(fault)
     asked = Lookahead(depth=4, schedule=schedule, verifier="exact", **look)
     job = Job(asked, Sampling(seed=7), on_step=on_step)
-    job.verifier = make(asked.verifier, roles)
+    job.verifier = make(asked.verifier, Setup(roles, "paper"))
     lookahead.run(ASK, job, backend=roles["target"])
     return job.record, roles
 
@@ -101,7 +101,7 @@ def test_whatever_is_asked_of_a_runtime_is_in_the_books(schedule):
 def test_an_answer_that_is_stopped_leaves_nothing(schedule):
     before, job = threading.active_count(), Job(Lookahead(depth=4, schedule=schedule, verifier="exact"))
     roles = simulated_roles(Simulation(Model(alpha=(0.9,), steps=500, seed=1, own_words=False), 0.02, 0.2, 0.0))
-    job.verifier = make(job.lookahead.verifier, roles)
+    job.verifier = make(job.lookahead.verifier, Setup(roles, "paper"))
     threading.Timer(0.15, job.stop).start()
     with pytest.raises(Cancelled):
         lookahead.run(ASK, job, backend=roles["target"])
@@ -152,7 +152,7 @@ def scripted(target=0.01, draft=0.02, made=ScriptedTransport):
 def job_for(target, on_step=None, slots=None, **look):
     asked = Lookahead(depth=3, schedule="sync", verifier="exact", **look)
     job = Job(asked, Sampling(seed=1), slots=slots or {}, on_step=on_step)
-    job.verifier, job.fast = make("exact", target.roles), fast(asked, target.roles)
+    job.verifier, job.fast = make("exact", Setup(target.roles, "paper")), fast(asked, target.roles)
     return job
 
 

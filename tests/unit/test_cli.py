@@ -631,7 +631,7 @@ def test_what_is_checked_before_a_server_starts_is_what_there_is():
 @pytest.mark.parametrize("name", ["judge", "oracle:0.6"])
 def test_from_python_a_judge_prompt_that_is_none_is_refused_too(name):
     with pytest.raises(ConfigError, match="no judge prompt is called 'papers'") as caught:
-        verifiers.make(name, {"judge": None}, "papers")
+        verifiers.make(name, verifiers.Setup({"judge": None}, "papers"))
     assert caught.value.hint == f"one of {', '.join(PROMPTS)}"
     for prompt in PROMPTS:
-        assert verifiers.make(name, {"judge": None}, prompt).prompt is PROMPTS[prompt]
+        assert verifiers.make(name, verifiers.Setup({"judge": None}, prompt)).prompt is PROMPTS[prompt]
