@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 from sglang.lang.backend.base_backend import BaseBackend
@@ -24,6 +23,7 @@ from lr_sglang.chat import Tokenizer, resolve
 from lr_sglang.choices import decide
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError
 from lr_sglang.generation import Generation
+from lr_sglang.memo import Memo
 from lr_sglang.poison import Failed, poison
 from lr_sglang.reuse import Entry, Ledger
 from lr_sglang.tokens import TokenText
@@ -236,7 +236,10 @@ def _nothing() -> None:
     pass
 
 
-@lru_cache(maxsize=512)
-def _same(text: str, other: str) -> bool:
+def _alike(text: str, other: str) -> bool:
     """Whether two texts differ in nothing but white space."""
     return "".join(text.split()) == "".join(other.split())
+
+
+# A conversation is looked at before each of its branches. Characters of what is remembered: some tens of megabytes.
+_same = Memo(_alike, lambda _, text, other: len(text) + len(other), 2**23)
