@@ -250,6 +250,8 @@ def _make(made: Bench, given: dict[str, Any], questions: dict[str, list[Question
     report = bench_show.report_of(made)
     if not given["dummy_weights"]:
         bench_show.result(made, report, display)
+        for folder, store in stores.items():
+            graded.tell_failures(store.records.values(), display, made.folder / folder)
         return
     from lr_sglang.bench import budget
 

@@ -23,6 +23,8 @@ def grade(record: Record) -> str:
     """Whether the answer is right, as far as that is known."""
     if record["error"]:
         return "failed"
+    if (record.get("grade") or {}).get("failed"):
+        return "not graded"
     return {True: "correct", False: "wrong", None: ""}[record["correct"]]
 
 
@@ -101,6 +103,7 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
 
     row("samples", lambda f: str(f["samples"]))
     row("failed", lambda f: str(f["errors"]), any_of("errors"))
+    row("grading failed", lambda f: str(f["grading_failed"]), any_of("grading_failed"))
     counts = len(summary) <= MOST_WITH_COUNTS
 
     def of(value: float | None, part: int, whole: int) -> str:
