@@ -149,7 +149,7 @@ class Runner:
         if layer:
             hint = "--mode sd or lookahead+sd"
             raise ConfigError(f"mode {mode.name}: the runtime has a token layer, {layer}", role="target", hint=hint)
-        hint = "start it with --speculative-algorithm, or take another mode"
+        hint = "lr-sglang launch --with-token-layer starts such ones (SGLang's own flag is --speculative-algorithm)"
         raise ConfigError(f"mode {mode.name}: the runtime has no token layer", role="target", hint=hint)
 
     def _verifier(self, mode: Mode) -> Verifier | None:

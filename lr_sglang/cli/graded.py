@@ -11,7 +11,6 @@ import click
 
 from lr_sglang.cli.options import together
 from lr_sglang.errors import GradingError
-from lr_sglang.results.summary import grading_failed
 
 if TYPE_CHECKING:
     from lr_sglang.cli.display import Display
@@ -52,6 +51,8 @@ def tell_failures(records: Iterable[Record], display: Display, folder: Path) -> 
     Raises:
         GradingError: it failed for every answer, so that nothing was graded.
     """
+    from lr_sglang.results.summary import grading_failed
+
     answers = [record for record in records if not record["error"]]
     failed = grading_failed(answers)
     if not failed:

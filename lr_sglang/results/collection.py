@@ -165,6 +165,15 @@ def read(arguments: Sequence[str | Path]) -> Collection:
     return Collection(labelled(list(groups.values())), notes, folders)
 
 
+def path_of(argument: str) -> Path:
+    """The folder or file that an argument of ``read`` names.
+
+    Raises:
+        RecordError: it names no mode.
+    """
+    return _argument(argument)[0]
+
+
 def _argument(text: str) -> tuple[Path, str, str]:
     named = _NAMED.match(text)
     if named is None or Path(text).exists():

@@ -36,8 +36,8 @@ from lr_sglang.serve.health import FAILURES, Health, Watch
 from lr_sglang.serve.logs import JsonLines
 from lr_sglang.serve.order import order_of
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
-from lr_sglang.serve.reading import message_of
 from lr_sglang.serve.settings import Service, check_public, is_loopback
+from lr_sglang.serve.wording import message_of
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.rubbish import KINDS
 from lr_sglang.simulated.simulation import Simulation
@@ -459,9 +459,23 @@ def test_what_is_wrong_is_named(wrong, param):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"stop": ["a"] * 5}, "stop: List should have at most 4 items"),
-        ({"stop": 5}, "stop: Input should be a valid string"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type: Input"),
+        ({"stop": ["a"] * 5}, "stop: must have at most 4 entries"),
+        ({"stop": 5}, "stop: must be text, or a list of texts"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type: must be"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: must be text, or a list of parts"),
+        ({"messages": [{"role": "user", "content": " \n"}]}, "messages: the last message is empty"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content: it is missing"),
+        ({"messages": [{"role": "nobody", "content": "a"}]}, "messages.0.role: must be 'system', 'developer'"),
+        ({"messages": []}, "messages: must not be empty"),
+        ({"messages": "a"}, "messages: must be a list"),
+        ({"temperature": "hot"}, "temperature: must be a number"),
+        ({"temperature": 3}, "temperature: must be at most 2"),
+        ({"top_p": 0}, "top_p: must be more than 0"),
+        ({"max_tokens": 1.5}, "max_tokens: must be a whole number"),
+        ({"stream": "yes"}, "stream: must be true or false"),
+        ({"lookahead": 5}, "lookahead: must be an object"),
+        ({"lookahead": {"depth": 0}}, "lookahead.depth: must be at least 1"),
+        ({"lookahead": {"str": 1}}, "lookahead.str: there is no such key"),
         ({"lookahead": {"depht": 3}}, "lookahead.depht: there is no such key"),
     ],
 )

@@ -42,6 +42,13 @@ def view(*words):
     return CliRunner().invoke(cli, ["view", *map(str, words)])
 
 
+def test_the_page_of_several_folders_is_beside_them(tmp_path):
+    """A benchmark has a folder for each setting; the page is of all, and in none of them."""
+    for name in ("greedy", "sampled"):
+        write(tmp_path / "b3" / name, synthetic.run(Truth(), 1, 1))
+    assert view(tmp_path / "b3").stdout.strip() == str(tmp_path / "b3" / "view.html")
+
+
 def scripts(text):
     return dict(re.findall(r'<script type="application/json" id="(\w+)">(.*?)</script>', text, re.S))
 
