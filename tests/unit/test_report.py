@@ -439,7 +439,7 @@ def test_branches_of_a_lane_do_not_overlap():
 
 def test_the_picture_is_of_an_answer_like_the_others(tmp_path):
     """Not of one in which every draft was refused, nor of the lossless mode, which accepts little."""
-    records = synthetic.run(Truth(alpha=0.6, steps=12), 8, 1, modes=("lookahead",))
+    records = synthetic.run(Truth(alpha=0.6, steps=6), 8, 1, modes=("lookahead",))
     records.sort(key=lambda record: record["seconds"])
     records[4] |= {"accepted": 0, "alpha": 0.0}  # of middle time
     others = copy.deepcopy(records)
