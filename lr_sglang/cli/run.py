@@ -106,7 +106,7 @@ def _questions(question: str | None, given: dict[str, Any]) -> tuple[str, list[Q
         if given["limit"] or given["range"]:
             raise click.UsageError("--limit and --range are for --task and --input")
         try:
-            text = sys.stdin.read().strip() if question == "-" else question
+            text = sys.stdin.read().removesuffix("\n") if question == "-" else question
             text.encode("utf-8")  # bytes of an argument that are not UTF-8 have become half surrogates
         except UnicodeError as error:
             raise ConfigError(f"the question is not UTF-8 text: {error}") from error

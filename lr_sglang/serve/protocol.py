@@ -107,8 +107,7 @@ class Message(Lenient):
     def plain(self) -> dict[str, str]:
         """As the programs take it; a developer is a system to every template that we know."""
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        # SGLang's interpreter does the same to every turn
-        return {"role": "system" if self.role == "developer" else self.role, "content": text.lstrip()}
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
 class ChatRequest(Asking):

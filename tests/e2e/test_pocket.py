@@ -23,10 +23,16 @@ SCHEDULES = ("async", "sync")
 
 
 def answer(
-    pocket: Pocket, question: tasks.Question, schedule: str | None, temperature: float, verifier: str, depth: int = 6
+    pocket: Pocket,
+    question: tasks.Question,
+    schedule: str | None,
+    temperature: float,
+    verifier: str,
+    depth: int = 6,
+    most: int = 100,
 ) -> Trace:
-    """One question; ``schedule`` None is the baseline."""
-    look = Lookahead(schedule=schedule or "async", depth=depth, verifier=verifier)  # type: ignore[arg-type]
+    """One question; ``schedule`` None is the baseline. ``most`` is the tokens of a step."""
+    look = Lookahead(schedule=schedule or "async", depth=depth, verifier=verifier, max_step_tokens=most)  # type: ignore[arg-type]
     judge = verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
     job = Job(look, Sampling(temperature=temperature), Limits(max_tokens=300), judge, question.id)
     program = lookahead if schedule else autoregressive
@@ -75,6 +81,16 @@ def test_with_the_exact_verifier_the_answer_is_the_targets_own(pocket: Pocket, s
         accepted += ahead.accepted
     assert accepted > 0
     assert_idle(pocket)
+
+
+@pytest.mark.timeout(600)
+def test_an_end_that_is_the_last_token_of_a_step_ends_the_answer(pocket: Pocket) -> None:
+    """SGLang 0.5.16 reports it as ``length``."""
+    plain = answer(pocket, PROBLEMS[0], None, 0.0, "exact")
+    last = plain.steps[-1].tokens
+    for most in {last, -(-last // 2), -(-last // 3)}:
+        ahead = answer(pocket, PROBLEMS[0], "async", 0.0, "exact", 3, most)
+        assert (ahead.ids, ahead.text, ahead.finish) == (plain.ids, plain.text, "stop")
 
 
 @pytest.mark.timeout(600)

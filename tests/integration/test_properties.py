@@ -59,6 +59,8 @@ class Case:
 
         target = ScriptedTransport(reasoner(self.seed, 1.0, self.answer), seconds(self.pace[0]))
         draft = Faulty(reasoner(self.seed, self.alpha, self.answer), seconds(self.pace[1]), fail)
+        for one in (target, draft):
+            one.length_first, one.passes = rng.random() < 0.7, rng.choice((1, 1, 2, 4))
         draft.order(self.faults.get("draft", ()), self.seed)
         return {"target": target, "draft": draft}
 

@@ -17,7 +17,7 @@ LAYERS = (
     {"config", "tokens", "steps", "speculation", "stages", "node", "tree", "trace", "events", "witness", "delivery"},
     {"policy", "modes", "theory", "verifier_names", "catalog", "tasks"},
     {"cpu", "pocket"},
-    {"chat", "lean", "call", "transport", "router", "aborter", "reuse"},
+    {"ends", "chat", "lean", "call", "transport", "router", "aborter", "reuse"},
     {"generation", "poison"},
     {"choices", "backend"},
     {"dsl", "job", "ahead", "spares"},
