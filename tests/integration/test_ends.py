@@ -121,7 +121,7 @@ def told(s, most, **given):
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_program_that_ignores_the_end_gets_what_comes_after_it(server):
     for most in range(1, 12):
-        backend = LookaheadBackend(runtimes("abc" + E + "defghijklmnop", server).roles)
+        backend = LookaheadBackend(runtimes("abc" + E + "defghijklmnop", server).roles, judge_prompt="paper")
         state = told.run(most, ignore_eos=True, backend=backend)
         assert state["answer"] == ("abc" + E + "defghijklmnop")[:most].replace(E, "")
         assert state.get_meta_info("answer")["finish_reason"]["type"] == "length"
@@ -141,7 +141,7 @@ def test_a_stop_string_around_the_cap_is_never_shown(place, server):
         s += ahead_gen("answer", place + 4, "STOP", max_step_tokens=CAP, verifier="exact", temperature=0.0)
 
     for ahead in (True, False):
-        state = program.run(backend=LookaheadBackend(runtimes(answer, server).roles, ahead=ahead))
+        state = program.run(backend=LookaheadBackend(runtimes(answer, server).roles, judge_prompt="paper", ahead=ahead))
         assert state["answer"] == answer[:place]
         assert state.get_meta_info("answer")["finish_reason"] == {"type": "stop", "matched": "STOP"}
 
