@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,7 +75,7 @@ class ScriptedTransport:
     def generate(self, payload: dict[str, Any], call: Call, timeout: float) -> dict[str, Any]:
         rid = call.sending(self._abort)
         text = "".join(chr(i) if i > END else "\x01" for i in payload["input_ids"]).rsplit("\x01", 1)[-1]
-        self.requests.append({**payload, "rid": rid, "text": text, "at": time.monotonic()})
+        self.requests.append({**payload, "rid": rid, "text": text})
         weighed = payload.get("return_logprob") and payload["logprob_start_len"] >= 0
         error = self.fail_to_weigh() if weighed else self.fail(text)
         with self._changed:

@@ -3,8 +3,8 @@
 import dataclasses
 import itertools
 import random
+import sys
 import threading
-import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -162,11 +162,11 @@ def run(case: Case, verifier, transports=None, fast=None, late=None) -> tuple[Jo
     if late is not None:
         job.verifier = Late(job.verifier, *late, case.seed)
     job.fast = Likelihood(backend, -1.0, "min") if fast else None
-    ended = []
+    ended = []  # how many branches there were
 
     def on_step(step):
         if step.ending == "end of sequence":
-            ended.append(time.monotonic())
+            ended.append(len(job.record.branches))
 
     job.on_step = on_step
     threads = threading.active_count()
@@ -185,9 +185,10 @@ def made(name: str, roles):
     return make(name, Setup(roles, "paper"))
 
 
-def check(job: Job, transports: dict[str, ScriptedTransport], ended: list[float]) -> None:
+def check(job: Job, transports: dict[str, ScriptedTransport], ended: list[int]) -> None:
     """What holds for every run."""
     record = job.record
+    assert not ended or ended == [len(record.branches)], "no branch begins after the end"
     for role, transport in transports.items():
         assert not transport.running, f"a {role} branch outlives the run"
         # width drafts of one position go together, however few slots there are
@@ -195,8 +196,6 @@ def check(job: Job, transports: dict[str, ScriptedTransport], ended: list[float]
         assert transport.most <= slots or "score" in str(verifier_of(job)), role
         assert len(transport.requests) <= len(record.of(role)) + len(record.of("judge")) * (role == "target")
         for request in transport.requests:
-            # a branch that began before the end may be sent a moment after it: its thread was on its way
-            assert not ended or request["at"] <= ended[0] + 0.2
             assert ("priority" in request) == job.lookahead.priorities
             assert 0 <= request.get("priority", 0) <= 9
     for branch in record.branches:
@@ -375,7 +374,7 @@ def test_the_target_is_never_asked_for_more_at_once_than_the_depth_allows(depth,
 @given(cases, st.sampled_from((0.0, 0.0005, 0.003, 0.02)))
 def test_a_stopped_answer_leaves_nothing_running(case, after):
     """Also when it is stopped within a millisecond of its start."""
-    slow = Case(case.answer, case.look, case.alpha, case.seed, 0.0, (5.0, 5.0))
+    slow = Case(case.answer, case.look, case.alpha, case.seed, 0.0, (3600.0, 3600.0))  # nobody waits for its requests
     transports = slow.transports()
     job = Job(case.look, verifier=Exact())
     threads = threading.active_count()
@@ -383,26 +382,35 @@ def test_a_stopped_answer_leaves_nothing_running(case, after):
     timer.start()
     with pytest.raises(Cancelled) as caught:
         lookahead.run(QUESTION, job, backend=deployment(**transports))
-    stopped = time.monotonic()
     assert not transports["target"].running | transports["draft"].running
     assert all(b.outcome is not None for b in job.record.branches)
-    assert stopped - min((r["at"] for t in transports.values() for r in t.requests), default=stopped) < 1.5
     caught.value.__traceback__ = None
     timer.join()
     settle(threads)
 
 
 def test_a_long_answer_costs_no_more_per_step_than_a_short_one():
-    """The work per step on our side does not grow with the square of the answer."""
+    """The work per step on our side does not grow with the square of the answer: lines that run, whatever they take."""
 
-    def cpu_per_step(steps: int) -> float:
+    def lines_per_step(steps: int) -> float:
         answer = "".join(f"{n}\n\n" for n in range(steps)) + chr(END)
         case = Case(answer, Lookahead(depth=6), 1.0, 0, 0.0, (0.0, 0.0))
-        began = time.process_time()
-        job = Job(case.look, verifier=Random(1.0))
-        lookahead.run(QUESTION, job, backend=deployment(**case.transports()))
-        assert job.record.text == answer[:-1]
-        return (time.process_time() - began) / steps
+        job, count = Job(case.look, verifier=Random(1.0)), itertools.count()
 
-    short, long = min(cpu_per_step(30) for _ in range(3)), cpu_per_step(300)
-    assert long < 4 * short
+        def trace(frame, event, _):
+            if event != "call" or "lr_sglang" in frame.f_code.co_filename:
+                next(count)
+                return trace
+            return None
+
+        threading.settrace(trace)
+        sys.settrace(trace)
+        try:
+            lookahead.run(QUESTION, job, backend=deployment(**case.transports()))
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+        assert job.record.text == answer[:-1]
+        return next(count) / steps
+
+    assert lines_per_step(200) < 2.5 * lines_per_step(20)
