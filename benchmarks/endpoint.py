@@ -89,7 +89,7 @@ class InProcess:
         }
         for backend in self.roles.values():
             backend.roles, backend.simulated = self.roles, True
-        self.look, self.verifier = look, verifiers.make(look.verifier, self.roles, "paper")
+        self.look, self.verifier = look, verifiers.make(look.verifier, verifiers.Setup(self.roles, "paper"))
         self.experience, self.threads = Experience(), ThreadPoolExecutor(concurrency)
         keep_what_is_imported()
 

@@ -53,7 +53,7 @@ def answer(mode: str, question: tasks.Question, deployment: Deployment, roles: R
     look = deployment.lookahead.replace(schedule=schedule if ahead else None)
     job = Job(look, deployment.sampling, Limits(max_tokens=400), question=question.id)
     if ahead:
-        job.verifier = verifiers.make(look.verifier, roles, deployment.judge_prompt)
+        job.verifier = verifiers.make(look.verifier, verifiers.Setup(roles, deployment.judge_prompt))
     program = lookahead if ahead else autoregressive
     program.run([{"role": "user", "content": question.question}], job, backend=roles["target"])
     return job.record

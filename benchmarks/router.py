@@ -98,7 +98,7 @@ def served(worker: str) -> float:
 
 def answer(question: tasks.Question, roles: Roles) -> Trace:
     """One question."""
-    judge = verifiers.make("exact", roles, "pocket")
+    judge = verifiers.make("exact", verifiers.Setup(roles, "pocket"))
     job = Job(Lookahead(verifier="exact"), Sampling(temperature=0.0), Limits(max_tokens=400), judge, question.id)
     lookahead.run([{"role": "user", "content": question.question}], job, backend=roles["target"])
     return job.record

@@ -18,6 +18,7 @@ _HOME = {  # module, and the name there if it is another
     "LookaheadBackend": "lr_sglang.frontend",
     "LookaheadError": "lr_sglang.errors",
     "Sampling": "lr_sglang.config",
+    "Setup": "lr_sglang.verifiers:Setup",
     "Solution": "lr_sglang.solution",
     "Trace": "lr_sglang.trace",
     "asolve": "lr_sglang.api",

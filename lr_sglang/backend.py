@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 from sglang.lang.backend.base_backend import BaseBackend
@@ -28,7 +27,8 @@ from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError
-from lr_sglang.generation import Generation
+from lr_sglang.generation import Generation, Written
+from lr_sglang.memo import Memo
 from lr_sglang.reuse import Entry, Ledger
 from lr_sglang.tokens import TokenText
 
@@ -42,6 +42,8 @@ _NO_MARKERS = ChatTemplate(
 BATCH_SECONDS = 0.001
 # Tokens of a branch that no other branch of its answer has: a step of its own and the drafted step before it.
 BRANCH_TOKENS = 200
+# What SGLang says has matched where a model's output is not a number; it puts an end of sequence there.
+NO_NUMBER = "NaN happened"
 
 
 class StepStop(str):
@@ -65,6 +67,7 @@ class RuntimeBackend(BaseBackend):
     Attributes:
         pool: the slots that its requests wait for.
         simulated: whether it waits instead of computing, so that its figures say nothing of models.
+        ends: ids that end a sequence, as far as they are known.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class RuntimeBackend(BaseBackend):
         self.pool = Pool()
         self.set_capacity(slots, holds)
         self.simulated = False
+        self.ends = tokenizer.ends
         self._loop: asyncio.AbstractEventLoop | None = None
         self.chat_template = _NO_MARKERS
         self.roles: dict[str, RuntimeBackend] = {role: self}
@@ -121,8 +125,10 @@ class RuntimeBackend(BaseBackend):
         if not messages and s.cur_role is None:
             return resolve(s.text_, self.tokenizer)
         closed = slice(None if s.cur_role is None else s.cur_role_begin_pos)
-        if not _same(str.__getitem__(s.text_, closed), "".join(m["content"] for m in messages)):
+        said = _said(str.__getitem__(s.text_, closed), tuple(m["content"] for m in messages))
+        if said is None:
             raise ConfigError("text stands outside of any role", hint="put it into sgl.user or another role")
+        messages = [{"role": m["role"], "content": text} for m, text in zip(messages, said, strict=True)]
         written: tuple[int, ...] | None = None
         if s.cur_role == "assistant":
             written = TokenText.wrap(s.text_).ids_from(s.cur_role_begin_pos, known)
@@ -204,12 +210,12 @@ class RuntimeBackend(BaseBackend):
             reply = await self.transport.generate(payload, request, patience)
         finally:
             self.pool.leave()
-        return self._read(reply, request, entry)
+        return self._read(reply, params, request, entry)
 
-    def _read(self, reply: dict[str, Any], request: Request, entry: Entry) -> Generation:
+    def _read(self, reply: dict[str, Any], params: SglSamplingParams, request: Request, entry: Entry) -> Generation:
         try:
             meta = dict(reply["meta_info"])
-            finish = meta["finish_reason"]
+            finish = dict(meta["finish_reason"])
             ids = tuple(map(int, reply["output_ids"]))
             meta["text"] = str(reply["text"])
             kind, matched = str(finish["type"]), finish.get("matched")
@@ -223,16 +229,34 @@ class RuntimeBackend(BaseBackend):
             # a prefill is a batch of its own: whatever is scheduled after it finds its tokens in the cache
             entry.entered, entry.prefilled = began, began + BATCH_SECONDS
         entry.wrote(ids)
-        eos = matched if kind == "stop" and isinstance(matched, int) else None
-        cached = meta.get("cached_tokens")
-        generation = Generation(ids, kind, eos, int(meta.get("prompt_tokens") or 0), cached, meta, entry, logprobs)
+        made, eos = Written(ids, finish, meta["text"]), None
+        if kind != "abort":
+            ends = self._ends(params, matched)
+            stops = () if isinstance(params.stop, StepStop) else _each(params.stop)
+            made = made.until(params.max_new_tokens, ends, stops, self.tokenizer.decode)
+            kind, eos = made.finish["type"], made.ids[-1] if made.ids and made.ids[-1] in ends else None
+            meta |= {"finish_reason": made.finish, "text": made.text, "completion_tokens": len(made.ids)}
+        prompt, cached = int(meta.get("prompt_tokens") or 0), meta.get("cached_tokens")
+        dropped = len(ids) - len(made.ids)
+        generation = Generation(made.ids, kind, eos, prompt, cached, meta, entry, logprobs, dropped)
         if kind == "abort":
             if request.cancelled:
                 raise Cancelled("cancelled", role=self.role, generation=generation)
             raise BadReply(f"aborted by the runtime: {finish.get('message', '')}", role=self.role)
-        if eos is not None and (not ids or ids[-1] != eos):
-            raise BadReply("the end of sequence is not the last token", role=self.role)
+        if matched == NO_NUMBER:
+            raise BadReply("the model computed no numbers (NaN)", role=self.role, hint="another --dtype may help")
+        if isinstance(matched, int) and eos is None:
+            raise BadReply("the end of sequence is not among the tokens", role=self.role)
         return generation
+
+    def _ends(self, params: SglSamplingParams, matched: Any) -> frozenset[int]:
+        """Ids that end what was asked for. One that the runtime reports, and that nobody asked for, is the model's."""
+        if params.ignore_eos:  # the runtime looks at no id then, those of the request included
+            return frozenset()
+        asked = frozenset(params.stop_token_ids or ())
+        if isinstance(matched, int) and matched not in asked:
+            self.ends |= {matched}
+        return self.ends | asked
 
     async def aselect(
         self, s: Executor, choices: list[str], temperature: float, method: ChoicesSamplingMethod
@@ -260,7 +284,30 @@ class RuntimeBackend(BaseBackend):
         self.ledger = Ledger()
 
 
-@lru_cache(maxsize=512)
-def _same(text: str, other: str) -> bool:
-    """Whether two texts differ in nothing but white space."""
-    return "".join(text.split()) == "".join(other.split())
+def _each(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
+
+
+def _turns(text: str, contents: tuple[str, ...]) -> tuple[str, ...] | None:
+    """What each turn of a conversation says, as it was given: SGLang cuts the white space before it.
+
+    Args:
+        text: of all turns.
+        contents: of each, cut.
+
+    Returns:
+        None where ``text`` has more in it.
+    """
+    said, at = [], 0
+    for number, content in enumerate(contents):
+        begin = text.find(content, at)
+        if begin < 0 or text[at:begin].strip():
+            return None
+        end = begin + len(content) if content or number + 1 < len(contents) else len(text)
+        said.append(text[at:end])
+        at = end
+    return None if text[at:].strip() else tuple(said)
+
+
+# A conversation is looked at before each of its branches. Characters of what is remembered: some tens of megabytes.
+_said = Memo(_turns, lambda _, text, contents: 2 * len(text), 2**23)

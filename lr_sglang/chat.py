@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
+from lr_sglang import ends
 from lr_sglang.errors import ConfigError
+from lr_sglang.memo import Memo
 from lr_sglang.tokens import TokenText
 
 Message = Mapping[str, str]
@@ -24,12 +26,20 @@ SHORT = 64
 # Characters from which on a text is tokenised in a batch: that alone lets other threads run meanwhile, and a megabyte
 # takes seconds.
 LONG = 10_000
+# Tokens of what is remembered, some 60 bytes each: rendered prompts, and steps that were decoded.
+PROMPTS, STEPS = 2**19, 2**16
 
 
 class Tokenizer(Protocol):
-    """What the backend needs of a tokenizer."""
+    """What the backend needs of a tokenizer.
+
+    Attributes:
+        vocabulary: fingerprint; two tokenizers that have the same give the same ids.
+        ends: ids that end a sequence.
+    """
 
     vocabulary: str
+    ends: frozenset[int]
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of plain text; nothing in it becomes a special token."""
@@ -64,11 +74,16 @@ class ModelTokenizer:
         vocabulary = sorted(self._inner.get_vocab().items(), key=lambda item: item[1])
         self.vocabulary = hashlib.sha256(repr(vocabulary).encode()).hexdigest()[:16]
         added = self._inner.added_tokens_decoder.values()
+        own = {number for number, token in self._inner.added_tokens_decoder.items() if str(token) in ends.ALSO}
+        if self._inner.eos_token_id is not None:
+            own.add(int(self._inner.eos_token_id))
+        self.ends = ends.of_model(path) | own
         self._added = sorted((str(t) for t in added), key=len, reverse=True)
         self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
-        self._rendered = lru_cache(maxsize=128)(self._render)
+        self._rendered = Memo(self._render, lambda text, *_: len(text.ids), PROMPTS)
         self._encoded = lru_cache(maxsize=64)(self._encode)  # how a reply is opened, at every verdict
-        self._decoded = lru_cache(maxsize=64)(self._decode)  # a step is decoded when it arrives, and again to be cut
+        # A step is decoded when it arrives, and again to be cut.
+        self._decoded = Memo(self._decode, lambda _, ids: len(ids), STEPS)
 
     def encode(self, text: str) -> tuple[int, ...]:
         return self._encoded(text) if len(text) < SHORT else self._encode(text)

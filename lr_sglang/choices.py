@@ -49,9 +49,7 @@ async def decide(
     )
 
 
-async def _score(
-    backend: RuntimeBackend, before: tuple[int, ...], option: tuple[int, ...], whole: Request
-) -> Scored:
+async def _score(backend: RuntimeBackend, before: tuple[int, ...], option: tuple[int, ...], whole: Request) -> Scored:
     if not option:
         return []
     request = whole.part()

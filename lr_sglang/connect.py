@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lr_sglang import ends
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.chat import load_tokenizer
 from lr_sglang.config import Deployment
@@ -104,6 +105,8 @@ def _describe(backend: RuntimeBackend, infos: Sequence[Mapping[str, Any]], confi
     layers = {str(info.get("speculative_algorithm") or "") for info in infos}
     backend.token_layer = layers.pop() if len(layers) == 1 else None
     backend.simulated = any(info.get("simulated") for info in infos)
+    for info in infos:
+        backend.ends |= ends.of_server(info)
 
 
 def _sum(each: Iterable[int | None]) -> int | None:

@@ -92,5 +92,9 @@ class Cancelled(LookaheadError):
         self.generation = generation
 
 
+class GradingError(LookaheadError):
+    """Not one answer of a run could be graded: the grader itself fails."""
+
+
 class RecordError(LookaheadError):
     """A result file cannot be read, or belongs to another run."""

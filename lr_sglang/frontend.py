@@ -1,7 +1,7 @@
 """Lookahead reasoning for any SGLang program: a backend that answers its free-text ``gen`` that way.
 
-sgl.set_default_backend(LookaheadBackend(roles))   # every program from now on, unchanged
-s += lookahead("answer", depth=4)                  # or one gen of a program, as it is told
+sgl.set_default_backend(LookaheadBackend(roles, judge_prompt=plan.judge_prompt))  # every program from now on
+s += lookahead("answer", depth=4)  # or one gen of a program, as it is told
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class LookaheadBackend(BaseBackend):
         roles: Mapping[str, RuntimeBackend],
         options: Lookahead | None = None,
         *,
+        judge_prompt: str,
         seed: int = 0,
         everything: bool = True,
-        judge_prompt: str = "paper",
         on_event: Callable[[Event], None] | None = None,
         ahead: bool = True,
         experience: policy.Experience | None = None,
@@ -92,7 +92,7 @@ class LookaheadBackend(BaseBackend):
         self._course: Course | None = None
         self._samples = Samples()
         self._experience = experience or policy.experience_for(self.options)
-        self._verifier = cache(lambda name: verifiers.make(name, roles, judge_prompt))
+        self._verifier = cache(lambda name: verifiers.make(name, verifiers.Setup(roles, judge_prompt)))
         if ahead:
             self._verifier(self.options.verifier)
 

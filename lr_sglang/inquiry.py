@@ -28,6 +28,10 @@ class Inquiry:
     state: ProgramState
     track: Callable[[Inquiry, ProgramState], Request]
     branches: list[Branch] = field(default_factory=list)
+    _replied: asyncio.Future[Verdict] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._replied = self.state.stream_executor.loop.create_future()
 
     async def generation(self, state: ProgramState) -> Generation:
         """What a runtime generates in a state that has one ``gen`` under way.
@@ -57,9 +61,6 @@ class Inquiry:
             return await self._replied
         finally:
             self._replied = self._replied.get_loop().create_future()  # a cascade asks its next stage
-
-    def __post_init__(self) -> None:
-        self._replied: asyncio.Future[Verdict] = self.state.stream_executor.loop.create_future()
 
 
 class Verifier(Protocol):

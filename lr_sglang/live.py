@@ -82,7 +82,7 @@ class Live:
         self._roles: Mapping[str, RuntimeBackend] | None = None
         self._stack, self._running = ExitStack(), set[Job]()
         self.experience = cache(policy.experience_for)
-        self.verifier = cache(lambda name: verifiers.make(name, self.roles, self.config.judge_prompt))
+        self.verifier = cache(lambda name: verifiers.make(name, verifiers.Setup(self.roles, self.config.judge_prompt)))
         self.backend_for = cache(self._make_backend)
 
     def open(self) -> Live:

@@ -59,10 +59,7 @@ class Program:
         found = catalog.load(chosen)
         if not isinstance(found, SglFunction):
             raise ConfigError(f"--program {asked}: it is no @sgl.function", hint=_HINT)
-        taken = [name for name in found.arg_names[1:] if name != "job"]
-        if wrong := sorted(chosen.options.keys() - set(taken)):
-            hint = f"it takes {', '.join(taken)}" if taken else "it takes no options"
-            raise ConfigError(f"--program {asked}: there is no option {wrong[0]!r}", hint=hint)
+        _check(f"--program {asked}", found, chosen.options)
         return cls._of(asked, found.bind(**chosen.options))
 
     @classmethod
@@ -73,6 +70,27 @@ class Program:
             why = f"it also needs {', '.join(sorted(needed))}" if needed else "it takes no conversation"
             raise ConfigError(f"program {name}: {why}", hint=f"(s, messages) or (s, messages, job); {_HINT}")
         return cls(name, function, "job" in names)
+
+
+def _check(name: str, function: SglFunction, options: Mapping[str, Any]) -> None:
+    taken = [one for one in function.arg_names[1:] if one != "job"]
+    if wrong := sorted(options.keys() - set(taken)):
+        hint = f"it takes {', '.join(taken)}" if taken else "it takes no options"
+        raise ConfigError(f"{name}: there is no option {wrong[0]!r}", hint=hint)
+
+
+def _bind(function: SglFunction, **options: Any) -> SglFunction:
+    """A program with options bound to it. SGLang's own says no more of a wrong name than ``AssertionError``.
+
+    Raises:
+        ConfigError: it takes no such option.
+    """
+    named = {name: value for name, value in options.items() if name not in function.arg_names}
+    _check(f"program {function.func.__name__}", function, named)
+    return SglFunction(function.func, bind_arguments={**function.bind_arguments, **options})
+
+
+SglFunction.bind = _bind
 
 
 async def perform(program: Program, messages: Sequence[Mapping[str, str]], job: Job, backend: LookaheadBackend) -> None:

@@ -145,7 +145,7 @@ class Runner:
         if layer:
             hint = "--mode sd or lookahead+sd"
             raise ConfigError(f"mode {mode.name}: the runtime has a token layer, {layer}", role="target", hint=hint)
-        hint = "start it with --speculative-algorithm, or take another mode"
+        hint = "lr-sglang launch --with-token-layer starts such ones (SGLang's own flag is --speculative-algorithm)"
         raise ConfigError(f"mode {mode.name}: the runtime has no token layer", role="target", hint=hint)
 
     def _verifier(self, mode: Mode) -> Verifier | None:
@@ -155,7 +155,8 @@ class Runner:
             raise ConfigError(
                 "lookahead reasoning needs a draft runtime", hint="give --draft MODEL|URL, or --mode autoregressive"
             )
-        return verifiers.make(mode.lookahead(self.settings.lookahead).verifier, self.roles, self.settings.judge_prompt)
+        setup = verifiers.Setup(self.roles, self.settings.judge_prompt)
+        return verifiers.make(mode.lookahead(self.settings.lookahead).verifier, setup)
 
     def _wait(self, ended: queue.SimpleQueue[Record | BaseException], idle: Callable[[], None]) -> Any:
         while True:

@@ -105,7 +105,7 @@ def make_step(
         ending = Ending.CAP if finish == "length" else Ending.DELIMITER
     text = decode(kept[:-1] if ending is Ending.END else kept)
     end = delimiter_end(before, text)
-    if end is not None and (end < len(text) or ending is Ending.CAP):
+    if end is not None and (end < len(text) or ending is not Ending.DELIMITER):
         kept, ending = _shortest(kept, end, decode), Ending.DELIMITER
         text = decode(kept)
     return Step(text, kept, ending, THINK_END in text, vocabulary)

@@ -102,6 +102,3 @@ class Verification:
             verdict = dataclasses.replace(verdict, by="certain")
         child.verdict = verdict
         self._witness.verified(child, verdict)
-
-
-

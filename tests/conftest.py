@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from lr_sglang.engine.loop import background
+from tests.crashes import leave_a_trace
 
 # A shell without job control lets what it starts in the background ignore Ctrl-C, and so would everything started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -21,6 +22,11 @@ hypothesis.settings.register_profile("house", deadline=None)
 hypothesis.settings.load_profile("house")
 
 JOIN_SECONDS = 10  # for threads of states that were ended
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    leave_a_trace()
 
 
 @pytest.hookimpl(trylast=True)

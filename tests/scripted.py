@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ class CharTokenizer:
     """One token per character; ``chat`` marks roles with control characters that no text encodes to."""
 
     vocabulary = "characters"
+    ends = frozenset({END})
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(ord(c) for c in text if ord(c) > END)
@@ -38,6 +38,10 @@ class CharTokenizer:
         for message in messages:
             ids += [1, *self.encode(message["content"]), 2]
         return TokenText.of(self.decode(ids), (*ids, 1) if answer else tuple(ids), self.vocabulary)
+
+
+def _each(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
 Writer = Callable[[str, dict[str, Any]], str]
@@ -59,6 +63,7 @@ class ScriptedTransport:
     ) -> None:
         self.write, self.seconds, self.fail = write, seconds, fail
         self.fail_to_weigh: Callable[[], LookaheadError | None] = lambda: None
+        self.length_first, self.passes = True, 1  # SGLang 0.5.16's order; tokens that a pass of the target gives
         self.token_layer = ""  # a name: it says that a forward pass gave two tokens
         self.most = 0  # generations at once that nobody had cancelled
         self.running: set[Request] = set()
@@ -75,7 +80,7 @@ class ScriptedTransport:
 
     async def _generate(self, payload: dict[str, Any], request: Request, rid: str) -> dict[str, Any]:
         text = "".join(chr(i) if i > END else "\x01" for i in payload["input_ids"]).rsplit("\x01", 1)[-1]
-        self.requests.append({**payload, "rid": rid, "text": text, "at": time.monotonic()})
+        self.requests.append({**payload, "rid": rid, "text": text})
         weighed = payload.get("return_logprob") and payload["logprob_start_len"] >= 0
         error = self.fail_to_weigh() if weighed else self.fail(text)
         self.running.add(request)
@@ -111,13 +116,17 @@ class ScriptedTransport:
         return [(None, ids[start], None)] + [(LIKELY if yes else -9.0, 0, None) for yes in likely]
 
     def _reply(self, payload: dict[str, Any], text: str, sampling: dict[str, Any], aborted: bool) -> dict[str, Any]:
-        finish: dict[str, Any] = {"type": "length", "length": sampling["max_new_tokens"]}
-        text = text[: sampling["max_new_tokens"]]
-        stop = sampling.get("stop")
-        if stop and stop in text:
-            text, finish = text[: text.index(stop) + len(stop)], {"type": "stop", "matched": stop}
-        if chr(END) in text:
-            text, finish = text[: text.index(chr(END)) + 1], {"type": "stop", "matched": END}
+        most, stop = sampling["max_new_tokens"], sampling.get("stop")
+        found = [(text.find(one) + len(one), one) for one in _each(stop) if one in text]
+        if not sampling.get("ignore_eos"):
+            also = [chr(one) for one in sampling.get("stop_token_ids") or ()]
+            found += [(text.index(one) + 1, one) for one in (chr(END), *also) if one in text]
+        end, what = min(found, default=(most + 1, ""))
+        after = -(-end // self.passes) * self.passes  # where the pass of the token layer ends that wrote the end
+        if (after >= most) if self.length_first else (end > most):
+            text, finish = text[:end].ljust(after, "x")[:most], {"type": "length", "length": most}
+        else:
+            text, finish = text[:end], {"type": "stop", "matched": what if what in _each(stop) else ord(what)}
         if aborted:
             finish = {"type": "abort", "message": "aborted"}
         meta = {"finish_reason": finish, "prompt_tokens": len(payload["input_ids"]), "cached_tokens": 0}
@@ -131,9 +140,9 @@ class ScriptedTransport:
             meta |= dict(
                 zip(("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts"), counts, strict=True)
             )
-        shown = text.replace(chr(END), "")
-        if stop and finish.get("matched") == stop and not sampling.get("no_stop_trim"):
-            shown = shown.removesuffix(stop)  # as SGLang does; the ids keep it
+        shown = text[:-1] if isinstance(finish.get("matched"), int) else text.replace(chr(END), "")
+        if isinstance(trimmed := finish.get("matched"), str) and not sampling.get("no_stop_trim"):
+            shown = shown.removesuffix(trimmed)  # as SGLang does; the ids keep it
         return {"text": shown, "output_ids": [ord(c) for c in text], "meta_info": meta}
 
     def _abort(self, request: Request) -> None:

@@ -10,6 +10,7 @@ import click
 
 from lr_sglang.cli import variables
 from lr_sglang.cli.failures import guarded
+from lr_sglang.cli.nearest import nearest
 
 # Name -> module and what the list of commands says. The module has the command under the command's own name.
 COMMANDS = {
@@ -44,6 +45,8 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and (near := nearest(args[0], COMMANDS)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]}?")
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and command is not None:
             variables.warn(command, name)

@@ -74,7 +74,7 @@ def flags(given: Sequence[str]) -> dict[str, str | bool]:
 
 def ungraded(questions: dict[str, list[Question]]) -> dict[str, list[Question]]:
     """Questions without an answer: whether words that mean nothing are right is no figure."""
-    return {task: [dataclasses.replace(q, gold=None) for q in of] for task, of in questions.items()}
+    return {task: [dataclasses.replace(q, answer=None) for q in of] for task, of in questions.items()}
 
 
 def draw(made: Report, folder: Path, display: Display) -> None:

@@ -51,6 +51,8 @@ def run(given: dict[str, Any]) -> None:
     made = _bench(given, found, questions, folder)
     if shapes := plan.shapes(given["mode"]):
         display.warn(f"{', '.join(shapes)}: weights are random; the text means nothing, only speeds can be measured")
+    if baseline := bench_variants.greedy_baseline(setting):
+        display.note(f"lossless answers at temperature 0, and {baseline} is made there too, to compare it with")
     if given["print"]:
         from lr_sglang.cli import bench_show
 
@@ -250,6 +252,8 @@ def _make(made: Bench, given: dict[str, Any], questions: dict[str, list[Question
     report = bench_show.report_of(made)
     if not given["dummy_weights"]:
         bench_show.result(made, report, display)
+        for folder, store in stores.items():
+            graded.tell_failures(store.records.values(), display, made.folder / folder)
         return
     from lr_sglang.bench import budget
 

@@ -105,9 +105,17 @@ def variants(setting: Setting) -> list[Variant]:
 def _modes(setting: Setting) -> list[tuple[str, bool]]:
     """Modes, and whether they are to be made at temperature 0. The lossless mode is compared at that temperature."""
     found = [(mode, MODES[mode].lossless) for mode in setting.modes]
-    if any(greedy for _, greedy in found) and setting.plan.sampling.temperature > 0:
-        found.insert(len(found) - 1, ("sd" if setting.layered else "autoregressive", True))
+    if baseline := greedy_baseline(setting):
+        found.insert(len(found) - 1, (baseline, True))
     return found
+
+
+def greedy_baseline(setting: Setting) -> str:
+    """The mode that is made at temperature 0 too, for the lossless one to be compared with; empty where none is."""
+    lossless = any(MODES[mode].lossless for mode in setting.modes)
+    if not lossless or setting.plan.sampling.temperature == 0:
+        return ""
+    return "sd" if setting.layered else "autoregressive"
 
 
 def _variant(

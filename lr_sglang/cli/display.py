@@ -35,10 +35,14 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Display:
-    """Shows one command's work. ``as_json`` and ``quiet`` silence everything but results and warnings."""
+    """Shows one command's work. ``as_json`` and ``quiet`` silence everything but results and warnings.
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
-        self.as_json, self.quiet = as_json, quiet
+    Args:
+        answers: whether each of many answers is a result, a line on standard output.
+    """
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, answers: bool = False) -> None:
+        self.as_json, self.quiet, self.answers = as_json, quiet, answers
         self.out = Console(highlight=False, soft_wrap=False)
         self.err = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
@@ -113,6 +117,7 @@ class Display:
             TimeRemainingColumn(),
             console=self.err,
             expand=True,
+            redirect_stdout=self.out.is_terminal,  # answers go above the bar there, and elsewhere where they should
         )
         self._bar.start()
         self._task = self._bar.add_task("answering", total=total, completed=done)
@@ -121,8 +126,10 @@ class Display:
         """One more sample has its record."""
         if self._bar is not None:
             self._bar.update(self._task, completed=done, description=figures.brief(so_far.figures()))
-        else:
-            self.note(f"{done}/{total}  {figures.line(record)}")
+        if self.answers and self.chatty:
+            self.out.print(Text(clean(figures.line(record))), soft_wrap=True)
+        elif self._bar is None:
+            self.note(f"{done}/{total}  {clean(figures.line(record))}")
 
     def end(self) -> None:
         """Closes the progress bar."""

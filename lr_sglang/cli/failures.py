@@ -12,6 +12,7 @@ from typing import IO, Any, NoReturn
 
 import click
 
+from lr_sglang.cli.nearest import nearest
 from lr_sglang.errors import LookaheadError
 
 DEBUG = "LR_SGLANG_DEBUG"
@@ -55,6 +56,10 @@ def guarded() -> Iterator[None]:
     except KeyboardInterrupt as error:
         click.echo("Stopped.", err=True)
         raise click.exceptions.Exit(getattr(error, "exit_code", 130)) from None
+    except click.NoSuchOption as error:
+        known = [flag for one in (error.ctx.command.params if error.ctx else ()) for flag in one.opts]
+        near = nearest(error.option_name, known, "--")  # click's own may share two dashes, and little else
+        raise click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx) from None
     except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
     except Exception as error:

@@ -11,6 +11,7 @@ from lr_sglang.results.record import Record
 from lr_sglang.results.summary import speed_up, summarise
 
 NONE = "-"
+ANSWER = 60  # characters of an answer in a line of others
 MOST_WITH_COUNTS = 3  # modes beside each other, for which 80 columns hold counts too
 
 
@@ -23,6 +24,8 @@ def grade(record: Record) -> str:
     """Whether the answer is right, as far as that is known."""
     if record["error"]:
         return "failed"
+    if (record.get("grade") or {}).get("failed"):
+        return "not graded"
     return {True: "correct", False: "wrong", None: ""}[record["correct"]]
 
 
@@ -30,8 +33,24 @@ def line(record: Record) -> str:
     """One sample in one line."""
     if record["error"]:
         return f"{record['question_id']}  failed: {record['error']['message']}"
-    parts = (record["question_id"], record["mode"], grade(record), f"{record['seconds']:.1f} s")
+    parts = (record["question_id"], record["mode"], answer(record), grade(record), f"{record['seconds']:.1f} s")
     return "  ".join(part for part in parts if part)
+
+
+def answer(record: Record) -> str:
+    """What was answered, in one line: the final answer, or else the last words."""
+    words = record["answer"] or next((one for one in reversed(record["text"].splitlines()) if one.strip()), "")
+    return shorten(" ".join(words.split()), ANSWER)
+
+
+def shorten(text: str, most: int) -> str:
+    """So many characters of a text."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def count(number: int, of: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{number} {of}{'' if number == 1 else 's'}"
 
 
 def of_sample(record: Record) -> list[str]:
@@ -45,7 +64,8 @@ def of_sample(record: Record) -> list[str]:
     seconds = record["seconds"]
     rate = f", {tokens['used'] / seconds:.1f} tokens/s" if seconds else ""
     ended = "; ended by the token limit" if record["finish"] == "length" else ""
-    lines.append(f"{len(record['steps'])} steps, {tokens['used']} tokens in {seconds:.2f} s{rate}{ended}")
+    written = f"{count(len(record['steps']), 'step')}, {count(tokens['used'], 'token')}"
+    lines.append(f"{written} in {seconds:.2f} s{rate}{ended}")
     lines += _token_layer(tokens)
     if tokens["draft"]["calls"]:
         reuse = ", ".join(
@@ -55,9 +75,10 @@ def of_sample(record: Record) -> list[str]:
         )
         lines.append(
             f"alpha {share(record['alpha'])} ({record['accepted']} of {record['judged']}), "
-            f"{tokens['wasted']} tokens wasted, {tokens['judge']['calls']} judge calls, prefix reuse: {reuse}"
+            f"{count(tokens['wasted'], 'token')} wasted, {count(tokens['judge']['calls'], 'judge call')}, "
+            f"prefix reuse: {reuse}"
         )
-    lines += [f"{role} failed {count} times: slower, not wrong" for role, count in record["failures"].items()]
+    lines += [f"{role} failed {count(n, 'time')}: slower, not wrong" for role, n in record["failures"].items()]
     return lines
 
 
@@ -65,7 +86,7 @@ def _token_layer(tokens: dict[str, Any]) -> list[str]:
     """What the runtimes' token layers did, where they have one."""
     return [
         f"token layer of the {role}: {sd['length']:.2f} tokens a verification, {share(sd['rate'])} of the drafted, "
-        f"{sd['verified']} verifications"
+        f"{count(sd['verified'], 'verification')}"
         for role in ROLES
         if (sd := tokens[role]["sd"])["verified"]
     ]
@@ -101,6 +122,7 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
 
     row("samples", lambda f: str(f["samples"]))
     row("failed", lambda f: str(f["errors"]), any_of("errors"))
+    row("grading failed", lambda f: str(f["grading_failed"]), any_of("grading_failed"))
     counts = len(summary) <= MOST_WITH_COUNTS
 
     def of(value: float | None, part: int, whole: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.cli import graded, options
+from lr_sglang.cli import graded, options, runs
 from lr_sglang.errors import ConfigError
 from lr_sglang.tasks.task import GRADERS
 
@@ -60,6 +60,7 @@ def grade(folder: Path, **given: Any) -> None:
         with _progress(display) as tell:
             changes = again.regrade(folder, grader, given["jobs"] or os.cpu_count() or 1, tell)
     click.echo(json_format.dumps(changes.to_dict(), indent=1) if given["json"] else _table(changes))
+    graded.tell_failures(runs.read(folder), display, folder)
 
 
 @contextmanager

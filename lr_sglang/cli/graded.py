@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lr_sglang.cli.options import together
+from lr_sglang.errors import GradingError
 
 if TYPE_CHECKING:
+    from lr_sglang.cli.display import Display
     from lr_sglang.grading import Grader, Rules
+    from lr_sglang.results.record import Record
     from lr_sglang.tasks import Found, Question
 
 options = together(
@@ -39,6 +43,24 @@ def grader(found: Found | None, questions: Iterable[Question], given: dict[str, 
 
     kind = found.task.grader if found else "math"
     return Grader(kind, rules(given), {q.id: q.hidden for q in questions if q.hidden})
+
+
+def tell_failures(records: Iterable[Record], display: Display, folder: Path) -> None:
+    """Says that grading failed, how often and why.
+
+    Raises:
+        GradingError: it failed for every answer, so that nothing was graded.
+    """
+    from lr_sglang.results.summary import grading_failed
+
+    answers = [record for record in records if not record["error"]]
+    failed = grading_failed(answers)
+    if not failed:
+        return
+    reason, again = failed[-1]["grade"]["reason"], f"lr-sglang grade {folder} does it again"
+    if len(failed) == len(answers):
+        raise GradingError(f"no answer could be graded: {reason}", hint=f"the answers are kept; {again}")
+    display.warn(f"{len(failed)} of {len(answers)} answers could not be graded: {reason}; {again}")
 
 
 def lacks(made: Grader) -> str:

@@ -71,7 +71,7 @@ def run(question: str | None, **given: Any) -> None:
     from lr_sglang.cli.layers import modes_of
     from lr_sglang.cli.settings import settle
 
-    display = Display(as_json=given["json"], quiet=given["quiet"])
+    display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
     source, questions = _questions(question, given)
     plan, modes = settle(given), modes_of(given)
     for mode in modes:
@@ -106,7 +106,7 @@ def _questions(question: str | None, given: dict[str, Any]) -> tuple[str, list[Q
         if given["limit"] or given["range"]:
             raise click.UsageError("--limit and --range are for --task and --input")
         try:
-            text = sys.stdin.read().strip() if question == "-" else question
+            text = sys.stdin.read().removesuffix("\n") if question == "-" else question
             text.encode("utf-8")  # bytes of an argument that are not UTF-8 have become half surrogates
         except UnicodeError as error:
             raise ConfigError(f"the question is not UTF-8 text: {error}") from error
@@ -135,10 +135,16 @@ def _suffix(given: dict[str, Any]) -> str:
 
 
 def chosen_folder(name: str, output: Path | None, resume: bool) -> Path:
-    """Where records go."""
-    from lr_sglang.results.store import new_folder, newest_folder
+    """Where records go.
+
+    Raises:
+        RecordError: there is no run to resume.
+    """
+    from lr_sglang.results.store import RUN, new_folder, newest_folder
 
     if output is not None:
+        if resume and not (output / RUN).is_file():
+            raise RecordError(f"{output}: there is no run in it to resume", hint="without --resume one is begun there")
         return output
     return newest_folder(RUNS, name) if resume else new_folder(RUNS, name)
 

@@ -81,11 +81,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="Whether answers begin within <think>: on, always; auto, as prompt and text say; off, leave markers alone.",
 )
-@click.option(
-    "--open-metrics/--locked-metrics",
-    default=None,
-    help="Whether /metrics needs no key.  [default: open on a loopback address only]",
-)
+@click.option("--open-metrics", is_flag=True, help="Let /metrics be read without a key where there are keys.")
 @options.keeping
 @click.option(
     "--log-level",

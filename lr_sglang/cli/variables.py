@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 import click
+
+from lr_sglang.cli.nearest import nearest
 
 PREFIX = "LR_SGLANG"
 
@@ -22,7 +23,7 @@ def strange(command: click.Command, name: str, environ: Mapping[str, str] = os.e
     below = command.commands if isinstance(command, click.Group) else {}
     others = tuple(f"{start}{sub}_".upper() for sub in below)
     found = [one for one in environ if one.startswith(start) and one not in known and not one.startswith(others)]
-    return {one: next(iter(get_close_matches(one, sorted(known), n=1)), "") for one in found}
+    return {one: next(iter(nearest(one, sorted(known), start)), "") for one in found}
 
 
 def warn(command: click.Command, name: str) -> None:

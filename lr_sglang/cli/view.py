@@ -36,7 +36,7 @@ def view(folders: tuple[str, ...], output: Path | None, title: str | None) -> No
     read = collection.read(folders)
     made = reports.make(read)
     names = ", ".join(dict.fromkeys(Path(folder).name or folder for folder in read.folders))
-    first = Path(read.folders[0])
+    first = collection.path_of(folders[0])
     path = output or (first if first.is_dir() else first.parent) / "view.html"
     draft = path.with_name(f".{path.name}.part")
     try:

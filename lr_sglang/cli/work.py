@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lr_sglang.cli import graded
 from lr_sglang.cli import session as sessions
 from lr_sglang.cli.configuration import Plan
 from lr_sglang.cli.display import Display
@@ -72,7 +73,7 @@ def carry_out(order: Order, store: Store, display: Display) -> list[Record]:
     """Makes the samples that have no record yet, and shows the result.
 
     Raises:
-        LookaheadError: nothing could be answered; the records that there are stay.
+        LookaheadError: nothing could be answered, or nothing graded; the records that there are stay.
         KeyboardInterrupt: the user wants no more; likewise.
     """
     todo = [item for item in order.work if not store.done(item.key)]
@@ -97,6 +98,7 @@ def carry_out(order: Order, store: Store, display: Display) -> list[Record]:
     if all(record["error"] for record in records):
         error = records[-1]["error"]
         raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
+    graded.tell_failures(records, display, store.folder)
     return records
 
 

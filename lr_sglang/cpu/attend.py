@@ -58,6 +58,6 @@ def round_up(length: int) -> int:
     """The width of a padded batch: a multiple of one vector of float32.
 
     A sequence's own numbers then fall in the same vector lanes whatever the rest of the batch is, and the zeros
-    that the padding adds change no sum.
+    that the padding adds change no sum: what is left is how matrix products of different shapes round.
     """
     return -(-length // LANES) * LANES

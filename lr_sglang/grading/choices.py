@@ -28,11 +28,11 @@ def letter(answer: str, choices: Sequence[str]) -> str | None:
 def grade(text: str, question: Question) -> Grade:
     """Whether the letter is the right one."""
     answer = answers.final_answer(text)
-    if question.gold is None:
+    if question.answer is None:
         return Grade(None, answer, reason="the answer is not known")
     if answer is None:
         return Grade(False, None, by="choice", reason="there is no final answer")
     chosen = letter(answer[:1000], question.extra.get("choices", ()))
     if chosen is None:
         return Grade(False, answer[:1000], by="choice", reason="no letter of a choice")
-    return Grade(chosen == question.gold.strip().upper(), chosen, by="choice")
+    return Grade(chosen == question.answer.strip().upper(), chosen, by="choice")

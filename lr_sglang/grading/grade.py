@@ -17,6 +17,7 @@ class Grade:
         reason: why it is wrong, or why there is no verdict.
         score: for tasks that have one (MT-Bench: 1 to 10; reasoning-gym: 0 to 1).
         extra: more for the record, such as what kept a program apart.
+        failed: whether grading itself failed, as a grader that raises does; ``correct`` is none then.
     """
 
     correct: bool | None
@@ -25,8 +26,10 @@ class Grade:
     reason: str = ""
     score: float | None = None
     extra: dict[str, Any] | None = None
+    failed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """What the record keeps under ``grade``; what is empty is left out."""
-        table = {"by": self.by, "reason": self.reason, "score": self.score, **(self.extra or {})}
+        table = {"by": self.by, "reason": self.reason, "score": self.score, "failed": self.failed or None}
+        table |= self.extra or {}
         return {key: value for key, value in table.items() if value not in (None, "")}

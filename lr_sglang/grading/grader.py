@@ -76,7 +76,7 @@ class Grader:
                 return mathematics.grade(text, question, self._pool.compare)
             case "number":
                 answer = boxed.boxed(text)
-                return Grade(boxed.correct(answer, question.gold), answer, by="number")
+                return Grade(boxed.correct(answer, question.answer), answer, by="number")
             case "choice":
                 return choices.grade(text, question)
             case "humaneval" | "livecodebench":
@@ -86,7 +86,7 @@ class Grader:
                 try:
                     return run(text, question, self._sandbox, self.rules.limits)
                 except KeyError as error:
-                    return Grade(None, reason=f"the record has no tests ({error})")
+                    return Grade(None, reason=f"the record has no tests ({error})", failed=True)
             case "mt-bench":
                 if self.rules.rater is None:
                     return Grade(None, reason="open answers are rated only with --rater URL")
@@ -99,7 +99,7 @@ class Grader:
         """The record with ``answer``, ``correct`` and ``grade`` as they are now; nothing else is changed.
 
         A sample that failed is wrong, where an answer could have been graded. Where grading itself fails there is no
-        verdict, and the reason is kept: a run that took hours does not end for that.
+        verdict, the reason is kept, and the grade is ``failed``: a run that took hours does not end for that.
         """
         question = Question(
             record["question_id"],
@@ -114,9 +114,9 @@ class Grader:
             try:
                 given = self.grade(record["text"], question)
             except LookaheadError as error:
-                given = Grade(None, reason=error.message)
+                given = Grade(None, reason=error.message, failed=True)
             except Exception as error:  # noqa: BLE001 - an answer that a grader chokes on costs its own verdict only
-                given = Grade(None, reason=f"grading failed: {error!r}"[:500])
+                given = Grade(None, reason=f"grading failed: {error!r}"[:500], failed=True)
         table = {"grader": self.name, **given.to_dict()}
         return {**record, "answer": given.answer, "correct": given.correct, "grade": table}
 
@@ -135,15 +135,15 @@ class Grader:
         """Whether an answer would be found right or wrong."""
         if self.kind in ("humaneval", "livecodebench"):
             return self.rules.execute
-        return question.gold is not None or not isinstance(self.kind, str)
+        return question.answer is not None or not isinstance(self.kind, str)
 
     def _gym(self, text: str, question: Question) -> Grade:
         answer = answers.final_answer(text)
         if "generator" not in question.extra:
             return mathematics.grade(text, question, self._pool.compare)
         if gym.missing():
-            return Grade(None, answer, reason="the package reasoning-gym is not installed")
-        score = gym.score(question.extra, answer or "", question.gold)
+            return Grade(None, answer, reason="the package reasoning-gym is not installed", failed=True)
+        score = gym.score(question.extra, answer or "", question.answer)
         return Grade(score >= 1.0, answer, by="reasoning-gym", score=score)
 
     def _outside(self, text: str, question: Question) -> Grade:

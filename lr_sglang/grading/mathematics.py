@@ -21,12 +21,12 @@ def grade(text: str, question: Question, compare: Compare) -> Grade:
         compare: Math-Verify in another process (``pool.Pool.compare``).
     """
     answer = answers.final_answer(text)
-    if question.gold is None:
+    if question.answer is None:
         return Grade(None, answer, reason="the answer is not known")
     if answer is None:
         return Grade(False, None, by="text", reason="there is no final answer")
     # A gold answer may itself be a worked solution that ends in a box.
-    gold = boxed(question.gold) or question.gold
+    gold = boxed(question.answer) or question.answer
     return same(answer, gold, compare)
 
 

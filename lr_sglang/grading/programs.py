@@ -45,7 +45,7 @@ def livecodebench(text: str, question: Question, sandbox: Sandbox, limits: Limit
     """Whether the program passes all public and hidden tests of its problem."""
     if not question.hidden:
         hint = "the tests of livecodebench are not in the records; its questions must be loaded"
-        return Grade(None, by="tests", reason=hint)
+        return Grade(None, by="tests", reason=hint, failed=True)
     program = answers.code(text)
     if program is None:
         return Grade(False, by="tests", reason="there is no program in the answer")
@@ -109,4 +109,5 @@ def _indented(body: str) -> str:
 
 def _run(job: dict[str, Any], sandbox: Sandbox, limits: Limits | None) -> Grade:
     done = sandbox.run(job, limits)
-    return Grade(done.passed, by="tests", reason=done.reason, extra={"walls": list(done.walls)})
+    walls, failed = {"walls": list(done.walls)}, done.passed is None
+    return Grade(done.passed, by="tests", reason=done.reason, extra=walls, failed=failed)

@@ -60,11 +60,11 @@ class Rater:
         try:
             said = self._ask(prompt(question, answer))
         except _Refused as error:
-            return Grade(None, by=self.url, reason=f"no rating: {error}")
+            return Grade(None, by=self.url, reason=f"no rating: {error}", failed=True)
         ratings = _RATING.findall(answers.after_thinking(said))
         score = float(ratings[-1]) if ratings else None
         if score is None or not 1 <= score <= 10:
-            return Grade(None, by=self.url, reason="the reply has no rating from 1 to 10")
+            return Grade(None, by=self.url, reason="the reply has no rating from 1 to 10", failed=True)
         return Grade(None, by=self.url, score=score)
 
     def _ask(self, content: str) -> str:

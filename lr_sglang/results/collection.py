@@ -19,6 +19,7 @@ from lr_sglang.results import reference
 from lr_sglang.results.labels import labelled, short
 from lr_sglang.results.record import Record, key
 from lr_sglang.results.store import RECORDS, RUN, flat, read_records
+from lr_sglang.results.summary import grading_failed
 
 Pair = tuple[str, int, int]  # question, sample, and which of several of that name
 
@@ -164,6 +165,15 @@ def read(arguments: Sequence[str | Path]) -> Collection:
     return Collection(labelled(list(groups.values())), notes, folders)
 
 
+def path_of(argument: str) -> Path:
+    """The folder or file that an argument of ``read`` names.
+
+    Raises:
+        RecordError: it names no mode.
+    """
+    return _argument(argument)[0]
+
+
 def _argument(text: str) -> tuple[Path, str, str]:
     named = _NAMED.match(text)
     if named is None or Path(text).exists():
@@ -195,6 +205,9 @@ def _read(folder: Path, mode: str, task: str, notes: list[str]) -> tuple[list[Re
     records, whole = read_records(path)
     if (cut := size - whole) > 0:
         notes.append(f"{path}: its last line is cut off ({cut} bytes); the run may be at work, or was killed")
+    if failed := len(grading_failed(records)):
+        again = f"lr-sglang grade {path.parent} does it again"
+        notes.append(f"{path}: grading failed for {failed} of {len(records)} answers; {again}")
     for number, record in enumerate(records, 1):
         if missing := [name for name in _NEEDED if name not in record]:
             raise RecordError(f"{path}, line {number}: this record has no {', '.join(missing)}")

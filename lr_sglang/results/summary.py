@@ -41,6 +41,7 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
         "samples": len(records),
         "errors": len(records) - len(ended),
         "graded": len(graded),
+        "grading_failed": len(grading_failed(records)),
         "correct": right,
         "accuracy": _over(right, len(graded)),
         "interval": _interval(graded),
@@ -60,6 +61,11 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
         "failures": {role: n for role in ROLES if (n := sum(r["failures"].get(role, 0) for r in records))},
         "roles": {role: _role(records, role) for role in ROLES},
     }
+
+
+def grading_failed(records: Iterable[Record]) -> list[Record]:
+    """Those that have no verdict because grading itself failed."""
+    return [r for r in records if (r.get("grade") or {}).get("failed")]
 
 
 def _interval(graded: list[Record]) -> tuple[float, float] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lr_sglang.modes import MODES
 from lr_sglang.results import accounting
 from lr_sglang.results.plots import GREEN, GREY, ORANGE, RED, SKY
 from lr_sglang.results.record import Record
@@ -25,16 +26,24 @@ _MOST = 40  # lanes; a picture of a wider tree cannot be read
 
 
 def typical(report: Report) -> Record | None:
-    """The answer with lookahead whose time is in the middle; of those whose branches can be told apart, if any."""
+    """An answer of about middle time, in which the draft agreed about as often as in all.
+
+    It is one of the mode ``lookahead`` where there is one: the lossless mode accepts little. It is one whose branches
+    can be told apart, if any.
+    """
     found = [
         record
         for group in report.collection.groups
-        if group.mode.startswith("lo")
+        if MODES[group.mode].ahead
         for record in group.ended
         if record["branches"] and record["steps"]
     ]
+    found = [record for record in found if not MODES[record["mode"]].lossless] or found
     short = [record for record in found if len(record["steps"]) <= 16] or found
-    return sorted(short, key=lambda record: float(record["seconds"]))[len(short) // 2] if short else None
+    short.sort(key=lambda record: float(record["seconds"]))
+    middle = short[len(short) // 4 : len(short) - len(short) // 4]
+    alpha = sum(record["accepted"] for record in short) / max(1, sum(record["judged"] for record in short))
+    return min(middle, key=lambda record: abs((record["alpha"] or 0.0) - alpha), default=None)
 
 
 def lanes(record: Record, role: str) -> list[list[dict[str, Any]]]:

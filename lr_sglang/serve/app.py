@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,11 +25,12 @@ from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
 from lr_sglang.serve.order import order_of
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
-from lr_sglang.serve.reading import CLIENT_GONE, StrictRoute, message_of
+from lr_sglang.serve.reading import CLIENT_GONE, StrictRoute
 from lr_sglang.serve.replies import Reply
 from lr_sglang.serve.schema import ANSWERS, ERRORS, described
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import Disconnected, EventStream, begun, unless_gone
+from lr_sglang.serve.wording import message_of
 
 # At the end, for the runtimes to be rid of the answers that were stopped.
 ABORT_SECONDS = 2.0
@@ -91,7 +93,7 @@ def _answers(engine: Engine, service: Service) -> APIRouter:
         """Goes on with a raw prompt."""
         return await _respond(engine, service, body, request)
 
-    about = {"id": service.model, "object": "model", "created": 0, "owned_by": "lr-sglang"}
+    about = {"id": service.model, "object": "model", "created": int(time.time()), "owned_by": "lr-sglang"}
     allowed = {
         "modes": service.modes,
         "verifiers": service.verifiers,

@@ -74,7 +74,8 @@ class Engine:
         self.admission = Admission(service.concurrency, service.queue)
         ahead = any(MODES[mode].ahead for mode in service.modes)
         names = dict.fromkeys((*service.verifiers, "exact")) if ahead else {}
-        self._verifiers: dict[str, Verifier] = {n: verifiers.make(n, roles, service.judge_prompt) for n in names}
+        setup = verifiers.Setup(roles, service.judge_prompt)
+        self._verifiers: dict[str, Verifier] = {name: verifiers.make(name, setup) for name in names}
         self._experience = policy.experience_for(service.lookahead)
         self._given = Given(roles, service, self._experience) if service.program else None
         self._running: set[_Answer] = set()

@@ -27,7 +27,9 @@ _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 # A body that is too large is read to its end and forgotten, up to here: a client that is still sending hears no answer.
 PATIENCE_BYTES = 2**26
 DROP_SECONDS = 10.0
-_ADDRESS = re.compile(r"[\d.]+|[\da-f:]+(%\w+)?", re.ASCII | re.IGNORECASE)
+# A Host header, whole: an address, an IPv6 address in brackets or a name, and a port.
+_HOST = re.compile(r"(?:\[([\da-f:.]+(?:%\w+)?)\]|([\w.-]*))(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
+_ADDRESS = re.compile(r"\d+(\.\d+){3}", re.ASCII)
 # Asked every few seconds by whoever watches; what is well would hide the rest of the log.
 PROBES = ("/health", "/ready", "/metrics")
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/models", *PROBES)
@@ -74,7 +76,7 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         headers, path = Headers(scope=scope), scope["path"]
-        locked = path.startswith("/v1/") or (path == "/metrics" and not self.service.metrics_are_open)
+        locked = path.startswith("/v1/") or (path == "/metrics" and not self.service.open_metrics)
         if locked and not self.keys.open_to(headers.get("authorization", "")):
             return unauthorized()
         if not self.service.hosts_are_open and not _is_ours(headers.get("host", ""), self.service.host):
@@ -118,8 +120,11 @@ def _route(scope: Scope) -> str:
 
 def _is_ours(host: str, own: str) -> bool:
     """Whether a browser can have come by this name without somebody's domain pointing here (DNS rebinding)."""
-    name = host[: host.rindex("]") + 1].strip("[]") if "]" in host else host.rpartition(":")[0] or host
-    return "." not in name or name.endswith(".localhost") or name == own or _ADDRESS.fullmatch(name) is not None
+    match = _HOST.fullmatch(host)
+    if match is None or match[1]:  # only an address stands in brackets
+        return match is not None
+    name = match[2].lower()
+    return "." not in name or name.endswith(".localhost") or name == own.lower() or _ADDRESS.fullmatch(name) is not None
 
 
 def response_of(refusal: Refusal, scope: Scope) -> JSONResponse:

@@ -73,7 +73,7 @@ def _lookahead(wish: LookaheadRequest, service: Service) -> Lookahead:
     for name, most in (("depth", service.deepest), ("width", service.widest)):
         value = getattr(wish, name)
         if value is not None and value > most:
-            raise Refusal(400, f"lookahead.{name}: at most {most} is allowed here", param=f"lookahead.{name}")
+            raise Refusal(400, f"lookahead.{name}: must be at most {most}", param=f"lookahead.{name}")
     verifier = _allowed("verifier", wish.verifier, service.verifiers)
     return service.lookahead.replace(depth=wish.depth, width=wish.width, schedule=wish.schedule, verifier=verifier)
 

@@ -40,8 +40,8 @@ class LookaheadRequest(BaseModel):
     mode: str | None = Field(
         default=None, max_length=64, description="How to answer, such as lookahead or autoregressive."
     )
-    depth: int | None = Field(default=None, ge=1, le=64, description="Steps to look ahead.")
-    width: int | None = Field(default=None, ge=1, le=16, description="Drafted alternatives per step.")
+    depth: int | None = Field(default=None, ge=1, description="Steps to look ahead, of those that /v1/models allows.")
+    width: int | None = Field(default=None, ge=1, description="Drafted alternatives per step, likewise.")
     verifier: str | None = Field(default=None, max_length=256, description="Who compares the versions of a step.")
     schedule: Literal["async", "sync"] | None = None
     trace: bool = Field(default=False, description="Send what happens while the answer is made.")
@@ -107,8 +107,7 @@ class Message(Lenient):
     def plain(self) -> dict[str, str]:
         """As the programs take it; a developer is a system to every template that we know."""
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        # SGLang's interpreter does the same to every turn
-        return {"role": "system" if self.role == "developer" else self.role, "content": text.lstrip()}
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
 class ChatRequest(Asking):
@@ -131,6 +130,8 @@ class ChatRequest(Asking):
     def _ends_with_a_question(cls, messages: list[Message]) -> list[Message]:
         if messages[-1].role == "assistant":
             raise ValueError("the last message must not be the assistant's: answers cannot be continued")
+        if not messages[-1].plain()["content"].strip():
+            raise ValueError("the last message is empty: there is no question in it")
         return messages
 
     def unsupported(self) -> list[str]:

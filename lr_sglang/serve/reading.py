@@ -1,10 +1,10 @@
-"""Reading JSON from strangers: nothing that is not JSON, nothing too deep, and errors that say where."""
+"""Reading JSON from strangers: nothing that is not JSON, and nothing too deep."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import HTTPException, Request, Response
@@ -79,32 +79,6 @@ def _in_time(receive: Receive) -> Receive:
         return message
 
     return timed
-
-
-def message_of(errors: Sequence[Any]) -> tuple[str, str | None]:
-    """What is wrong with a body, and with which of its fields; nothing of what was sent."""
-    found: dict[str, Any] = errors[0]
-    if found["type"] == "json_invalid":
-        return f"The body is not valid JSON: {found['ctx']['error']}", None
-    # Where a field may be of several types, the errors of all come; the one of its own type says more than the others.
-    same = [error for error in errors if _where(error)[:1] == _where(found)[:1]]
-    found = next((error for error in same if not error["type"].endswith("_type")), found)
-    where = _where(found)
-    if not where and isinstance(found.get("input"), bytes):
-        return "The body is not read as JSON: send it with the header 'Content-Type: application/json'", None
-    fields = [part for part in where if part.isdecimal() or part.isidentifier()]
-    message = str(found["msg"]).removeprefix("Value error, ")
-    if found["type"] == "extra_forbidden":
-        message = "there is no such key"
-    if not fields:
-        name, _, rest = message.partition(": ")
-        known = bool(rest) and name.replace("_", "").isalpha()
-        return message, name if known else None
-    return f"{'.'.join(fields)}: {message}", ".".join(fields)
-
-
-def _where(error: Any) -> list[str]:
-    return [str(part) for part in error["loc"] if part != "body"]
 
 
 def _not_json(name: str) -> Any:

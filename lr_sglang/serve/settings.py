@@ -32,7 +32,7 @@ class Service(Table):
         program: that answers conversations in place of lookahead reasoning's own (docs/programs.md).
         hosts_are_open: whether requests may call the endpoint by any name. One with no key, on a loopback address,
             should not be reached by a web page whose domain points there.
-        open_metrics: whether ``/metrics`` can be read without a key; None is on a loopback address only.
+        open_metrics: whether ``/metrics`` can be read without a key where there are keys.
     """
 
     host: str = "127.0.0.1"
@@ -55,7 +55,7 @@ class Service(Table):
     max_body_bytes: int = 2**21
     max_prompt_tokens: int | None = None
     reasoning: Reasoning = "auto"
-    open_metrics: bool | None = None
+    open_metrics: bool = False
     hosts_are_open: bool = True
 
     def __post_init__(self) -> None:
@@ -89,11 +89,6 @@ class Service(Table):
     def local(self) -> bool:
         """Whether only this machine can reach it."""
         return is_loopback(self.host)
-
-    @property
-    def metrics_are_open(self) -> bool:
-        """Whether ``/metrics`` needs no key."""
-        return self.local if self.open_metrics is None else self.open_metrics
 
 
 def is_loopback(host: str) -> bool:

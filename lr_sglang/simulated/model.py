@@ -142,10 +142,14 @@ class Writer:
     Args:
         model: what there is to write.
         words: how to write it.
+        length_first: an end that is exactly the last token asked for is reported as ``length``, as SGLang 0.5.16 does.
+        passes: tokens that a pass of the target gives. Where one crosses the last token asked for, SGLang 0.5.16
+            reports ``length``, and what the pass wrote after an end is among the tokens.
     """
 
-    def __init__(self, model: Model, words: Words | None = None) -> None:
+    def __init__(self, model: Model, words: Words | None = None, *, length_first: bool = True, passes: int = 1) -> None:
         self.model, self.words = model, words or pocket_words()
+        self.length_first, self.passes = length_first, passes
         self._step = lru_cache(maxsize=4096)(partial(model.step, self.words))  # the next prompt has it in it
 
     def place(self, prompt: Sequence[int]) -> Place:
@@ -189,6 +193,15 @@ class Writer:
                 return Written(tuple(ids), "end", Place(question, position))
             if one_step:
                 return Written(tuple(ids), "delimiter", Place(question, position))
+
+    def reported(self, written: Written, most: int) -> Written:
+        """What a server makes of it that was asked for ``most`` tokens."""
+        size = len(written.ids)
+        after = -(-size // self.passes) * self.passes
+        if not self.length_first or written.finish == "length" or after < most:
+            return written
+        beyond = self.words.filler(bytes(range(min(after, most) - size)))
+        return Written((*written.ids, *beyond), "length", written.place)
 
     def confidence(self, ids: Sequence[int]) -> float:
         """The draft's, in the step that it wrote."""

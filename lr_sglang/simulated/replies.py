@@ -54,7 +54,7 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
         return Reply(words.tokenizer.encode(digit)[:most], capped, len(prompt), Place(0))
     one_step = bool(sampling.get("stop"))
     version = writer.model.version(role, sampling.get("sampling_seed"))
-    written = writer.write(writer.place(prompt), version, most, one_step)
+    written = writer.reported(writer.write(writer.place(prompt), version, most, one_step), most)
     finish: dict[str, Any] = {
         "delimiter": {"type": "stop", "matched": sampling.get("stop")},
         "end": {"type": "stop", "matched": words.eos},

@@ -86,7 +86,7 @@ async def _answer_all(
     if not told:
         for backend in roles.values():
             backend.set_capacity(None, None)
-    verifier, experience = verifiers.make(look.verifier, roles), policy.Experience()
+    verifier, experience = verifiers.make(look.verifier, verifiers.Setup(roles, "paper")), policy.Experience()
     sampling = Sampling(seed=simulation.model.seed)
     jobs = [
         (_SameDrafts if alike else Job)(

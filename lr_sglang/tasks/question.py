@@ -10,7 +10,7 @@ from typing import Any
 
 from lr_sglang.errors import ConfigError
 
-GOLD = ("answer", "gold")
+ANSWER = ("gold", "answer")  # a record of ours has both: the right answer, and the one that was given
 HINT = 'a line is an object such as {"question": "What is 6 times 7?", "answer": "42"}'
 
 
@@ -19,14 +19,14 @@ class Question:
     """One question.
 
     Attributes:
-        gold: the known answer.
+        answer: the right one, if it is known; a record keeps it as ``gold``, beside the ``answer`` that was given.
         extra: what else its source says about it; goes into the record.
         hidden: what only the grader needs, and is too long for a record of each sample (LiveCodeBench's tests).
     """
 
     id: str
     question: str
-    gold: str | None = None
+    answer: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
     hidden: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -89,13 +89,13 @@ def plain(table: dict[str, Any], where: str, default_id: str) -> Question:
     """
     table = dict(table)
     text = checked(table.pop("question", None), where)
-    gold = next((table.pop(key) for key in GOLD if table.get(key) is not None), None)
-    if isinstance(gold, bool) or not isinstance(gold, (str, int, float, type(None))):
+    answer = next((table.pop(key) for key in ANSWER if table.get(key) is not None), None)
+    if isinstance(answer, bool) or not isinstance(answer, (str, int, float, type(None))):
         raise ConfigError(f"{where}: the answer must be text or a number", hint=HINT)
     name = table.pop("id", default_id)
     if isinstance(name, bool) or not isinstance(name, (str, int)) or name == "":
         raise ConfigError(f"{where}: the id must be text or a number")
-    return Question(str(name), text, None if gold is None else str(gold), table)
+    return Question(str(name), text, None if answer is None else str(answer), table)
 
 
 def checked(text: Any, where: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Awaitable, Mapping
 from typing import Any
@@ -41,17 +42,23 @@ __all__ = [
 _MADE: Mapping[str, Any] = {one.name: one.make for one in (Judge, Exact, Random, Oracle, Embedding, Score, Likelihood)}
 
 
-def make(name: str, roles: Mapping[str, RuntimeBackend], judge_prompt: str = "paper") -> Verifier:
+def make(name: str, setup: Setup) -> Verifier:
     """The verifier called ``name``, as ``--verifier`` names it.
 
+    Args:
+        setup: of the deployment; its own name and argument are not looked at.
+
     Raises:
-        ConfigError: there is no such verifier, or the deployment lacks the runtime it needs.
+        ConfigError: there is no such verifier, the deployment lacks the runtime it needs, or ``setup`` is none.
         SetupError: it needs a package that is not installed.
     """
+    if not isinstance(setup, Setup):
+        hint = "the setup that a verifier's make() is given, or lr.Setup(roles, plan.judge_prompt)"
+        raise ConfigError(f"verifier {name}: expected a Setup, not {type(setup).__name__}", hint=hint)
     chosen = verifier_names.parse(name)
-    setup = Setup(name, chosen.argument, roles, judge_prompt)
+    setup = dataclasses.replace(setup, name=name, argument=chosen.argument)
     if chosen.kind == "cascade":
-        return Cascade.make(setup, lambda stage: make(stage, roles, judge_prompt))
+        return Cascade.make(setup, lambda stage: make(stage, setup))
     if chosen.kind:
         made: Verifier = _MADE[chosen.kind](setup)
         return made

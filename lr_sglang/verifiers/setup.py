@@ -12,19 +12,19 @@ from lr_sglang.programs.judge import PROMPTS, JudgePrompt
 
 @dataclass(frozen=True)
 class Setup:
-    """Given to the ``make`` of every verifier.
+    """Given to the ``make`` of every verifier, which may hand it on to ``lr.make_verifier`` for one inside it.
 
     Attributes:
+        roles: the runtimes of the deployment.
+        judge_prompt: how its judge is asked; a prompt that the judge was not trained for is answered at random.
         name: as the user gave it, ``likelihood:-0.3``.
         argument: what stands after the name's colon.
-        roles: the runtimes of the deployment.
-        judge_prompt: how the judge is asked.
     """
 
-    name: str
-    argument: str
     roles: Mapping[str, RuntimeBackend]
-    judge_prompt: str = "paper"
+    judge_prompt: str
+    name: str = ""
+    argument: str = ""
 
     def backend(self, role: str) -> RuntimeBackend:
         """The runtime of a role.

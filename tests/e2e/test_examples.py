@@ -54,6 +54,7 @@ def test_asking_as_a_script(running: Path, tmp_path: Path) -> None:
         ("unchanged_program", [QUESTION], "'select': 1"),
         ("batch", [str(EXAMPLES / "questions.jsonl")], " right"),
         ("custom_verifier", [QUESTION], "['"),
+        ("composed_verifier", [QUESTION], "accepted"),
     ],
 )
 def test_an_example(running: Path, name: str, arguments: list[str], said: str) -> None:

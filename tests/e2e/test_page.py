@@ -193,6 +193,7 @@ def test_the_figures_are_those_of_the_answer(endpoint, visit):
     seconds = endpoint.events[-1]["seconds"]
     for name, text in {
         "alpha": f"{accepted / len(steps):.2f}",
+        "compared": f"{accepted} of {len(steps)} drafts",
         "steps": str(len(steps)),
         "tokens": str(tokens),
         "speed": f"{tokens / seconds:.0f}",
@@ -201,6 +202,41 @@ def test_the_figures_are_those_of_the_answer(endpoint, visit):
         expect(page.locator(f"[data-figure={name}]")).to_have_text(text)
     expect(page.locator("#finish")).to_contain_text("complete · lookahead · 420 tokens drafted, 130 wasted")
     expect(page.locator("#status")).to_contain_text(f"Answer complete: {len(steps)} steps")
+
+
+@pytest.mark.parametrize("size", [DESKTOP, (390, 844)], ids=["desktop", "phone"])
+def test_the_answer_and_all_times_are_in_sight(endpoint, visit, size):
+    """The heading stays above an answer that is longer than its panel, and no button stands on the timeline."""
+    endpoint.events, endpoint.pace = Scenario(27, wrap="{} So it is \\boxed{{\\frac{{1}}{{2}}}}.").run(), math.inf
+    page = visit(endpoint, size)
+    ask(page, "How fast is the train, " * 40)
+    ended(page)
+    heading, panel = (page.locator(where).bounding_box() for where in ("#answer-title", "#answer"))
+    assert page.locator("#answer").evaluate("panel => panel.scrollTop") > 0
+    assert panel["y"] <= heading["y"] < panel["y"] + 10
+    assert page.locator("#asked").bounding_box()["height"] < 40
+    expect(page.locator("#content .boxed")).to_have_text("\\frac{1}{2}")
+    assert page.locator(f"{STEP} .boxed").count() >= 27
+    assert "boxed" not in page.locator("main").inner_text()
+    buttons, canvas = (page.locator(where).bounding_box() for where in (".zoom", "#timeline canvas"))
+    assert buttons["y"] + buttons["height"] <= canvas["y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("is \\boxed{35}.", "is \\boxed{35}."),
+        ("is \\boxed{3", "is "),
+        ("is \\boxed{\\frac{1}{2}", "is "),
+        ("is \\bo", "is "),
+        ("is \\box ", "is \\box "),
+        ("is \\boxed{" + "x" * 300, "is \\boxed{" + "x" * 300),
+    ],
+)
+def test_a_box_waits_for_its_end(endpoint, visit, text, shown):
+    page = visit(endpoint)
+    script = "async text => text.slice(0, (await import('/page/boxed.js')).ready(text))"
+    assert page.evaluate(script, text) == shown
 
 
 def test_a_step_is_shown_while_it_is_made_and_stop_stops(endpoint, visit):
@@ -563,7 +599,7 @@ def recorded(seed: int = 4, verifier: str = "judge", **look) -> list[dict]:
     simulation = Simulation(model, step_seconds=0.01, judge_seconds=0.004, c1=0.2)
     roles, told = simulated_roles(simulation), []
     look = Lookahead(depth=3, verifier=verifier, **look)
-    job = Job(lookahead=look, verifier=verifiers.make(verifier, roles, "paper"), on_event=told.append)
+    job = Job(lookahead=look, verifier=verifiers.make(verifier, verifiers.Setup(roles, "paper")), on_event=told.append)
     lookahead.run([{"role": "user", "content": "Simulated question 1?"}], job, backend=roles["target"])
     return [event.to_dict() for event in told]
 

@@ -23,11 +23,17 @@ SCHEDULES = ("async", "sync")
 
 
 def answer(
-    pocket: Pocket, question: tasks.Question, schedule: str | None, temperature: float, verifier: str, depth: int = 6
+    pocket: Pocket,
+    question: tasks.Question,
+    schedule: str | None,
+    temperature: float,
+    verifier: str,
+    depth: int = 6,
+    most: int = 100,
 ) -> Trace:
-    """One question; ``schedule`` None is the baseline."""
-    look = Lookahead(schedule=schedule or "async", depth=depth, verifier=verifier)  # type: ignore[arg-type]
-    judge = verifiers.make(verifier, pocket.roles, "pocket")
+    """One question; ``schedule`` None is the baseline. ``most`` is the tokens of a step."""
+    look = Lookahead(schedule=schedule or "async", depth=depth, verifier=verifier, max_step_tokens=most)  # type: ignore[arg-type]
+    judge = verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
     job = Job(look, Sampling(temperature=temperature), Limits(max_tokens=300), judge, question.id)
     program = lookahead if schedule else autoregressive
     program.run([{"role": "user", "content": question.question}], job, backend=pocket.roles["target"])
@@ -75,6 +81,16 @@ def test_with_the_exact_verifier_the_answer_is_the_targets_own(pocket: Pocket, s
         accepted += ahead.accepted
     assert accepted > 0
     assert_idle(pocket)
+
+
+@pytest.mark.timeout(600)
+def test_an_end_that_is_the_last_token_of_a_step_ends_the_answer(pocket: Pocket) -> None:
+    """SGLang 0.5.16 reports it as ``length``."""
+    plain = answer(pocket, PROBLEMS[0], None, 0.0, "exact")
+    last = plain.steps[-1].tokens
+    for most in {last, -(-last // 2), -(-last // 3)}:
+        ahead = answer(pocket, PROBLEMS[0], "async", 0.0, "exact", 3, most)
+        assert (ahead.ids, ahead.text, ahead.finish) == (plain.ids, plain.text, "stop")
 
 
 @pytest.mark.timeout(600)
@@ -129,7 +145,7 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pock
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 3, 30])
 def test_after_a_cancel_the_runtimes_are_idle_within_a_second(pocket: Pocket, milliseconds: int) -> None:
-    judge = verifiers.make("judge", pocket.roles, "pocket")
+    judge = verifiers.make("judge", verifiers.Setup(pocket.roles, "pocket"))
     job = Job(Lookahead(), Sampling(), Limits(max_tokens=2000), judge, "cancelled")
     message = {"role": "user", "content": PROBLEMS[0].question}
 

@@ -199,7 +199,7 @@ def test_the_command_line_takes_a_router(routed: Routed, pocket: Pocket, tmp_pat
         [*command, QUESTIONS[0].question], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert f"\\boxed{{{QUESTIONS[0].gold}}}" in done.stdout
+    assert f"\\boxed{{{QUESTIONS[0].answer}}}" in done.stdout
 
 
 def test_a_worker_that_dies_costs_no_answer(routed: Routed, expected: dict[str, tuple[int, ...]]) -> None:

@@ -24,7 +24,7 @@ PROBLEMS = tasks.load("pocket", limit=20 if full else 3)
 
 def answer(pocket: Pocket, question: tasks.Question, look: Lookahead, temperature: float = 0.6) -> Trace:
     job = Job(look, Sampling(temperature=temperature), Limits(max_tokens=300), question=question.id)
-    job.verifier = verifiers.make(look.verifier, pocket.roles, "pocket")
+    job.verifier = verifiers.make(look.verifier, verifiers.Setup(pocket.roles, "pocket"))
     job.fast = verifiers.fast(look, pocket.roles)
     lookahead.run([{"role": "user", "content": question.question}], job, backend=pocket.roles["target"])
     assert_complete(job.record)

@@ -35,7 +35,7 @@ def answer(pocket: Pocket, verifier: str, victim: str = "") -> Trace:
         if victim and step.position == 0:
             kill(pocket, victim)
 
-    judge = verifiers.make(verifier, pocket.roles, "pocket")
+    judge = verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
     job = Job(Lookahead(verifier=verifier), Sampling(temperature=0.0), Limits(max_tokens=300), judge, "fault")
     job.on_step = on_step
     lookahead.run([{"role": "user", "content": QUESTION.question}], job, backend=pocket.roles["target"])
@@ -49,11 +49,11 @@ def plain(pocket: Pocket) -> Trace:
 
 
 def test_a_judge_that_dies_makes_it_slower_and_never_wrong(pocket: Pocket) -> None:
-    assert f"\\boxed{{{QUESTION.gold}}}" in plain(pocket).text
+    assert f"\\boxed{{{QUESTION.answer}}}" in plain(pocket).text
     trace = answer(pocket, "judge", victim="judge")
     assert_complete(trace)
     assert trace.finish == "stop"
-    assert f"\\boxed{{{QUESTION.gold}}}" in trace.text
+    assert f"\\boxed{{{QUESTION.answer}}}" in trace.text
     assert trace.failures["judge"] > 0
     # with no judge only identical drafts are kept, so from there on the words are the target's own
     later = [s for s in trace.steps[2:] if s.source == "draft"]

@@ -19,7 +19,7 @@ from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.verifiers import fast, make
+from lr_sglang.verifiers import Setup, fast, make
 from tests.scripted import ScriptedTransport, chapters, deployment
 
 ASK = [{"role": "user", "content": "How many?"}]
@@ -35,7 +35,7 @@ def answer(schedule="async", steps=30, alpha=0.7, faults=(), on_step=None, **loo
         roles[role].transport.faults.order(fault)
     asked = Lookahead(depth=4, schedule=schedule, verifier="exact", **look)
     job = Job(asked, Sampling(seed=7), on_step=on_step)
-    job.verifier = make(asked.verifier, roles)
+    job.verifier = make(asked.verifier, Setup(roles, "paper"))
     solve(job, roles["target"])
     return job.record, roles
 
@@ -95,7 +95,7 @@ def scripted(target=0.01, draft=0.02):
 def job_for(target, on_step=None, **look):
     asked = Lookahead(depth=3, schedule="sync", verifier="exact", **look)
     job = Job(asked, Sampling(seed=1), on_step=on_step)
-    job.verifier, job.fast = make("exact", target.roles), fast(asked, target.roles)
+    job.verifier, job.fast = make("exact", Setup(target.roles, "paper")), fast(asked, target.roles)
     return job
 
 

@@ -21,7 +21,7 @@ ASKED = [{"role": "user", "content": "Simulated question 1?"}]
 def answered(look: Lookahead | None, program=lookahead, **simulated) -> tuple[Job, list[Event]]:
     simulation = Simulation(Model(alpha=(0.6,), steps=20, seed=3), step_seconds=0.01, judge_seconds=0.002, **simulated)
     roles, told = simulated_roles(simulation), list[Event]()
-    verifier = verifiers.make(look.verifier, roles, "paper") if look else None
+    verifier = verifiers.make(look.verifier, verifiers.Setup(roles, "paper")) if look else None
     job = Job(lookahead=look or Lookahead(), verifier=verifier, on_event=told.append)
     program.run(ASKED, job, backend=roles["target"])
     return job, told
@@ -76,7 +76,7 @@ def test_a_stop_is_never_lost(schedule):
         simulation = Simulation(Model(alpha=(0.9,), steps=40), step_seconds=0.004, judge_seconds=0.0)
         roles = simulated_roles(simulation)
         look = Lookahead(schedule=schedule, depth=4, verifier="exact")
-        job = Job(lookahead=look, verifier=verifiers.make("exact", roles, "paper"))
+        job = Job(lookahead=look, verifier=verifiers.make("exact", verifiers.Setup(roles, "paper")))
         job.on_step = lambda step, job=job, at=at: job.stop() if step.position == at else None
         with pytest.raises(Cancelled):
             lookahead.run(ASKED, job, backend=roles["target"])

@@ -289,6 +289,7 @@ def test_a_state_needs_no_thread():
         names.extend(thread.name for thread in threading.enumerate())
 
     before = {thread.name for thread in threading.enumerate()} | {"lr-loop"}
+
     @sgl.function
     def good(s):
         s += "fine"
@@ -331,7 +332,7 @@ def test_a_drafted_step_that_the_target_cannot_read_costs_the_draft_not_the_answ
     )
     draft = ScriptedTransport(lambda text, seed: odd + "\n\n", seconds=lambda text: 0.01)
     backend = deployment(target=target, draft=draft)
-    exact = verifiers.make("exact", backend.roles, "paper")
+    exact = verifiers.make("exact", verifiers.Setup(backend.roles, "paper"))
     look, limits = Lookahead(schedule, depth=2, verifier="exact"), Limits(max_tokens=300)
     job = Job(look, Sampling(temperature=0.0), limits, exact, "q")
     lookahead.run([{"role": "user", "content": "q"}], job, backend=backend)

@@ -18,7 +18,7 @@ GREEDY = {"temperature": 0.0}
 
 def backend(alpha: float = 0.7, steps: int = 12, **options) -> LookaheadBackend:
     simulation = Simulation(Model(alpha=(alpha,), steps=steps, seed=5), 0.005, 0.2, 0.001)
-    return LookaheadBackend(simulated_roles(simulation), Lookahead(depth=3), **options)
+    return LookaheadBackend(simulated_roles(simulation), Lookahead(depth=3), judge_prompt="paper", **options)
 
 
 @sgl.function

@@ -41,7 +41,7 @@ def solve(error) -> tuple[Job, ScriptedTransport]:
         draft=ScriptedTransport(writer("draft")),
         judge=judge,
     )
-    job = Job(Lookahead(depth=1), verifier=verifiers.make("judge", target.roles))
+    job = Job(Lookahead(depth=1), verifier=verifiers.make("judge", verifiers.Setup(target.roles, "paper")))
     lookahead.run([{"role": "user", "content": "q"}], job, backend=target)
     return job, judge
 
@@ -67,7 +67,7 @@ def test_what_fails_together_is_one_failure():
         fail=lambda text: RuntimeDown("it takes no more at the moment", role="judge"),
     )
     backend = deployment(target=ScriptedTransport(writer("target")), judge=judge)
-    verifier = verifiers.make("judge", backend.roles)
+    verifier = verifiers.make("judge", verifiers.Setup(backend.roles, "paper"))
 
     async def main():
         s = ProgramState(Executor(backend, {}, SglSamplingParams(), None, False))

@@ -59,7 +59,11 @@ def answered(program, roles, ahead=True, **options):
     """What a program answers, and its job."""
     job = Job(sampling=Sampling(temperature=0.7), limits=Limits(max_tokens=2000))
     found = Program.load(program)
-    call(perform(found, ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), ahead=ahead, **options)))
+    call(
+        perform(
+            found, ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper", ahead=ahead, **options)
+        )
+    )
     return job, job.record.program
 
 
@@ -127,10 +131,14 @@ def threads():
 def test_a_program_leaves_no_thread_behind(program):
     """However long the garbage waits to be collected."""
     roles, before = simulated(), threads()
-    job = Job(verifier=verifiers.make("judge", roles, "paper"))
+    job = Job(verifier=verifiers.make("judge", verifiers.Setup(roles, "paper")))
     gc.disable()
     try:  # in this very thread: states that are made in a daemon are daemons
-        call(perform(Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2))))
+        call(
+            perform(
+                Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper")
+            )
+        )
         deadline = time.monotonic() + 5
         while (left := threads() - before) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -142,7 +150,14 @@ def test_a_program_leaves_no_thread_behind(program):
 def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
     def seeds(sample):
         job = Job(sampling=Sampling(), question="q", sample=sample)
-        call(perform(Program.load("plan_then_solve"), ASKED, job, LookaheadBackend(simulated(), Lookahead(depth=2))))
+        call(
+            perform(
+                Program.load("plan_then_solve"),
+                ASKED,
+                job,
+                LookaheadBackend(simulated(), Lookahead(depth=2), judge_prompt="paper"),
+            )
+        )
         return {branch.seed for branch in job.record.branches if branch.role == "target"}
 
     one, again, two = seeds(0), seeds(0), seeds(1)
@@ -201,7 +216,7 @@ def test_votes_are_by_the_result_and_not_by_its_words():
     texts = iter(["So \\boxed{7}.", "No: \\boxed{8}.", "Thus \\boxed{ 7 }."])
     roles = scripted(lambda text, sampling: next(texts) + chr(END))
     program = Program.load("self_consistency:samples=3").function
-    state = program.run(ASKED, backend=LookaheadBackend(roles, ahead=False))
+    state = program.run(ASKED, backend=LookaheadBackend(roles, judge_prompt="paper", ahead=False))
     assert state["votes"] == {"7": 2, "8": 1} and "7" in state["answer"]
 
 
@@ -212,7 +227,9 @@ def test_the_best_rated_sample_is_the_answer():
         return f"solution {sampling.get('sampling_seed', 0)}" + chr(END)
 
     ratings = iter([3, 8, 8, 1])
-    state = Program.load("best_of_n").function.run(ASKED, backend=LookaheadBackend(scripted(write), ahead=False))
+    state = Program.load("best_of_n").function.run(
+        ASKED, backend=LookaheadBackend(scripted(write), judge_prompt="paper", ahead=False)
+    )
     found = state["ratings"]
     assert sorted(found) == [1, 3, 8, 8] and state["answer"].startswith("solution")
 
@@ -318,7 +335,7 @@ def test_tree_search_follows_the_best_rated_steps():
 
     target.generate = rate
     search = Program.load("tree_search:beam=1,width=4").function
-    state = search.run(ASKED, backend=LookaheadBackend(roles, Lookahead(verifier="exact")))
+    state = search.run(ASKED, backend=LookaheadBackend(roles, Lookahead(verifier="exact"), judge_prompt="paper"))
     assert state["answer"] == DELIMITER.join(["up"] * 3) and state["value"] == 9
     assert len(proposed) == 12
 
@@ -530,7 +547,7 @@ def chooses(s, messages):
 def test_stopping_frees_the_runtimes(program):
     roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
     job = Job(sampling=Sampling(temperature=0.0))
-    backend = LookaheadBackend(roles, Lookahead(depth=2, verifier="exact"))
+    backend = LookaheadBackend(roles, Lookahead(depth=2, verifier="exact"), judge_prompt="paper")
     job.verifier, failures = backend._verifier("exact"), []
 
     def go():
@@ -619,7 +636,7 @@ def heard(program, roles, **options):
     """How much of the answer had been written when each of its steps was told, the job, and the steps."""
     told, job = [], Job(limits=Limits(max_tokens=2000), **options)
     job.on_step = lambda step: told.append((step, job.record.text, len(job.record.ids), job.record.finish))
-    call(perform(Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2))))
+    call(perform(Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper")))
     return told, job
 
 
@@ -640,7 +657,14 @@ def test_what_was_shown_stays_when_the_rest_fails():
     job = Job(limits=Limits(max_tokens=2000))
     job.on_step = lambda step: setattr(roles["target"].transport.faults, "dead", step.position >= 3)
     with pytest.raises(RuntimeDown):
-        call(perform(Program.load(shows_its_turn), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2))))
+        call(
+            perform(
+                Program.load(shows_its_turn),
+                ASKED,
+                job,
+                LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper"),
+            )
+        )
     assert job.record.text.startswith("".join(step.text for step in job.record.steps)) and len(job.record.steps) > 3
     assert job.record.finish == "" and job.record.program["generations"]
 

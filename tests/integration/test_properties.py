@@ -23,7 +23,7 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING
 from lr_sglang.simulated.faults import Fault, Faults
 from lr_sglang.tree import Verdict
-from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, make
+from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, Setup, make
 from lr_sglang.verifiers.cascade import Sure
 from tests import examples
 from tests.integration.test_semantics import QUESTION, Whole
@@ -63,6 +63,8 @@ class Case:
 
         target = ScriptedTransport(reasoner(self.seed, 1.0, self.answer), seconds(self.pace[0]))
         draft = Faulty(reasoner(self.seed, self.alpha, self.answer), seconds(self.pace[1]), fail)
+        for one in (target, draft):
+            one.length_first, one.passes = rng.random() < 0.7, rng.choice((1, 1, 2, 4))
         draft.order(self.faults.get("draft", ()), self.seed)
         return {"target": target, "draft": draft}
 
@@ -189,8 +191,8 @@ def made(name: str, roles):
     if name == "embedding":
         return Embedding(Lengths(), 0.9)
     if name == "sure":
-        return Cascade([Sure(make("score:5", roles), 3, 7)], make("judge", roles))
-    return make(name, roles)
+        return Cascade([Sure(make("score:5", Setup(roles, "paper")), 3, 7)], make("judge", Setup(roles, "paper")))
+    return make(name, Setup(roles, "paper"))
 
 
 def check(
@@ -371,7 +373,7 @@ def test_the_target_is_never_asked_for_more_at_once_than_the_depth_allows(depth,
 @given(cases, st.sampled_from((0.0, 0.0005, 0.003, 0.02)))
 def test_a_stopped_answer_leaves_nothing_running(case, after):
     """Also when it is stopped within a millisecond of its start."""
-    slow = Case(case.answer, case.look, case.alpha, case.seed, 0.0, (5.0, 5.0))
+    slow = Case(case.answer, case.look, case.alpha, case.seed, 0.0, (3600.0, 3600.0))  # nobody waits for its requests
     transports = slow.transports()
     job = Job(case.look, verifier=Exact())
 

@@ -379,7 +379,7 @@ def test_a_text_with_every_private_character_is_refused_not_choked_on(quick):
 
 
 def test_a_key_is_needed_where_there_are_keys():
-    with serving(scripted(["one"]), SERVICE.replace(open_metrics=False), Keys(["sk-right"])) as one:
+    with serving(scripted(["one"]), SERVICE, Keys(["sk-right"])) as one:
         for header in ({}, {"authorization": "Bearer sk-wrong"}, {"authorization": "sk-right"}):
             for path, method in ((CHAT, "POST"), ("/v1/models", "GET"), ("/v1/nothing", "GET"), ("/metrics", "GET")):
                 response = one.http.request(method, path, headers=header)

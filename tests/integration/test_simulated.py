@@ -27,7 +27,7 @@ from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.simulated.words import tokenizer_path
 from lr_sglang.tasks import Question
-from lr_sglang.verifiers import fast, make
+from lr_sglang.verifiers import Setup, fast, make
 
 full = os.environ.get("LR_SGLANG_FULL") == "1"
 ASKED = [{"role": "user", "content": "How long is a step?"}]
@@ -37,7 +37,7 @@ QUICK = Simulation(Model(steps=8), step_seconds=0.08, c1=0.1, judge_seconds=0.01
 def answer(roles, program=lookahead, look=None, **more):
     look = look or Lookahead()
     sampling = Sampling(seed=more.get("seed", 0))
-    job = Job(look, sampling, verifier=make(look.verifier, roles), fast=fast(look, roles), question="q")
+    job = Job(look, sampling, verifier=make(look.verifier, Setup(roles, "paper")), fast=fast(look, roles), question="q")
     program.run(ASKED, job, backend=roles["target"])
     return job.record
 

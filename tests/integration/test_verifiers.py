@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import lr_sglang as lr
 from lr_sglang import verifier_names, verifiers
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown, SetupError
 from lr_sglang.job import Job
 from lr_sglang.modes import MODES, SURE
+from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING, QUESTION
 from lr_sglang.tree import Verdict
@@ -40,7 +42,7 @@ def solve(verifier, ours=OURS, theirs=THEIRS, *, schedule="sync", target=None, f
 
 
 def named(name):
-    return lambda roles: verifiers.make(name, roles)
+    return lambda roles: verifiers.make(name, verifiers.Setup(roles, "paper"))
 
 
 def sources(record):
@@ -92,7 +94,8 @@ def test_the_end_of_another_vocabulary_is_no_token_of_the_targets():
 
     backend = deployment(target=fixed("One.\n\nEnd" + E, seconds=slow(0.01)), draft=fixed("One.\n\nEnd" + E))
     backend.roles["draft"].tokenizer = Other()
-    job = Job(Lookahead("sync", depth=2), verifier=verifiers.make("likelihood", backend.roles))
+    likelihood = verifiers.make("likelihood", verifiers.Setup(backend.roles, "paper"))
+    job = Job(Lookahead("sync", depth=2), verifier=likelihood)
     lookahead.run(semantics.QUESTION, job, backend=backend)
     assert [s.source for s in job.record.steps] == ["draft", "target"]
     assert job.record.steps[1].verdicts[0].reason == "its end cannot be weighed"
@@ -223,7 +226,7 @@ def test_a_real_model_of_random_weights(tmp_path):
         vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
     )
     BertModel(small).save_pretrained(tmp_path)
-    verifier = verifiers.make(f"embedding:-1:{tmp_path}", {})
+    verifier = verifiers.make(f"embedding:-1:{tmp_path}", verifiers.Setup({}, "paper"))
     record, _ = solve(lambda _: verifier, "one two\n\nend" + E, "two three\n\nend" + E)
     verdict = record.steps[0].verdicts[0]
     assert verdict.accepted
@@ -330,7 +333,7 @@ def test_what_cannot_be_is_said_before_anything_starts(name, message):
     with pytest.raises(ConfigError, match=message):
         verifier_names.asks(name)
     with pytest.raises(ConfigError, match=message):
-        verifiers.make(name, {})
+        verifiers.make(name, verifiers.Setup({}, "paper"))
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"stages": [{}], "last": "judge"}', "no json"])
@@ -344,7 +347,21 @@ def test_a_file_of_something_else_is_named(tmp_path, text):
 def test_a_verifier_that_lacks_its_runtime_says_so():
     for name, role in (("judge", "judge"), ("score", "target"), ("likelihood", "target")):
         with pytest.raises(ConfigError, match=f"needs a {role} runtime"):
-            verifiers.make(name, {})
+            verifiers.make(name, verifiers.Setup({}, "paper"))
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_a_verifier_inside_another_is_made_for_the_same_deployment(prompt):
+    """The judge of a composed verifier is asked as the deployment's judge is: in another's words it says anything."""
+    path = Path(__file__).parents[2] / "examples" / "composed_verifier.py"
+    made = verifiers.make(f"{path}:NumbersThenJudge", verifiers.Setup({"judge": None}, prompt))
+    assert made.inner.judge.prompt is PROMPTS[prompt]
+
+
+def test_runtimes_alone_are_not_what_a_verifier_is_made_for():
+    with pytest.raises(ConfigError, match="expected a Setup, not dict") as caught:
+        lr.make_verifier("judge", {"judge": None})
+    assert "lr.Setup(roles, plan.judge_prompt)" in caught.value.hint
 
 
 def example() -> str:
@@ -367,7 +384,7 @@ def test_the_example_of_the_docs_works(tmp_path):
 def test_a_package_offers_one_under_an_entry_point(monkeypatch):
     mine = EntryPoint("mine", "lr_sglang.verifiers.exact:Exact", verifier_names.GROUP)
     monkeypatch.setattr(verifier_names, "entry_points", lambda group: (mine,))
-    made = verifiers.make("mine", {})
+    made = verifiers.make("mine", verifiers.Setup({}, "paper"))
     assert made.name == "exact" and isinstance(made.inner, Exact)
     assert verifier_names.asks("mine") == {"target", "judge"}
 
@@ -392,7 +409,7 @@ NEEDS_MORE = "class V:\n    def __init__(self, a): 1"
 def test_a_file_that_holds_no_verifier_is_named(tmp_path, source):
     (tmp_path / "v.py").write_text(source)
     with pytest.raises(ConfigError, match=r"--verifier|has no 'V'|line 1"):
-        verifiers.make(f"{tmp_path}/v.py:V", {})
+        verifiers.make(f"{tmp_path}/v.py:V", verifiers.Setup({}, "paper"))
 
 
 # -- fast acceptance

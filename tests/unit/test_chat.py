@@ -1,5 +1,7 @@
 """From messages to token ids, with real tokenizers: nobody's text becomes a special token."""
 
+import json
+import shutil
 import threading
 import time
 
@@ -9,8 +11,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from lr_sglang import ends
 from lr_sglang.chat import LONG, ModelTokenizer, load_tokenizer, resolve
 from lr_sglang.errors import ConfigError
+from lr_sglang.memo import EACH, Memo
 from lr_sglang.pocket import weights
 from lr_sglang.tokens import TokenText
 from tests import examples
@@ -206,3 +210,47 @@ def test_a_long_text_has_the_same_tokens_and_lets_other_threads_run():
     thread.start()
     thread.join()
     assert longest < 0.5 * (time.monotonic() - began)
+
+
+def test_what_is_remembered_is_bounded_by_its_tokens(small, monkeypatch):
+    """However long the prompts are; the latest is remembered in any case."""
+    monkeypatch.setattr("lr_sglang.chat.PROMPTS", 2000)
+    one = ModelTokenizer(small)
+    for number in range(40):
+        text = one.chat([{"role": "user", "content": f"{number} " + "hello there, " * 30}], True)
+        assert one._rendered.weight < 2000 + len(text.ids)
+    assert one.chat([{"role": "user", "content": "39 " + "hello there, " * 30}], True) is text
+    long = [{"role": "user", "content": "hello there, " * 1000}]
+    assert len(one.chat(long, True).ids) > 2000 and one.chat(long, True) is one.chat(long, True)
+
+
+def test_a_memory_forgets_what_was_not_asked_for_longest():
+    asked = []
+    memo = Memo(lambda word: asked.append(word) or word.upper(), lambda result, word: len(word), 3 * EACH + 20)
+    assert [memo(word) for word in ("one", "two", "one", "four", "five", "one", "two")][-1] == "TWO"
+    assert asked == ["one", "two", "four", "five", "two"] and memo.weight == 3 * EACH + 10
+
+
+def test_the_ends_of_a_model_are_those_of_its_tokenizer_and_of_both_its_configurations(small, tmp_path):
+    known = ModelTokenizer(small)
+    folder = tmp_path / "model"
+    shutil.copytree(small, folder)
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": 7}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [8, 9], "other": True}))
+    assert ModelTokenizer(str(folder)).ends == known.ends | {7, 8, 9}
+    assert known.ends == {known._inner.eos_token_id} - {None}
+    assert load_tokenizer(str(weights("target"))).ends == {0, 2}
+    for broken in ("", "[]", "{", '{"eos_token_id": "x"}', '{"eos_token_id": null}', '{"eos_token_id": true}'):
+        (folder / "config.json").write_text(broken)
+        assert ends.of_model(str(folder)) == {8, 9}
+
+
+def test_a_server_tells_of_more_ends(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 5}))
+    options = {
+        "json_model_override_args": '{"eos_token_id": 6}',
+        "preferred_sampling_params": '{"stop_token_ids": [7]}',
+    }
+    assert ends.of_server({"model_path": str(tmp_path), **options}) == {5, 6, 7}
+    assert ends.of_server({"model_path": "not/here", "preferred_sampling_params": None}) == frozenset()
+    assert ends.of_server({}) == frozenset()

@@ -24,7 +24,7 @@ from lr_sglang.results import summary
 from lr_sglang.runtimes import ProgressEvent, probe
 from lr_sglang.tasks import lookup
 from lr_sglang.trace import StepRecord
-from tests.scripted import ScriptedTransport
+from tests.scripted import END, ScriptedTransport
 from tests.scripted_cli import Servers, transports
 
 ROOT = Path(__file__).parents[2]
@@ -164,6 +164,20 @@ def test_many_questions_end_in_a_table(call, tmp_path):
     assert len({r["branches"][0]["seed"] for r in made}) == 6
 
 
+def test_answers_are_printed_a_line_each(call, tmp_path):
+    (tmp_path / "some.jsonl").write_text('{"question": "how many?", "id": "one"}\n{"question": "what?", "id": "two"}\n')
+    lines = call("run", "--input", "some.jsonl").stdout.splitlines()
+    assert [line.split("  ")[:3] for line in lines[:2]] == [[name, "lookahead", "17"] for name in ("one", "two")]
+    assert "17" not in call("run", "--input", "some.jsonl", "--quiet").stdout.split("samples")[0]
+
+
+def test_without_a_final_answer_the_last_words_are_printed(call, servers):
+    last = "So \x1b[2J it  is " + "long, " * 20
+    servers.transports["target"] = ScriptedTransport(lambda text, sampling: f"Well.\n\n{last}\n" + chr(END))
+    line = call("run", "--task", "pocket", "--limit", 2, "--mode", "autoregressive").stdout.splitlines()[0]
+    assert "  So [2J it is long, long," in line and "…" in line and len(line) < 120
+
+
 def test_many_questions_as_json(call):
     result = call("run", "--task", "pocket", "--range", "5:7", "--json")
     table = json.loads(result.stdout)
@@ -236,6 +250,7 @@ def test_a_runtime_with_another_token_layer_than_the_mode_is_refused(call, serve
     result = call(*FAST, "--mode", "sd")
     assert result.exit_code == 2
     assert "the runtime has no token layer" in result.stderr
+    assert "lr-sglang launch --with-token-layer" in " ".join(result.stderr.split())
 
 
 # -- which setting wins
@@ -385,6 +400,11 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
         (["run", "a", "--target-gpus", "a"], "'a' is not a valid integer"),
         (["run", "a", "--mode", "fast"], "'fast' is not one of"),
         (["run", "a", "--resume"], "no run called 'question'"),
+        (["run", "a", "--resume", "--output", "nowhere"], "nowhere: there is no run in it to resume"),
+        (["bench", "--resume", "--output", "nowhere"], "nowhere: there is no run in it to resume"),
+        (["rnu", "a"], "No such command 'rnu'. Did you mean run?"),
+        (["run", "a", "--dpeth", "3"], "No such option '--dpeth'. Did you mean '--depth'?"),
+        (["run", "a", "--frobnicate"], "No such option '--frobnicate'.\n"),
         (["run", "a", "--output", "/dev/null/x"], "cannot be written"),
         (["walk"], "No such command 'walk'"),
         (["demo", "--questions", "0"], "0 is not in the range"),
@@ -631,7 +651,7 @@ def test_what_is_checked_before_a_server_starts_is_what_there_is():
 @pytest.mark.parametrize("name", ["judge", "oracle:0.6"])
 def test_from_python_a_judge_prompt_that_is_none_is_refused_too(name):
     with pytest.raises(ConfigError, match="no judge prompt is called 'papers'") as caught:
-        verifiers.make(name, {"judge": None}, "papers")
+        verifiers.make(name, verifiers.Setup({"judge": None}, "papers"))
     assert caught.value.hint == f"one of {', '.join(PROMPTS)}"
     for prompt in PROMPTS:
-        assert verifiers.make(name, {"judge": None}, prompt).prompt is PROMPTS[prompt]
+        assert verifiers.make(name, verifiers.Setup({"judge": None}, prompt)).prompt is PROMPTS[prompt]

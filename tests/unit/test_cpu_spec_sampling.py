@@ -10,7 +10,7 @@ import torch
 
 from lr_sglang.cpu import grammar, seeds
 from lr_sglang.cpu.speculation import sampling
-from tests.attention import registered, visible  # noqa: F401
+from tests.attention import registered, same_numbers, visible  # noqa: F401
 
 VOCABULARY, START = 8, 5  # tokens; how many stand before the first drafted tree
 MANY = 2000  # sequences in one batch

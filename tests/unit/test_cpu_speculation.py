@@ -17,7 +17,7 @@ from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import cache, trees, verify
 from lr_sglang.errors import SetupError
 from lr_sglang.runtimes.compiler import need_compiler
-from tests.attention import reference, registered, visible  # noqa: F401
+from tests.attention import reference, registered, same_numbers, visible  # noqa: F401
 
 SEEDS = range(25)
 

@@ -265,7 +265,7 @@ def test_code_is_not_run_unasked(monkeypatch):
 
 def test_a_function_may_grade():
     question = Question("q", "?", "4")
-    with Grader(lambda text, question: question.gold in text) as grader:
+    with Grader(lambda text, question: question.answer in text) as grader:
         assert grader.grade("4", question).correct is True
     with Grader(lambda text, question: Grade(None, score=0.5)) as grader:
         assert grader.grade("4", question).score == 0.5
@@ -274,7 +274,7 @@ def test_a_function_may_grade():
             with pytest.raises(ConfigError, match="grader"):
                 grader.grade("4", question)
             given = grader.apply(record())  # a run goes on
-            assert given["correct"] is None and "grader" in given["grade"]["reason"]
+            assert given["correct"] is None and "grader" in given["grade"]["reason"] and given["grade"]["failed"]
     with pytest.raises(ConfigError, match="no grader 'maths'"):
         Grader("maths")
 
@@ -284,6 +284,7 @@ def test_an_answer_that_the_grader_chokes_on_costs_its_own_verdict_only(monkeypa
     with Grader("math") as grader:
         given = grader.apply(record())
     assert given["correct"] is None and given["grade"]["reason"].startswith("grading failed: IndexError")
+    assert given["grade"]["failed"]
 
 
 # -- a rater

@@ -145,7 +145,7 @@ def test_a_folder_without_a_run_is_a_named_error(tmp_path, damage):
 
 def slow(text, question):
     time.sleep(0.05)
-    return question.gold in text
+    return question.answer in text
 
 
 def test_a_grading_that_was_stopped_goes_on(tmp_path):
@@ -281,6 +281,37 @@ def test_a_run_of_code_says_that_it_is_not_graded(run):
     result, made = run("--task", "humaneval", "--limit", "1")
     assert "run only with --allow-code-execution; lr-sglang grade" in result.stderr.replace("\n", " ")
     assert made[0]["correct"] is None and made[0]["extra"]["entry_point"]
+
+
+GRADERS = {
+    "all": "return question.gold in text",
+    "some": "return question.answer in text if question.id == 'b' else 1 / 0",
+    "none": "return question.answer in text",
+}
+
+
+@pytest.mark.parametrize(("failing", "count"), [("all", 2), ("some", 1), ("none", 0)])
+def test_a_grader_that_raises_is_counted_and_told(run, tmp_path, failing, count):
+    """In the table and at the end; the command fails where not one answer has a grade. Mended, it grades again."""
+    source = (
+        "from lr_sglang.tasks import Question, Task\n"
+        "def mine(text, question):\n    {}\n"
+        "TASK = Task('mine', load=lambda: [Question(name, '?', '17') for name in 'ab'], suffix='', grader=mine)\n"
+    )
+    (tmp_path / "mine.py").write_text(source.format(GRADERS[failing]))
+    result, made = run("--task", "mine.py:TASK")
+    told, why = " ".join(result.output.split()), "grader mine: " + ("AttributeError" if failing == "all" else "Zero")
+    assert result.exit_code == (failing == "all")
+    assert ("grading failed" in told, why in told) == (bool(count), bool(count))
+    assert ("no answer could be graded" in told) == (failing == "all")
+    assert [bool(one["grade"].get("failed")) for one in made] == [True] * count + [False] * (2 - count)
+    reported = call("report", "out").output
+    assert (f"grading failed for {count} of 2" in " ".join(reported.split())) == bool(count)
+    again = call("grade", "out")
+    assert again.exit_code == (failing == "all") and (why in again.output) == bool(count)
+    (tmp_path / "mine.py").write_text(source.format(GRADERS["none"]))
+    assert call("grade", "out").exit_code == 0
+    assert [one["correct"] for one in map(json.loads, (tmp_path / "out" / RECORDS).open())] == [True, True]
 
 
 def test_tasks_are_listed_and_shown():

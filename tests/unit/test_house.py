@@ -1,8 +1,12 @@
 """The house rules: who may import whom, and what no file of the project holds."""
 
 import ast
+import os
 import re
+import signal
 import subprocess
+import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +17,11 @@ ROOT = Path(__file__).parents[2]
 
 # From bottom to top. A module imports its own layer and those below it, never one above.
 LAYERS = (
-    {"errors", "tables", "files"},
+    {"errors", "tables", "files", "memo"},
     {"config", "tokens", "steps", "speculation", "stages", "node", "tree", "trace", "events", "witness", "delivery"},
     {"policy", "modes", "theory", "verifier_names", "catalog", "tasks"},
     {"cpu", "pocket"},
-    {"chat", "lean", "call", "transport", "router", "aborter", "reuse"},
+    {"ends", "chat", "lean", "call", "transport", "router", "aborter", "reuse"},
     {"generation", "poison"},
     {"choices", "backend"},
     {"dsl", "job", "ahead", "spares"},
@@ -203,3 +207,29 @@ def test_every_dependency_is_pinned():
     asked = sum(project["optional-dependencies"].values(), project["dependencies"])
     names = {re.match(r"[\w.-]+", one)[0].lower().replace("_", "-") for one in asked}
     assert names - {"lr-sglang"} <= {pin.split("==")[0] for pin in pins}
+
+
+@pytest.mark.parametrize("thread", ["main", "another"])
+def test_a_crash_leaves_a_trace(tmp_path, thread):
+    """Also where a thread's stack overflows: without one more stack Python would end there without a word."""
+    program = """
+        import sys, threading
+        from tests.crashes import leave_a_trace
+
+        class Deep:
+            def __repr__(self):
+                return repr([self])
+
+        leave_a_trace()
+        sys.setrecursionlimit(10**8)
+        {"main": lambda f: f(), "another": lambda f: threading.Thread(target=f).start()}[sys.argv[1]](Deep().__repr__)
+    """
+    trace = tmp_path / "crash.txt"
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), thread],
+        cwd=ROOT,
+        env={**os.environ, "LR_SGLANG_CRASH_FILE": str(trace)},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in trace.read_text() and "in __repr__" in trace.read_text()

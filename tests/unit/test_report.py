@@ -1,5 +1,6 @@
 """Reading runs, the tables and plots of a report, and the command."""
 
+import copy
 import csv
 import io
 import json
@@ -434,6 +435,21 @@ def test_branches_of_a_lane_do_not_overlap():
     assert sum(map(len, rows)) == sum(b["role"] == "target" for b in record["branches"])
     for row in rows:
         assert all(a["ended"] <= b["started"] + 1e-5 for a, b in pairwise(row))
+
+
+def test_the_picture_is_of_an_answer_like_the_others(tmp_path):
+    """Not of one in which every draft was refused, nor of the lossless mode, which accepts little."""
+    records = synthetic.run(Truth(alpha=0.6, steps=6), 8, 1, modes=("lookahead",))
+    records.sort(key=lambda record: record["seconds"])
+    records[4] |= {"accepted": 0, "alpha": 0.0}  # of middle time
+    others = copy.deepcopy(records)
+    for record in others:
+        record["mode"] = record["config"]["mode"] = "lossless"
+    write(tmp_path / "a", [*records, *others, *others])
+    shown = timeline.typical(made(tmp_path))
+    alpha = sum(record["accepted"] for record in records) / sum(record["judged"] for record in records)
+    nearest = min(records[2:6], key=lambda record: abs(record["alpha"] - alpha))
+    assert (shown["mode"], shown["question_id"]) == ("lookahead", nearest["question_id"]) and shown["alpha"] > 0
 
 
 def test_a_run_of_the_baseline_alone_has_a_report(tmp_path):

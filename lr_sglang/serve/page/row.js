@@ -1,5 +1,6 @@
 // One row: the versions of one step beside each other, with the verdict between them.
 
+import { nodes } from "./boxed.js";
 import { glyph, show } from "./glyph.js";
 import { glyphOf, plural, time, verdictInWords } from "./words.js";
 
@@ -140,7 +141,9 @@ export class RowView {
 
 function fill(view, state, version, instead) {
   view.box.dataset.state = state;
-  put(view.text, version.text.trim());
+  const text = version.text.trim();
+  if (view.shown !== text) view.text.replaceChildren(...nodes(text));
+  view.shown = text;
   const facts = [instead || (STATES[state] ?? "")];
   if (version.ended !== null && version.tokens) facts.push(plural(version.tokens, "token"));
   if (version.ended !== null && version.began !== null) facts.push(time(version.ended - version.began));

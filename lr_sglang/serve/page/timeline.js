@@ -8,7 +8,6 @@ const TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600
 const AXIS = 16;
 const THICK = 14;
 const EVERY = 40; // milliseconds
-const BUTTONS = 96; // where the buttons are
 
 /** Full: it is in the answer, or decided it. Half: it agreed, or is on its way. Grey: given up. Red: refused. */
 function look(bar, lit) {
@@ -158,7 +157,7 @@ export class Timeline {
       pen.moveTo(x, AXIS - 3);
       pen.lineTo(x, height);
       const text = `${Number(at.toFixed(1))} s`;
-      if (x + pen.measureText(text).width < width - BUTTONS) pen.fillText(text, x + 3, 2);
+      if (x + pen.measureText(text).width < width) pen.fillText(text, x + 3, 2);
     }
     let y = AXIS + 0.5;
     for (const role of ROLES) {

@@ -1,5 +1,6 @@
-"""The real HTTP transport against a small server that behaves, or does not."""
+"""The real HTTP client against a small server that behaves, or does not."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -8,9 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lr_sglang import aborter
-from lr_sglang import transport as module
-from lr_sglang.call import Call
+from lr_sglang.engine import client as module
+from lr_sglang.engine.client import Client
+from lr_sglang.engine.loop import background, call
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -21,7 +23,6 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.transport import HttpTransport
 
 REPLY = {"text": "x", "output_ids": [1], "meta_info": {}}
 
@@ -96,38 +97,60 @@ def server():
     thread.join()
 
 
+class Blocking:
+    """A client on the process's event loop, used from the test's thread."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def generate(self, payload, request, timeout):
+        return call(self.client.generate(payload, request, timeout))
+
+    def get(self, path):
+        return call(self.client.get(path))
+
+    def close(self):
+        call(self.client.close())
+
+
 @pytest.fixture
 def http(server):
-    transport = HttpTransport(server.url, "target", api_key="secret")
-    yield transport
-    transport.close()
+    blocking = Blocking(Client(server.url, "target", api_key="secret"))
+    yield blocking
+    blocking.close()
 
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """The transport gives up on aborts sooner."""
-    monkeypatch.setattr(aborter, "ABORT_AGAIN_SECONDS", (0.0, 0.01, 0.02, 0.05))
+    """The client gives up on aborts sooner."""
+    monkeypatch.setattr(module, "ABORT_AGAIN_SECONDS", (0.0, 0.01, 0.02, 0.05))
+
+
+def on_loop(work):
+    """Does it on the event loop, and waits for it."""
+
+    async def run():
+        return work()
+
+    return call(run())
 
 
 class Running:
-    """A generation in a thread, as the backend runs it."""
+    """A generation that is under way, as the backend runs it."""
 
-    def __init__(self, http, timeout=10.0):
-        self.call, self.result = Call(), None
-        self._thread = threading.Thread(target=self._run, args=(http, timeout), daemon=True)
-        self._thread.start()
+    def __init__(self, http, timeout=10.0, request=None):
+        self.request = request or Request()
+        generation = http.client.generate({"input_ids": [1]}, self.request, timeout)
+        self.task = asyncio.run_coroutine_threadsafe(generation, background())
 
-    def _run(self, http, timeout):
-        try:
-            self.result = http.generate({"input_ids": [1]}, self.call, timeout)
-        except LookaheadError as error:
-            self.result = error
-        self.call.end(self.result)
+    def cancel(self):
+        on_loop(self.request.cancel)
 
     def end(self, seconds=5.0):
-        self._thread.join(seconds)
-        assert not self._thread.is_alive(), "it still runs"
-        return self.result
+        try:
+            return self.task.result(seconds)
+        except LookaheadError as error:
+            return error
 
 
 def hung_up(handler, body):
@@ -137,20 +160,20 @@ def hung_up(handler, body):
 
 
 def test_a_generation_is_posted_with_an_id_and_a_key(server, http):
-    assert http.generate({"input_ids": [1]}, call := Call(), 5) == REPLY
+    assert http.generate({"input_ids": [1]}, request := Request(), 5) == REPLY
     (request,) = server.requests
     assert request == {"input_ids": [1], "rid": call.rid, "authorization": "Bearer secret"}
 
 
 def test_connections_are_used_again(server, http):
     for _ in range(5):
-        http.generate({}, Call(), 5)
+        http.generate({}, Request(), 5)
     assert len(set(server.ports)) == 1
 
 
 def test_no_two_requests_have_one_id(server, http):
     for _ in range(5):
-        http.generate({}, Call(), 5)
+        http.generate({}, Request(), 5)
     assert len({r["rid"] for r in server.requests}) == 5
     assert {len(r["rid"]) for r in server.requests} == {32}, "none is a prefix of another"
 
@@ -159,7 +182,7 @@ def test_a_slow_answer_is_a_timeout_and_is_not_asked_for_again(server, http):
     gate = threading.Event()
     server.generate = lambda handler, body: gate.wait(5)
     with pytest.raises(RuntimeTimeout, match="target: no answer") as caught:
-        http.generate({}, Call(), 0.05)
+        http.generate({}, Request(), 0.05)
     gate.set()
     assert caught.value.role == "target"
     assert len(server.requests) == 1
@@ -170,12 +193,12 @@ def test_nobody_listening_is_a_runtime_that_is_down():
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
     with pytest.raises(RuntimeDown, match=r"draft: .* does not answer") as caught:
-        HttpTransport(url, "draft").generate({}, Call(), 1)
+        Blocking(Client(url, "draft")).generate({}, Request(), 1)
     assert caught.value.hint
 
 
 def test_a_stale_connection_is_tried_again_once_with_a_new_id(server, http):
-    http.generate({}, Call(), 5)
+    http.generate({}, Request(), 5)
     rids = []
 
     def broken_once(handler, body):
@@ -183,7 +206,7 @@ def test_a_stale_connection_is_tried_again_once_with_a_new_id(server, http):
         hung_up(handler, body) if len(rids) == 1 else handler.reply(REPLY)
 
     server.generate = broken_once
-    assert http.generate({}, call := Call(), 5) == REPLY
+    assert http.generate({}, request := Request(), 5) == REPLY
     assert len(set(rids)) == 2
     assert call.rid == rids[1]
 
@@ -191,7 +214,7 @@ def test_a_stale_connection_is_tried_again_once_with_a_new_id(server, http):
 def test_it_is_tried_again_once_only(server, http):
     server.generate = hung_up
     with pytest.raises(RuntimeDown):
-        http.generate({}, Call(), 5)
+        http.generate({}, Request(), 5)
     assert len(server.requests) == 2
 
 
@@ -204,7 +227,7 @@ def test_nothing_is_tried_again_after_the_first_byte(server, http, chunked):
 
     server.generate = half
     with pytest.raises(RuntimeDown):
-        http.generate({}, Call(), 5)
+        http.generate({}, Request(), 5)
     assert len(server.requests) == 1
 
 
@@ -215,7 +238,7 @@ def test_a_garbled_status_line_is_not_tried_again(server, http):
 
     server.generate = garbage
     with pytest.raises(RuntimeDown):
-        http.generate({}, Call(), 5)
+        http.generate({}, Request(), 5)
     assert len(server.requests) == 1
 
 
@@ -241,7 +264,7 @@ TOO_LONG = "The input (9 tokens) is longer than the model's context length (8 to
 def test_an_error_status_is_a_named_error(server, http, status, body, error, said):
     server.generate = lambda handler, _: handler.reply(body, status)
     with pytest.raises(error, match=said) as caught:
-        http.generate({}, Call(), 5)
+        http.generate({}, Request(), 5)
     assert type(caught.value) is error
     assert caught.value.role == "target"
     assert len(server.requests) == 1
@@ -250,14 +273,14 @@ def test_an_error_status_is_a_named_error(server, http, status, body, error, sai
 def test_a_refused_key_comes_with_a_hint(server, http):
     server.generate = lambda handler, _: handler.reply(b"no", 401)
     with pytest.raises(RuntimeRefused) as caught:
-        http.generate({}, Call(), 5)
+        http.generate({}, Request(), 5)
     assert "api_key_env" in caught.value.hint
 
 
 def test_an_answer_that_is_no_json_is_a_bad_reply(server, http):
     server.generate = lambda handler, _: handler.reply(b"<html>")
     with pytest.raises(BadReply, match="JSON"):
-        http.generate({}, Call(), 5)
+        http.generate({}, Request(), 5)
 
 
 def test_documents_are_read(http):
@@ -272,16 +295,16 @@ def test_cancelling_aborts_on_the_server(server, http):
     server.generate = server.until_aborted
     running = Running(http)
     assert server.arrived.wait(5)
-    running.call.cancel()
+    running.cancel()
     assert running.end() == REPLY
-    assert set(server.aborts) == {running.call.rid}
+    assert set(server.aborts) == {running.request.rid}
 
 
 def test_an_abort_that_overtakes_its_request_is_repeated(server, http):
     server.generate, server.deaf = server.until_aborted, 3
     running = Running(http)
     assert server.arrived.wait(5)
-    running.call.cancel()
+    running.cancel()
     running.end()
     assert len(server.aborts) >= 4
     time.sleep(0.2)
@@ -294,7 +317,7 @@ def test_a_server_that_takes_no_abort_gets_its_connection_closed(server, http, i
     server.abort = lambda handler, body: handler.reply(None, status)
     running = Running(http)
     assert server.arrived.wait(5)
-    running.call.cancel()
+    running.cancel()
     assert isinstance(running.end(), Cancelled)
 
 
@@ -308,14 +331,14 @@ def test_many_calls_to_a_server_that_has_hung_are_cancelled_together(server, htt
         time.sleep(0.01)
     started = time.monotonic()
     for one in running:
-        one.call.cancel()
+        one.cancel()
     assert all(isinstance(one.end(), Cancelled) for one in running)
     gate.set()
     assert time.monotonic() - started < 1.5
 
 
 def test_a_call_cancelled_before_it_is_sent_is_not_sent(server, http):
-    call = Call()
+    call = Request()
     call.cancel()
     with pytest.raises(Cancelled):
         http.generate({}, call, 5)
@@ -323,7 +346,7 @@ def test_a_call_cancelled_before_it_is_sent_is_not_sent(server, http):
 
 
 def test_a_call_cancelled_between_two_tries_is_not_sent_again(server, http):
-    call = Call()
+    call = Request()
 
     def broken(handler, body):
         call.cancel()
@@ -336,17 +359,17 @@ def test_a_call_cancelled_between_two_tries_is_not_sent_again(server, http):
 
 
 def test_cancelling_what_has_ended_does_nothing(server, http):
-    call = Call()
+    call = Request()
     call.end(http.generate({}, call, 5))
     call.cancel()
     call.hang_up()
     assert not call.cancelled
-    assert http.generate({}, Call(), 5) == REPLY
+    assert http.generate({}, Request(), 5) == REPLY
     assert server.aborts == []
 
 
 def test_hanging_up_late_does_not_break_the_connections_next_call(server, http):
-    first = Call()
+    first = Request()
     http.generate({}, first, 5)
     server.generate = server.until_aborted
     second = Running(http)
@@ -366,7 +389,7 @@ def test_hanging_up_on_others_breaks_no_call_in_a_crowd(server, http, impatient)
         running = Running(http)
         if n % 2:
             time.sleep(n % 5 / 1000)
-            running.call.cancel()
+            running.cancel()
         else:
             kept.append(running)
     assert [one.end() for one in kept] == [REPLY] * 30
@@ -374,7 +397,7 @@ def test_hanging_up_on_others_breaks_no_call_in_a_crowd(server, http, impatient)
 
 def test_a_call_is_cancelled_once(server, http):
     aborted = []
-    call = Call()
+    call = Request()
     call.sending(aborted.append)
     call.cancel()
     call.cancel()
@@ -392,7 +415,7 @@ def test_closing_ends_the_abort_thread_once_nothing_is_left_to_abort(server, htt
     server.generate, server.deaf = server.until_aborted, 2
     running = Running(http)
     assert server.arrived.wait(5)
-    running.call.cancel()
+    running.cancel()
     thread = http._aborter._thread
     http.close()
     running.end()

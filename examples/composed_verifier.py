@@ -1,0 +1,52 @@
+"""A rule, and the judge where the rule says nothing: versions with other numbers differ; of the rest the judge decides.
+
+python examples/composed_verifier.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
+lr-sglang run --verifier examples/composed_verifier.py:NumbersThenJudge "..."
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+import lr_sglang as lr
+from lr_sglang.dsl import Inquiry, Verifier
+from lr_sglang.tree import Verdict
+from lr_sglang.verifiers.setup import Setup
+
+
+class NumbersThenJudge:
+    """Refuses a draft with other numbers than the target's at once, and asks the judge about every other."""
+
+    name = "numbers-then-judge"
+
+    def __init__(self, judge: Verifier) -> None:
+        self.judge = judge
+
+    @classmethod
+    def make(cls, setup: Setup) -> NumbersThenJudge:
+        return cls(lr.make_verifier("judge", setup))
+
+    def verify(self, inquiry: Inquiry) -> Verdict | None:
+        ours, theirs = (set(re.findall(r"\d+", step.text)) for step in (inquiry.pair.target, inquiry.pair.draft))
+        if ours != theirs:
+            return Verdict(False, self.name, f"{sorted(ours)} and {sorted(theirs)}")
+        return self.judge.verify(inquiry)
+
+
+@click.command()
+@click.argument("question")
+@click.option("--deployment", default="pocket", help="Built-in name or TOML file.")
+def main(question: str, deployment: str) -> None:
+    with lr.deployment(deployment) as running:
+        verifier = f"{Path(__file__)}:NumbersThenJudge"
+        solution = lr.solve(question, deployment=running, verifier=verifier, max_tokens=400)
+        click.echo(solution)
+        for step in solution.steps:
+            click.echo(f"{step.outcome:9} {'; '.join(f'{v.by} {v.reason}' for v in step.verdicts if v)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Which token ids end a sequence, read where SGLang reads them: a model's two configurations and its tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# Tokens that SGLang takes for an end although no configuration says so (``attach_additional_stop_token_ids``).
+ALSO = ("<|eom_id|>", "<|content_model_end_sampling|>")
+_FILES = ("config.json", "generation_config.json")
+
+
+def of_model(path: str) -> frozenset[int]:
+    """The ends in a model's ``config.json`` and ``generation_config.json``; none where there are no such files.
+
+    Args:
+        path: a folder, or a hub name.
+    """
+    return frozenset().union(*(_ids(_document(path, name).get("eos_token_id")) for name in _FILES))
+
+
+def of_server(info: Mapping[str, Any]) -> frozenset[int]:
+    """The ends that a server's ``/server_info`` tells of: its model's, where that is a folder here, its options'."""
+    model = str(info.get("model_path") or "")
+    found = of_model(model) if model and Path(model).is_dir() else frozenset()
+    for option, key in (("json_model_override_args", "eos_token_id"), ("preferred_sampling_params", "stop_token_ids")):
+        found |= _ids(_object(info.get(option)).get(key))
+    return found
+
+
+def _document(path: str, name: str) -> dict[str, Any]:
+    if Path(path).is_dir():
+        file: str | None = str(Path(path, name))
+    else:
+        from transformers.utils import cached_file
+
+        quietly = ("missing_entries", "gated_repo", "connection_errors")
+        file = cached_file(path, name, **{f"_raise_exceptions_for_{what}": False for what in quietly})
+    try:
+        return _object(Path(file).read_text("utf-8")) if file else {}
+    except OSError:
+        return {}
+
+
+def _object(given: Any) -> dict[str, Any]:
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return {}
+    return given if isinstance(given, dict) else {}
+
+
+def _ids(given: Any) -> frozenset[int]:
+    each = given if isinstance(given, list | tuple) else [given]
+    return frozenset(one for one in each if isinstance(one, int) and not isinstance(one, bool))

@@ -1,0 +1,194 @@
+"""Every kind of end at every place around a cap: the answer is the one of plain decoding, whatever the runtime says."""
+
+import itertools
+
+import pytest
+import sglang as sgl
+
+from lr_sglang.config import Limits, Lookahead
+from lr_sglang.errors import BadReply
+from lr_sglang.frontend import LookaheadBackend
+from lr_sglang.frontend import lookahead as ahead_gen
+from lr_sglang.job import Job
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.serve.program import answer_request
+from lr_sglang.simulated.model import Model, Writer
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.verifiers import Exact
+from tests import FULL
+from tests.integration.test_properties import VERIFIERS, made
+from tests.integration.test_semantics import QUESTION, Whole
+from tests.scripted import END, ScriptedTransport, deployment
+
+CAP = 6
+E = chr(END)
+KINDS = {"end": E, "think": "</think>\n\nx" + E, "delimiter": "\n\nbc" + E, "cut": "defghijklm" + E}
+PLACES = range(CAP - 3, 2 * CAP + 2)
+SERVERS = tuple(itertools.product((True, False), (1, 2, 3)))  # what is looked at first, tokens of a pass
+
+
+def writer(answer, beyond="lost" + E):
+    """Goes on with the answer; who asks for more after its end gets more."""
+
+    def write(text, sampling):
+        return answer[len(text) :] if answer.startswith(text) and text != answer else beyond
+
+    return write
+
+
+def runtimes(answer, server, drafted=None):
+    """Target, draft and judge; the judge, the ratings and the log-probabilities find everything right."""
+    target = ScriptedTransport(lambda text, s: "9" if s["max_new_tokens"] == 1 and "digit" in text else own(text, s))
+    own = writer(answer)
+    draft = ScriptedTransport(writer(drafted or answer))
+    judge = ScriptedTransport(lambda text, s: "A")
+    for one in (target, draft):
+        one.length_first, one.passes = server
+    backend = deployment(target=target, draft=draft, judge=judge)
+    backend.roles["judge"].tokenizer = Whole()
+    return backend
+
+
+def plain(answer, server):
+    job = Job(Lookahead(max_step_tokens=CAP))
+    autoregressive.run(QUESTION, job, backend=runtimes(answer, server))
+    return job.record
+
+
+def looked_ahead(answer, server, verifier, schedule, drafted=None):
+    backend = runtimes(answer, server, drafted)
+    job = Job(Lookahead(schedule, depth=2, max_step_tokens=CAP), verifier=made(verifier, backend.roles))
+    lookahead.run(QUESTION, job, backend=backend)
+    return job.record
+
+
+def same(record, answer):
+    assert (record.text, record.ids, record.finish) == (answer[:-1], tuple(map(ord, answer)), "stop")
+    assert [s.ending for s in record.steps].count("end of sequence") == 1
+    assert record.steps[-1].ending == "end of sequence"
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_end_around_the_cap_ends_the_answer_there(kind, schedule):
+    for number, (place, server) in enumerate(itertools.product(PLACES, SERVERS)):
+        answer = "abcdefghijklmnop"[:place] + KINDS[kind]
+        same(plain(answer, server), answer)
+        if FULL or number % 3 == 0:  # a draft that ends elsewhere, and one that ends in the same place
+            same(looked_ahead(answer, server, "exact", schedule, answer[: place - 1] + E), answer)
+        same(looked_ahead(answer, server, "exact", schedule), answer)
+
+
+@pytest.mark.parametrize("verifier", [name for name in VERIFIERS if name != "exact"])
+def test_no_verifier_goes_on_after_the_end(verifier):
+    cases = itertools.product(PLACES, KINDS, SERVERS, ("async", "sync"))
+    for place, kind, server, schedule in itertools.islice(cases, 0, None, 1 if FULL else 23):
+        answer = "abcdefghijklmnop"[:place] + KINDS[kind]
+        same(looked_ahead(answer, server, verifier, schedule), answer)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_endpoints_plain_mode_ends_there_too(kind):
+    for place, server in itertools.product(PLACES, SERVERS):
+        answer, job = "abcdefghijklmnop"[:place] + KINDS[kind], Job(Lookahead(max_step_tokens=CAP))
+        answer_request.run(QUESTION, job, False, backend=runtimes(answer, server))
+        same(job.record, answer)
+
+
+@pytest.mark.parametrize("most", [7, 8, 9, 10, 11])
+def test_an_end_that_is_the_last_token_of_the_budget_is_an_end(most):
+    answer = "abc\n\nefg" + E
+    for server in SERVERS:
+        ended = len(answer) <= most
+        for verifier in (None, "exact"):
+            backend = runtimes(answer, server)
+            job = Job(Lookahead(max_step_tokens=50), limits=Limits(max_tokens=most))
+            job.verifier = verifier and made(verifier, backend.roles)
+            (lookahead if verifier else autoregressive).run(QUESTION, job, backend=backend)
+            assert job.record.finish == ("stop" if ended else "length")
+            assert job.record.ids == tuple(map(ord, answer))[:most]
+
+
+@sgl.function
+def told(s, most, **given):
+    s += sgl.user("?")
+    s += sgl.assistant_begin()
+    s += sgl.gen("answer", max_tokens=most, temperature=0.0, **given)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_program_that_ignores_the_end_gets_what_comes_after_it(server):
+    for most in range(1, 12):
+        backend = LookaheadBackend(runtimes("abc" + E + "defghijklmnop", server).roles, judge_prompt="paper")
+        state = told.run(most, ignore_eos=True, backend=backend)
+        assert state["answer"] == ("abc" + E + "defghijklmnop")[:most].replace(E, "")
+        assert state.get_meta_info("answer")["finish_reason"]["type"] == "length"
+        assert backend.counts == {"ignore_eos": 1}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_stop_string_around_the_cap_is_never_shown(place, server):
+    """In a ``gen`` of the target alone, which is cut by the server, and in one by lookahead, which we cut."""
+    answer = "abcdefghijklmnop"[:place] + "STOP" + "after" + E
+
+    @sgl.function
+    def program(s):
+        s += sgl.user("?")
+        s += sgl.assistant_begin()
+        s += ahead_gen("answer", place + 4, "STOP", max_step_tokens=CAP, verifier="exact", temperature=0.0)
+
+    for ahead in (True, False):
+        state = program.run(backend=LookaheadBackend(runtimes(answer, server).roles, judge_prompt="paper", ahead=ahead))
+        assert state["answer"] == answer[:place]
+        assert state.get_meta_info("answer")["finish_reason"] == {"type": "stop", "matched": "STOP"}
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+@pytest.mark.parametrize("server", SERVERS)
+def test_simulated_runtimes_play_every_server(server, schedule):
+    simulation = Simulation(Model(alpha=(0.7,), steps=3, tokens=12, own_words=False), 0.001, 0.2, 0.0)
+    for cap in (10, 11, 12, 13):  # a simulated model knows where it is once the head of a step is written
+        roles = simulated_roles(simulation, Writer(simulation.model, length_first=server[0], passes=server[1]))
+        whole, ahead = Job(), Job(Lookahead(schedule, max_step_tokens=cap), verifier=Exact())
+        autoregressive.run(QUESTION, whole, backend=roles["target"])
+        lookahead.run(QUESTION, ahead, backend=roles["target"])
+        assert ahead.record.ids == whole.record.ids
+        assert (ahead.record.text, ahead.record.finish) == (whole.record.text, "stop")
+
+
+@pytest.mark.parametrize("asked", ["    if x:\n        y()", "\n\n  a", " ", "\t", "a \n"])
+def test_what_a_user_says_arrives_as_it_is(asked):
+    """SGLang's interpreter cuts the white space before every turn."""
+    said = [
+        {"role": "system", "content": " \n" + asked + "be brief"},
+        {"role": "user", "content": "  first"},
+        {"role": "assistant", "content": "\n\nan answer\n"},
+        {"role": "user", "content": asked},
+    ]
+    backend = runtimes("abc" + E, (True, 1))
+    autoregressive.run(said, Job(), backend=backend)
+    assert tuple(backend.transport.requests[0]["input_ids"]) == backend.tokenizer.chat(said, True).ids
+
+
+def test_an_end_that_only_the_runtime_knows_is_known_from_its_first_report():
+    backend = runtimes("abcde" + E, (True, 1))
+    backend.ends = frozenset()
+    job = Job(Lookahead(max_step_tokens=4))
+    answer_request.run(QUESTION, job, False, backend=backend)  # the end is not at the cap: it is reported
+    assert backend.ends == {END}
+    state = told.run(6, stop_token_ids=[ord("c")], backend=backend)
+    assert state["answer"] == "ab" and backend.ends == {END}, "an id that a program asked for is no end of the model"
+
+
+def test_a_model_without_numbers_is_an_error():
+    class Broken(ScriptedTransport):
+        def _reply(self, *given):
+            reply = super()._reply(*given)
+            reply["meta_info"]["finish_reason"] = {"type": "stop", "matched": "NaN happened"}
+            return reply
+
+    with pytest.raises(BadReply, match="NaN"):
+        autoregressive.run(QUESTION, Job(), backend=deployment(target=Broken(writer("ab" + E)))).sync()
