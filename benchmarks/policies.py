@@ -17,9 +17,9 @@ from typing import Any
 import click
 
 from lr_sglang.config import Lookahead
-from lr_sglang.simulated.many import alone, answer_all
 from lr_sglang.simulated.model import Model, Writer
 from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 
 STEP = 0.2  # seconds of a target step alone
 
@@ -35,7 +35,7 @@ class Scene:
         self,
         alpha: float,
         c1: float,
-        questions: int = 1,
+        count: int = 1,
         steps: int = 300,
         judge: float = 0.05,
         slowdown: float = 0.0,
@@ -44,12 +44,12 @@ class Scene:
     ) -> None:
         known = Model(alpha=(alpha,), steps=steps, tokens=9, **model)
         self.simulation = Simulation(known, STEP, c1, judge * STEP, slowdown, slots)
-        self.writer, self.questions, self.steps = Writer(known), list(range(questions)), steps
-        self.plain = sum(alone(self.simulation, self.questions, self.writer)) / questions
+        self.writer, self.asked, self.steps = Writer(known), questions(count), steps
+        self.plain = sum(alone(self.simulation, numbers(self.writer, self.asked), self.writer)) / count
 
     def run(self, told: bool = True, **look: Any) -> tuple[float, float]:
         """Speed-up over plain decoding, and target branches per step."""
-        answers = answer_all(self.simulation, Lookahead(**look), self.questions, self.writer, told, alike=True)
+        answers = answer_all(self.simulation, Lookahead(**look), self.asked, self.writer, told=told, alike=True)
         count = len(answers)
         seconds = sum(answer.seconds for answer in answers) / count
         return self.plain / seconds, sum(a.calls["target"] for a in answers) / count / self.steps
@@ -63,8 +63,8 @@ def hedge(full: bool) -> tuple[Row, Iterator[Row]]:
 
     def rows() -> Iterator[Row]:
         for alpha, c1 in itertools.product((0.3, 0.5, 0.63, 0.8, 0.9), (0.05, 0.1, 0.25)):
-            at_once = Scene(alpha, c1, questions=4 if full else 2, judge=0.0).run()
-            scene = Scene(alpha, c1, questions=4 if full else 2, judge=0.2)
+            at_once = Scene(alpha, c1, count=4 if full else 2, judge=0.0).run()
+            scene = Scene(alpha, c1, count=4 if full else 2, judge=0.2)
             without, hedged = scene.run(), scene.run(hedge=True)
             kept = f"{without[0] / at_once[0]:.3f}", f"{hedged[0] / at_once[0]:.3f}"
             yield alpha, c1, f"{at_once[0]:.2f}x", *kept, f"{without[1]:.2f}", f"{hedged[1]:.2f}"
@@ -84,7 +84,7 @@ def gate(full: bool) -> tuple[Row, Iterator[Row]]:
             (0.75, 0.1, 0.8),
             (0.62, 0.1, 0.5),
         ):
-            scene = Scene(alpha, 0.1, questions=6 if full else 3, steps=600, judge=judge, auc=auc)
+            scene = Scene(alpha, 0.1, count=6 if full else 3, steps=600, judge=judge, auc=auc)
             speed, branches = scene.run()
             for least in (0.05, 0.075, 0.15):
                 gated = scene.run(gate=least)
@@ -120,7 +120,7 @@ class Adapted:
 
 def adapt(load: int, alpha: float, c1: float) -> Adapted:
     """One case of the grid: so many questions at once."""
-    scene = Scene(alpha, c1, questions=load, steps=LENGTHS[load], slowdown=SLOWDOWN, width=3)
+    scene = Scene(alpha, c1, count=load, steps=LENGTHS[load], slowdown=SLOWDOWN, width=3)
     tried = {(0, 1): 1.0}
     for depth, width in FIXED:
         if width == 1 or load * width ** (depth - 1) <= MOST_AT_ONCE:
@@ -151,11 +151,11 @@ def priorities(full: bool) -> tuple[Row, Iterator[Row]]:
     """Priorities where a runtime has too few slots: it does not say how many, or each answer keeps to its share."""
 
     def rows() -> Iterator[Row]:
-        for questions, slots in ((4, 8), (8, 8), (8, 16), (16, 16), (16, 32)):
-            scene = Scene(0.63, 0.1, questions, steps=300 if full else 80, slots=slots, spread=0.3)
+        for count, slots in ((4, 8), (8, 8), (8, 16), (16, 16), (16, 32)):
+            scene = Scene(0.63, 0.1, count, steps=300 if full else 80, slots=slots, spread=0.3)
             first: dict[str, Any] = {"priorities": True}
             tried: list[dict[str, Any]] = [{"told": False}, {"told": False, **first}, {}, first]
-            yield questions, slots, *(f"{scene.run(**look)[0]:.2f}x" for look in tried)
+            yield count, slots, *(f"{scene.run(**look)[0]:.2f}x" for look in tried)
 
     return ("answers", "slots", "not told", "with priorities", "shares", "shares, priorities"), rows()
 

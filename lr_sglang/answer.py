@@ -43,6 +43,7 @@ class Answer:
         self.roles = backend_of(s, "target").roles
         self.ended = self._left = False
         self._resting: dict[str, float] = {}
+        self._drawn = job.sampling.drawn()
         self._loop = s.stream_executor.loop
 
     async def __aenter__(self) -> Self:
@@ -97,10 +98,8 @@ class Answer:
     def sampling(self, node: Node, role: str = "target") -> dict[str, Any]:
         """What ``step`` is given for the step after ``node``: its most tokens, the sampling, log-probabilities."""
         look = self.job.lookahead
-        drawn = self.job.sampling.drawn()
-        if role == "draft" and look.gate:
-            drawn["return_logprob"] = True
-        return {"max_tokens": min(look.max_step_tokens, self.tree.room(node)), **drawn}
+        gated = {"return_logprob": True} if role == "draft" and look.gate else {}
+        return {"max_tokens": min(look.max_step_tokens, self.tree.room(node)), **self._drawn, **gated}
 
     def watch(self, state: ProgramState, node: Node, child: Node | None = None) -> Branch:
         """Follows a state that writes the step after ``node``; call it before anything else happens on the loop.

@@ -268,15 +268,19 @@ class RuntimeBackend(BaseBackend):
         """
         try:
             return await decide(self, s, choices, method)
-        except LookaheadError as error:
-            raise self.named(error)  # noqa: B904 - the same error
+        except Exception as error:
+            named = self.named(error)
+            if named is error:
+                raise
+            raise named from error
 
     def end_program(self, s: StreamExecutor) -> None:
         pass
 
     def shutdown(self) -> None:
-        """Closes the connections, in any thread but the loop's."""
-        call(self.transport.close(), self.loop)
+        """Closes the connections, in any thread but the loop's. They are gone already where the loop has ended."""
+        if self.loop.is_running():
+            call(self.transport.close(), self.loop)
 
     def flush_cache(self) -> None:
         """Empties the runtime's radix cache: what was there cannot be shared any more. Not on the loop."""

@@ -68,25 +68,26 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
     return roles
 
 
-async def _reached(url: str, role: str, *keys: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
-    client, infos = await _reach(url, role, *keys)
-    await client.disconnect()  # answers may be made on another loop
-    return client, infos
+async def _reached(url: str, role: str, key: str, worker_key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
+    server, router = Client(url, role, key), RouterClient(url, role, key, worker_key)
+    try:
+        return await _reach(server, router)
+    finally:  # answers may be made on another loop
+        await server.disconnect()
+        await router.disconnect()
 
 
-async def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
+async def _reach(server: Client, router: RouterClient) -> tuple[Client, Sequence[Mapping[str, Any]]]:
     """How to reach a role's runtime, and what the servers say that play it: one, or a router's workers."""
-    server = Client(url, role, key)
     try:
         return server, [await server.get("/server_info", timeout=30.0)]
     except RuntimeRefused as refused:  # a router has no such route
-        router = RouterClient(url, role, key, worker_key)
         try:
             await router.refresh()
         except (RuntimeRefused, BadReply):
             return server, []  # something else that passes requests on
         if not router.workers:
-            raise RuntimeDown(f"the router {url} has no workers", role=role) from refused
+            raise RuntimeDown(f"the router {router.url} has no workers", role=router.role) from refused
         return router, router.infos()
 
 

@@ -1,6 +1,6 @@
 """An answer on a simulated clock: the real programs and step tree, and steps that take as long as they are told.
 
-Only what touches a runtime is replaced. A draft step takes ``c1``, a target step 1, a verdict ``judge``. Every step has
+Only what touches a runtime is replaced, and nothing waits for a real one. A draft step takes ``c1``, a target step 1, a verdict ``judge``. Every step has
 one token, so that the budget is the number of steps.
 """
 
@@ -12,6 +12,30 @@ from lr_sglang.steps import Ending, Step
 from lr_sglang.tree import Branch, Node, Pair, StepTree, Verdict
 
 STEP = Step("x", (0,), Ending.DELIMITER)
+
+
+class State:
+    """Stands for every state of the program, on every runtime: its text is of no consequence."""
+
+    def __init__(self):
+        self.stream_executor, self.roles = self, {"target": self, "draft": self}
+
+    def fork(self, size):
+        return [self] * size
+
+    def __iadd__(self, expression):
+        return self
+
+    @property
+    def backend(self):
+        return self
+
+    @backend.setter
+    def backend(self, other):
+        pass
+
+
+STATE = State()
 
 
 class Clocked:
@@ -28,6 +52,7 @@ class Clocked:
 
     def __init__(self, accepts, c1, depth, judge=0.0, steps=1000, width=1, lasts=lambda: 1.0):
         self.tree = StepTree(depth, width, steps)
+        self.tree.root.state = STATE
         self.policy = policy.make(Lookahead(depth=depth, width=width), self.tree, policy.Experience())
         self.ended, self.now, self.kept, self.most = False, 0.0, [], 0
         self._accepts, self._judge, self._takes = accepts, judge, {"draft": c1, "target": 1.0}
@@ -36,7 +61,11 @@ class Clocked:
     def can_ask(self, role, node, steps=1):
         return True
 
-    def branch(self, role, node, child=None):
+    def sampling(self, node, role="target"):
+        return {}
+
+    def watch(self, state, node, child=None):
+        role = "target" if child is None else "draft"
         self._in(self._takes[role] * self._lasts(), node, child)
         self.most = max(self.most, sum(child is None and not node.dropped for _, _, node, child, _ in self._queue))
         return Branch(role, node.position)
@@ -53,7 +82,7 @@ class Clocked:
         self._order += 1
         heapq.heappush(self._queue, (self.now + seconds, self._order, node, child, verdict))
 
-    def first_done(self):
+    async def first_done(self):
         while True:
             when, _, node, child, verdict = heapq.heappop(self._queue)
             if node.dropped or (child is not None and child.dropped):
@@ -62,18 +91,19 @@ class Clocked:
             if verdict is not None:
                 child.verdict = verdict
             elif child is None:
-                node.target = STEP
+                node.target, node.target_state = STEP, STATE
                 for late in node.children:
                     if late.step is None:
                         late.verdict = Verdict(False, "late")
             elif child.verdict is None:
+                child.state = STATE
                 self.tree.drafted(child, STEP)
             return node
 
-    def all_done(self):
+    async def all_done(self):
         nodes = []
         while any(not (e[2].dropped or (e[3] is not None and e[3].dropped)) for e in self._queue):
-            nodes.append(self.first_done())
+            nodes.append(await self.first_done())
         return list(dict.fromkeys(nodes))
 
     def cancel_all_but_chosen(self, node):

@@ -84,7 +84,8 @@ def _show(figures: dict[str, Any]) -> None:
         ("CPU", f"{figures['cpu_seconds']:.2f} s, {100 * figures['cpu_share']:.1f} % of a core"),
         ("calls", f"{figures['calls']}, {figures['calls_per_second']:.1f} a second"),
         ("CPU per call", f"{figures['cpu_ms_per_call']:.2f} ms"),
-        ("simulated runtimes late", f"{figures['runtimes_late_ms']:.2f} ms a call (the machine's)"),
+        ("simulated runtimes late", f"{figures['runtimes_late_ms']:.2f} ms a call"),
+        ("event loop late", f"{figures['loop_late_p99_ms']:.2f} ms or more, one time in a hundred"),
         ("threads, most", f"{figures['threads']}"),
         ("memory, most", f"{figures['megabytes']:.0f} MB, {figures['megabytes_grown']:.0f} in the second half"),
     ]

@@ -162,7 +162,7 @@ class Client:
 
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
-            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, raise_for_status=False)
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
         data = None if body is None else orjson.dumps(body)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=timeout)
         begun = False

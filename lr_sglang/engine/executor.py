@@ -89,6 +89,8 @@ class Executor(StreamExecutor):
         self._sent = self._received = 0  # expressions from other threads: so many on their way, so many here
         self.request: Request | None = None
         self.error_: BaseException | None = None
+        self.text_: str = ""
+        self.variables: dict[str, Any] = {}
 
     # Writing
 
@@ -323,6 +325,10 @@ class Executor(StreamExecutor):
         """Whoever reads the state from now on gets the error; what was there before stays."""
         if self.error_ is None:
             self.error_ = error
+            begun = [name for name, event in self.variable_event.items() if not event.is_set()]
+            self.variables = _Known({k: v for k, v in self.variables.items() if k not in begun}, error)
+            if self.stream:
+                self.text_ = _Broken(self.text_, error)
         for event in (*self.variable_event.values(), *(self.stream_var_event or {}).values()):
             event.set()
 
@@ -332,6 +338,31 @@ class Executor(StreamExecutor):
                 expr.fail(error)
         self._waiting.clear()
         self._fail(error)
+
+
+class _Known(dict[str, Any]):
+    """The variables of a failed state: what was there stays, and anything else is the failure."""
+
+    def __init__(self, known: dict[str, Any], error: BaseException) -> None:
+        super().__init__(known)
+        self._error = error
+
+    def __missing__(self, name: str) -> Any:
+        raise self._error
+
+
+class _Broken(str):
+    """The text of a failed state, which whoever streams it reads in slices."""
+
+    def __new__(cls, text: str, error: BaseException) -> _Broken:
+        made = super().__new__(cls, text)
+        made._error = error
+        return made
+
+    _error: BaseException
+
+    def __getitem__(self, key: Any) -> str:
+        raise self._error
 
 
 class _Forked:

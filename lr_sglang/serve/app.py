@@ -53,12 +53,14 @@ def create_app(roles: Mapping[str, RuntimeBackend], service: Service, keys: Keys
     @asynccontextmanager
     async def living(app: FastAPI) -> AsyncIterator[None]:
         health.start()
+        engine.lateness.start()
         try:
             yield
         finally:
             engine.stop()
             await engine.ended(ABORT_SECONDS)
             await health.stop()
+            engine.lateness.stop()
 
     app = FastAPI(
         title="lr-sglang",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from lr_sglang import policy, verifiers
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.delivery import Delivery, Piece, Reasoning
+from lr_sglang.engine.lateness import Lateness
 from lr_sglang.engine.run import run_program
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.events import Event
@@ -81,6 +82,8 @@ class Engine:
         self._running: set[_Answer] = set()
         metrics.watch(metrics.running, lambda: len(self._running))
         metrics.watch(metrics.waiting, lambda: self.admission.waiting)
+        self.lateness = Lateness()
+        metrics.watch(metrics.loop_late, self.lateness.p99)
         for role, watch in health.watches.items():
             metrics.watch(metrics.up, watch.up, role=role)
             metrics.watch(metrics.branches, watch.gate.running, role=role)

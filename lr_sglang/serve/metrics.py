@@ -40,6 +40,7 @@ class Metrics:
         self.alpha = gauge("alpha", "Step acceptance rate so far")
         self.running = gauge("answers_running", "Answers that are being made")
         self.waiting = gauge("requests_waiting", "Requests in the queue")
+        self.loop_late = gauge("event_loop_late_seconds", "By which one timer in a hundred is late, at least")
         self.up = gauge("runtime_up", "Whether a role's runtime is well", "role")
         self.branches = gauge("branches_running", "Requests that a role's runtime has not answered", "role")
         self.first_step = Histogram(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import selectors
 import sys
 import threading
 import time
@@ -18,13 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from lr_sglang.config import Lookahead, Sampling
+from lr_sglang.engine.lateness import Lateness
+from lr_sglang.engine.loop import background
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.lean import leave_torch_out
 from lr_sglang.results.record import Record
 from lr_sglang.runner import Runner, Settings
 from lr_sglang.simulated.model import Writer
 from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import SimulatedTransport, simulated_roles
+from lr_sglang.simulated.transport import SimulatedTransport, simulated_roles, wake_exactly
 from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.plan import plan
@@ -39,7 +42,8 @@ class Shard:
     Attributes:
         seconds, bound, alone: of each answer: as it was, as it could be, and without lookahead.
         calls: requests by role; ``steps`` were delivered.
-        late: seconds that simulated runtimes answered after their time, in all: the machine woke them no sooner.
+        late: seconds that simulated runtimes answered after their time, in all: the loop was busy, or woken late.
+        loop_late: seconds that one of a hundred timers of the event loop was late by, at least.
         wall, cpu: seconds of the process, from the first question to the last answer.
         threads: at most at once, ``megabytes`` of memory likewise; ``grown`` of them in the second half of the run.
     """
@@ -52,6 +56,7 @@ class Shard:
     accepted: int
     calls: dict[str, int]
     late: float
+    loop_late: float
     wall: float
     cpu: float
     threads: int
@@ -112,13 +117,17 @@ def shard(simulation: Simulation, look: Lookahead, asked: Sequence[Question]) ->
     """
     writer = Writer(simulation.model)
     known = numbers(writer, asked)
+    wake_exactly()
+    loop = background(selectors.SelectSelector())
     roles = simulated_roles(simulation, writer)
     settings = Settings(lookahead=look, sampling=Sampling(seed=simulation.model.seed))
-    watch = _Watch()
+    watch, late = _Watch(), Lateness()
+    loop.call_soon_threadsafe(late.start)
     records: dict[str, Record] = {}
     with Runner(roles, settings, len(asked)) as runner, watch:
         for record in runner.run(plan(asked, [MODE]), watch.look):
             records[record["question_id"]] = record
+    loop.call_soon_threadsafe(late.stop)
     made = [records[question.id] for question in asked]
     for record in made:
         if error := record["error"]:
@@ -132,6 +141,7 @@ def shard(simulation: Simulation, look: Lookahead, asked: Sequence[Question]) ->
         accepted=sum(record["accepted"] for record in made),
         calls={role: sum(record["tokens"][role]["calls"] for record in made) for role in roles},
         late=sum(cast(SimulatedTransport, backend.transport).late for backend in roles.values()),
+        loop_late=late.p99(),
         wall=watch.wall,
         cpu=watch.cpu,
         threads=watch.threads,
@@ -208,6 +218,7 @@ def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> 
         "calls_per_second": total / wall,
         "cpu_ms_per_call": 1000 * cpu / total,
         "runtimes_late_ms": 1000 * sum(p.late for p in shards) / total,
+        "loop_late_p99_ms": 1000 * max(p.loop_late for p in shards),
         "threads": max(p.threads for p in shards),
         "megabytes": sum(p.megabytes for p in shards),
         "megabytes_grown": sum(p.grown for p in shards),

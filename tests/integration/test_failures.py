@@ -1,6 +1,7 @@
 """A runtime that fails in an ordinary SGLang program: the reader gets the named error, at once, and nothing hangs."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,14 @@ def within_bounds(read: Callable[[], Any]) -> Any:
     thread.join(BOUND)
     assert ended, "it hangs"
     return ended[0]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Waits for what another thread is about to do."""
+    deadline = time.monotonic() + BOUND
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def runtime(seconds: float = 0.0):
@@ -183,6 +192,7 @@ def test_a_state_moved_to_another_role_names_that_role():
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_streamed_program_raises_the_named_error_too(read):
     s = broken.run(read, backend=runtime(0.02), stream=True)
+    until(lambda: "failed" in s.stream_executor.variable_event)  # the program's thread has come so far
     assert within_bounds(lambda: s["failed"]) is DOWN
     assert within_bounds(lambda: read(s)) is DOWN
     assert within_bounds(lambda: s["good"]) == "ok"
@@ -196,6 +206,7 @@ def test_streaming_ends_when_the_runtime_fails():
     assert within_bounds(lambda: list(s.text_iter())) is DOWN
     s = broken.run(later, backend=runtime(0.02), stream=True)
     assert within_bounds(lambda: list(s.text_iter("failed"))) in (DOWN, [])
+    until(lambda: "later" in s.stream_executor.variable_event)
     assert within_bounds(lambda: s["later"]) is DOWN
 
 

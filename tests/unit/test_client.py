@@ -161,8 +161,8 @@ def hung_up(handler, body):
 
 def test_a_generation_is_posted_with_an_id_and_a_key(server, http):
     assert http.generate({"input_ids": [1]}, request := Request(), 5) == REPLY
-    (request,) = server.requests
-    assert request == {"input_ids": [1], "rid": call.rid, "authorization": "Bearer secret"}
+    (posted,) = server.requests
+    assert posted == {"input_ids": [1], "rid": request.rid, "authorization": "Bearer secret"}
 
 
 def test_connections_are_used_again(server, http):
@@ -192,8 +192,10 @@ def test_nobody_listening_is_a_runtime_that_is_down():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    nobody = Blocking(Client(url, "draft"))
     with pytest.raises(RuntimeDown, match=r"draft: .* does not answer") as caught:
-        Blocking(Client(url, "draft")).generate({}, Request(), 1)
+        nobody.generate({}, Request(), 1)
+    nobody.close()
     assert caught.value.hint
 
 
@@ -208,7 +210,7 @@ def test_a_stale_connection_is_tried_again_once_with_a_new_id(server, http):
     server.generate = broken_once
     assert http.generate({}, request := Request(), 5) == REPLY
     assert len(set(rids)) == 2
-    assert call.rid == rids[1]
+    assert request.rid == rids[1]
 
 
 def test_it_is_tried_again_once_only(server, http):
@@ -337,47 +339,117 @@ def test_many_calls_to_a_server_that_has_hung_are_cancelled_together(server, htt
     assert time.monotonic() - started < 1.5
 
 
-def test_a_call_cancelled_before_it_is_sent_is_not_sent(server, http):
-    call = Request()
-    call.cancel()
+def test_a_request_cancelled_before_it_is_sent_is_not_sent(server, http):
+    request = Request()
+    request.cancel()
     with pytest.raises(Cancelled):
-        http.generate({}, call, 5)
+        http.generate({}, request, 5)
     assert server.requests == server.aborts == []
 
 
-def test_a_call_cancelled_between_two_tries_is_not_sent_again(server, http):
-    call = Request()
+def test_a_request_cancelled_between_two_tries_is_not_sent_again(server, http):
+    request = Request()
 
     def broken(handler, body):
-        call.cancel()
+        on_loop(request.cancel)
         hung_up(handler, body)
 
     server.generate = broken
     with pytest.raises(Cancelled):
-        http.generate({}, call, 5)
+        http.generate({}, request, 5)
     assert len(server.requests) == 1
 
 
 def test_cancelling_what_has_ended_does_nothing(server, http):
-    call = Request()
-    call.end(http.generate({}, call, 5))
-    call.cancel()
-    call.hang_up()
-    assert not call.cancelled
+    request = Request()
+    http.generate({}, request, 5)
+    on_loop(request.cancel)
+    on_loop(request.hang_up)
+    assert request.ended and not request.cancelled
     assert http.generate({}, Request(), 5) == REPLY
     assert server.aborts == []
 
 
-def test_hanging_up_late_does_not_break_the_connections_next_call(server, http):
+def test_what_has_failed_has_ended_too(server, http):
+    server.generate = lambda handler, body: handler.reply(b"no", 400)
+    request = Request()
+    with pytest.raises(RuntimeRefused):
+        http.generate({}, request, 5)
+    on_loop(request.cancel)
+    assert request.ended and server.aborts == []
+
+
+def test_hanging_up_late_does_not_break_the_connections_next_request(server, http):
     first = Request()
     http.generate({}, first, 5)
     server.generate = server.until_aborted
     second = Running(http)
     assert server.arrived.wait(5)
-    assert second.call._connection is first._connection, "the connection was used again"
-    first.hang_up()
-    second.call.cancel()
+    assert len(set(server.ports)) == 1, "the connection was used again"
+    on_loop(first.hang_up)
+    second.cancel()
     assert second.end() == REPLY
+
+
+class Watched:
+    """A generation that goes on until its client closes the connection."""
+
+    def __init__(self, server):
+        self.arrived, self.closed = threading.Event(), threading.Event()
+        server.generate = self
+
+    def __call__(self, handler, body):
+        handler.connection.settimeout(10)
+        self.arrived.set()
+        if not handler.connection.recv(1):
+            self.closed.set()
+        hung_up(handler, body)
+
+
+def test_cancelling_who_waits_closes_the_connection_and_tells_the_server(server, http):
+    """Once: the server is told although nobody waits, and closing the client waits for it."""
+    watched, running = Watched(server), Running(http)
+    assert watched.arrived.wait(5)
+    running.task.cancel()
+    assert watched.closed.wait(5)
+    http.close()
+    assert server.aborts == [running.request.rid]
+    assert running.request.ended and not running.request.cancelled
+
+
+def test_a_server_that_hears_no_abort_is_hung_up_on(server, http):
+    """At once, not after the last of many aborts: it took none, and nobody else could."""
+    server.abort = lambda handler, body: handler.reply(None, 500)
+    watched, running = Watched(server), Running(http)
+    assert watched.arrived.wait(5)
+    running.cancel()
+    assert isinstance(running.end(), Cancelled)
+    assert watched.closed.wait(5)
+    assert running.request.hung_up and http.client.deaf
+    assert len(server.aborts) <= 2
+    server.abort = lambda handler, body: server.stop(body["rid"]) or handler.reply(None)
+    server.generate = server.until_aborted
+    server.arrived.clear()
+    another = Running(http)
+    assert server.arrived.wait(5)
+    another.cancel()
+    assert another.end() == REPLY and not http.client.deaf
+
+
+def test_who_waits_for_a_request_that_is_hung_up_on_goes_on(server, http):
+    """The task is not cancelled: only its request is."""
+    watched, request = Watched(server), Request()
+
+    async def wait():
+        with pytest.raises(Cancelled):
+            await http.client.generate({}, request, 10)
+        await asyncio.sleep(0)
+        return asyncio.current_task().cancelling()
+
+    task = asyncio.run_coroutine_threadsafe(wait(), background())
+    assert watched.arrived.wait(5)
+    on_loop(request.hang_up)
+    assert task.result(5) == 0
 
 
 def test_hanging_up_on_others_breaks_no_call_in_a_crowd(server, http, impatient):
@@ -395,29 +467,38 @@ def test_hanging_up_on_others_breaks_no_call_in_a_crowd(server, http, impatient)
     assert [one.end() for one in kept] == [REPLY] * 30
 
 
-def test_a_call_is_cancelled_once(server, http):
+def test_a_request_is_cancelled_once():
     aborted = []
-    call = Request()
-    call.sending(aborted.append)
-    call.cancel()
-    call.cancel()
-    assert aborted == [call]
+
+    async def cancel():
+        request = Request()
+        request.sending(aborted.append)
+        request.cancel()
+        request.cancel()
+        return request
+
+    assert aborted == [asyncio.run(cancel())]
 
 
-def test_a_call_tells_its_end_once_it_has_its_result():
-    heard = []
-    call = Call(done=lambda result: heard.append((result, call.ended, call.result)))
-    call.end("r")
-    assert heard == [("r", True, "r")]
+def test_cancelling_a_request_of_several_cancels_the_one_that_is_under_way(server, http):
+    server.generate = server.until_aborted
+    whole = Request(seed=3, key="k")
+    part = whole.part()
+    running = Running(http, request=part)
+    assert server.arrived.wait(5)
+    on_loop(whole.cancel)
+    assert running.end() == REPLY and part.cancelled
+    assert (part.seed, part.key) == (3, "k")
+    with pytest.raises(Cancelled):
+        whole.part()
 
 
-def test_closing_ends_the_abort_thread_once_nothing_is_left_to_abort(server, http):
+def test_closing_waits_until_nothing_is_left_to_abort(server, http):
     server.generate, server.deaf = server.until_aborted, 2
     running = Running(http)
     assert server.arrived.wait(5)
     running.cancel()
-    thread = http._aborter._thread
     http.close()
-    running.end()
-    thread.join(2)
-    assert not thread.is_alive()
+    assert running.end(0) == REPLY
+    assert len(server.aborts) == 3 and not http.client._aborts
+    http.close()

@@ -13,9 +13,9 @@ from lr_sglang.policy.confidence import Calibration, confidence, pairs_of
 from lr_sglang.policy.experience import Experience
 from lr_sglang.policy.forecast import Runtime, Scene, best, forecast
 from lr_sglang.policy.load import Load
-from lr_sglang.simulated.many import alone, answer_all
 from lr_sglang.simulated.model import Model, Writer
 from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.steps import Ending, Step
 from lr_sglang.tree import Branch, StepTree, Verdict
 from tests import FULL
@@ -27,15 +27,15 @@ YES, NO = Verdict(True, "judge"), Verdict(False, "judge")
 class Case:
     """Questions on simulated runtimes, the same whatever is tried. ``judge`` is in target steps."""
 
-    def __init__(self, alpha, c1, questions=1, steps=300, judge=0.05, slowdown=0.0, slots=None, **model):
+    def __init__(self, alpha, c1, count=1, steps=300, judge=0.05, slowdown=0.0, slots=None, **model):
         known = Model(alpha=(alpha,), steps=steps, tokens=9, **model)
         self.simulation = Simulation(known, 0.2, c1, 0.2 * judge, slowdown, slots)
-        self.writer, self.questions, self.steps = Writer(known), list(range(questions)), steps
+        self.writer, self.asked, self.steps = Writer(known), questions(count), steps
 
     def run(self, told=True, **look):
         """Speed-up over plain decoding, and target branches per step."""
-        answers = answer_all(self.simulation, Lookahead(**look), self.questions, self.writer, told)
-        plain = sum(alone(self.simulation, self.questions, self.writer))
+        answers = answer_all(self.simulation, Lookahead(**look), self.asked, self.writer, told=told)
+        plain = sum(alone(self.simulation, numbers(self.writer, self.asked), self.writer))
         branches = sum(a.calls["target"] for a in answers) / len(answers) / self.steps
         return plain / sum(a.seconds for a in answers), branches
 
@@ -151,7 +151,7 @@ def test_only_what_was_compared_is_learnt_from():
 
 @pytest.mark.parametrize("judge", [0.0, 0.2])
 def test_the_gate_saves_a_third_of_the_branches_and_costs_little(judge):
-    case = Case(0.62, 0.1, questions=3, steps=600, judge=judge, auc=0.8)
+    case = Case(0.62, 0.1, count=3, steps=600, judge=judge, auc=0.8)
     speed, branches = case.run()
     gated, fewer = case.run(gate=0.075)
     assert fewer <= branches * 2 / 3
@@ -204,7 +204,7 @@ def test_lookahead_gives_way_to_load():
 
 @pytest.mark.parametrize(("alpha", "c1", "depth", "width"), itertools.product((0.5, 0.9), (0.05, 0.2), (2, 6), (1,)))
 def test_the_forecast_is_what_comes_of_it(alpha, c1, depth, width):
-    case = Case(alpha, c1, judge=0.05, slowdown=0.02, questions=2)
+    case = Case(alpha, c1, judge=0.05, slowdown=0.02, count=2)
     pace = forecast(scene(alpha, 2, c1=c1), depth, width) * (1 + 0.02)
     assert case.run(depth=depth, width=width)[0] == pytest.approx(pace, rel=0.1)
 
@@ -250,6 +250,6 @@ def test_priorities_are_never_ten_apart():
 
 
 def test_priorities_help_where_slots_are_scarce_and_nobody_knows_it():
-    case = Case(0.63, 0.1, questions=4, steps=80, slots=8, spread=0.3)
+    case = Case(0.63, 0.1, count=4, steps=80, slots=8, spread=0.3)
     assert case.run(told=False, priorities=True)[0] > 1.1 * case.run(told=False)[0]
     assert case.run(priorities=True)[0] == pytest.approx(case.run()[0], rel=0.02)

@@ -8,9 +8,11 @@ import pytest
 import urllib3
 
 from lr_sglang import pocket, router
-from lr_sglang.call import Call
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.connect import connect
+from lr_sglang.engine.client import Client
+from lr_sglang.engine.loop import call
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -21,11 +23,11 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.router import RouterTransport, mixed, read_workers
+from lr_sglang.router import RouterClient, mixed, read_workers
 from lr_sglang.runtimes import Fleet
 from lr_sglang.runtimes.attach import attach
 from lr_sglang.runtimes.ports import Reservation
-from tests.unit.test_transport import REPLY, Handler, Running, Stub
+from tests.unit.test_client import REPLY, Blocking, Handler, Running, Stub
 
 MODEL = str(pocket.weights("target"))
 
@@ -131,12 +133,27 @@ def front(serving, workers):
     return serving(Router(workers))
 
 
+class Routed(Blocking):
+    """A router's client on the process's event loop, used from the test's thread."""
+
+    def refresh(self):
+        call(self.client.refresh())
+
+    @property
+    def workers(self):
+        return self.client.workers
+
+    @property
+    def infos(self):
+        return self.client.infos
+
+
 @pytest.fixture
 def http(front):
-    transport = RouterTransport(front.url, "target", "secret")
-    transport.refresh()
-    yield transport
-    transport.close()
+    routed = Routed(RouterClient(front.url, "target", "secret"))
+    routed.refresh()
+    yield routed
+    routed.close()
 
 
 def nobody():
@@ -180,30 +197,30 @@ def test_one_model_may_lie_in_several_places():
 
 def test_requests_of_one_key_reach_one_worker(front, workers, http):
     for n in range(8):
-        assert http.generate({"input_ids": [1]}, Call(key=f"question {n % 2}"), 5) == REPLY
+        assert http.generate({"input_ids": [1]}, Request(key=f"question {n % 2}"), 5) == REPLY
     assert [len(worker.requests) for worker in workers] == [4, 4]
     assert front.keys == ["question 0", "question 1"] * 4
 
 
-def test_a_call_without_a_key_sends_none(front, http):
-    assert http.generate({}, Call(), 5) == REPLY
+def test_a_request_without_a_key_sends_none(front, http):
+    assert http.generate({}, Request(), 5) == REPLY
     assert front.keys == [None]
 
 
 def test_a_lost_worker_is_passed_over_under_another_key(front, workers, http):
     front.urls[0] = nobody()
-    call = Call(key="q")
-    assert http.generate({}, call, 5) == REPLY
+    request = Request(key="q")
+    assert http.generate({}, request, 5) == REPLY
     assert len(workers[1].requests) == 1
     assert front.keys[0] == "q"
     assert len(set(front.keys)) == len(front.keys) == 2
-    assert call.rid == workers[1].requests[0]["rid"]
+    assert request.rid == workers[1].requests[0]["rid"]
 
 
 def test_workers_that_are_all_lost_are_an_error_that_another_try_may_mend(front, http):
     front.urls[:] = [nobody(), nobody()]
     with pytest.raises(RuntimeBusy, match=r"target: .*lost a worker") as caught:
-        http.generate({}, Call(key="q"), 5)
+        http.generate({}, Request(key="q"), 5)
     assert caught.value.retryable
     assert not isinstance(caught.value, RuntimeDown), "the router is there: other questions may go on"
     assert len(front.keys) == router.TRIES
@@ -211,10 +228,10 @@ def test_workers_that_are_all_lost_are_an_error_that_another_try_may_mend(front,
 
 def test_what_is_cancelled_is_not_tried_elsewhere(front, http, monkeypatch):
     front.urls[:] = [nobody(), nobody()]
-    call = Call(key="q")
-    monkeypatch.setattr(Call, "sending", lambda self, abort: setattr(self, "cancelled", True) or "rid")
+    request = Request(key="q")
+    monkeypatch.setattr(Request, "sending", lambda self, abort: setattr(self, "cancelled", True) or "rid")
     with pytest.raises(Cancelled):
-        http.generate({}, call, 5)
+        http.generate({}, request, 5)
     assert len(front.keys) == 1
 
 
@@ -233,7 +250,7 @@ def test_other_failures_are_not_tried_again(front, workers, http, status, text, 
     for worker in workers:
         worker.generate = lambda handler, body: handler.reply(text, status)
     with pytest.raises(error) as caught:
-        http.generate({}, Call(key="q"), 5)
+        http.generate({}, Request(key="q"), 5)
     assert type(caught.value) is error
     assert len(front.keys) == 1
 
@@ -243,14 +260,16 @@ def test_a_slow_worker_is_a_timeout(front, workers, http):
     for worker in workers:
         worker.generate = lambda handler, body: gate.wait(5) and handler.reply(REPLY)
     with pytest.raises(RuntimeTimeout):
-        http.generate({}, Call(key="q"), 0.1)
+        http.generate({}, Request(key="q"), 0.1)
     gate.set()
     assert len(front.keys) == 1
 
 
 def test_a_router_that_is_gone_is_down():
+    gone = Routed(RouterClient(nobody(), "draft"))
     with pytest.raises(RuntimeDown):
-        RouterTransport(nobody(), "draft").generate({}, Call(), 1)
+        gone.generate({}, Request(), 1)
+    gone.close()
 
 
 # --- cancelling ------------------------------------------------------------------------------------------------------
@@ -262,7 +281,7 @@ def test_an_abort_reaches_the_worker_that_has_the_request(front, workers, http):
     running = [Running(http) for _ in range(4)]
     wait_for(lambda: [len(worker.requests) for worker in workers] == [2, 2])
     for one in running:
-        one.call.cancel()
+        one.cancel()
     assert [one.end() for one in running] == [REPLY] * 4, "what was written until then comes back"
     assert not front.aborts
     assert all(r["authorization"] == "Bearer secret" for worker in workers for r in worker.requests)
@@ -277,20 +296,20 @@ def test_a_dead_worker_does_not_keep_an_abort_from_the_others(front, workers, ht
     workers[0].deaf = 2  # it takes a while, and meanwhile the dead one is found deaf
     running = Running(http)
     assert workers[0].arrived.wait(5)
-    running.call.cancel()
+    running.cancel()
     assert running.end() == REPLY
 
 
 def test_a_hanging_worker_does_not_delay_the_aborts_of_others(front, workers, http):
     gate = threading.Event()
-    workers[1].abort = lambda handler, body: gate.wait(10)
+    workers[1].abort = lambda handler, body: gate.wait(10) and handler.reply(None)
     front.urls[:] = [workers[0].url]
     workers[0].generate = workers[0].until_aborted
     began = time.monotonic()
     for _ in range(3):
         running = Running(http)
         assert workers[0].arrived.wait(5)
-        running.call.cancel()
+        running.cancel()
         assert running.end() == REPLY
         workers[0].arrived.clear()
     gate.set()
@@ -305,13 +324,13 @@ def test_where_no_worker_can_be_told_the_connection_is_closed(front, workers, ht
     workers[0].generate = workers[0].until_aborted
     running = Running(http)
     assert workers[0].arrived.wait(5)
-    running.call.cancel()
+    running.cancel()
     assert isinstance(running.end(2.0), Cancelled)
 
 
 def test_a_worker_that_is_found_later_is_told_too(front, workers, http, monkeypatch):
     monkeypatch.setattr(router, "REFRESH_SECONDS_FOR_ABORT", 0.0)
-    monkeypatch.setattr(RouterTransport, "_all_deaf", lambda self: False)
+    monkeypatch.setattr(RouterClient, "_all_deaf", lambda self: False)
     new, front.listed = front.listed[:1], front.listed[1:]
     http.refresh()
     front.urls[:] = [workers[0].url]
@@ -319,9 +338,9 @@ def test_a_worker_that_is_found_later_is_told_too(front, workers, http, monkeypa
     running = Running(http)
     assert workers[0].arrived.wait(5)
     front.listed = [*front.listed, *new]
-    running.call.cancel()
+    running.cancel()
     assert running.end() == REPLY
-    assert set(workers[0].aborts) == {running.call.rid}
+    assert set(workers[0].aborts) == {running.request.rid}
 
 
 def test_cancelling_never_waits_for_the_router(front, workers, http, monkeypatch):
@@ -333,7 +352,7 @@ def test_cancelling_never_waits_for_the_router(front, workers, http, monkeypatch
     running = Running(http)
     wait_for(lambda: workers[0].requests or workers[1].requests)
     began = time.monotonic()
-    running.call.cancel()
+    running.cancel()
     assert time.monotonic() - began < 0.5
     assert running.end() == REPLY
     gate.set()
@@ -344,13 +363,13 @@ def test_cancelling_never_waits_for_the_router(front, workers, http, monkeypatch
 
 def test_workers_that_come_and_go_are_noticed(front, workers, http, serving, monkeypatch):
     heard = []
-    http.changed = lambda: heard.append(len(http.infos()))
+    http.client.changed = lambda: heard.append(len(http.infos()))
     http.refresh()
     assert not heard, "nothing has changed"
     third = serving(Worker())
     front.listed.append({"url": third.url, "is_healthy": True})
     monkeypatch.setattr(router, "REFRESH_SECONDS", 0.0)
-    http.generate({}, Call(key="q"), 5)
+    http.generate({}, Request(key="q"), 5)
     wait_for(lambda: heard == [3])
     front.listed[0]["is_healthy"] = False
     http.refresh()
@@ -363,7 +382,7 @@ def test_workers_that_come_and_go_are_noticed(front, workers, http, serving, mon
 
 def test_a_worker_that_is_starting_is_asked_again(front, http, workers):
     info = workers[0].documents.pop("/server_info")
-    late = RouterTransport(front.url, "target", "secret")
+    late = Routed(RouterClient(front.url, "target", "secret"))
     late.refresh()
     assert len(late.infos()) == 1
     workers[0].documents["/server_info"] = info
@@ -372,27 +391,54 @@ def test_a_worker_that_is_starting_is_asked_again(front, http, workers):
     late.close()
 
 
-def test_a_list_that_comes_after_the_end_opens_nothing(front):
-    late = RouterTransport(front.url, "target", "secret")
+@pytest.mark.parametrize("asking", ["/workers", "/server_info"])
+def test_a_list_that_comes_after_the_end_opens_nothing(front, monkeypatch, asking):
+    late = RouterClient(front.url, "target", "secret")
+    get = Client.get
+
+    async def closes(self, path, timeout):
+        found = await get(self, path, timeout)
+        if path == asking:
+            await late.close()
+        return found
+
+    monkeypatch.setattr(Client, "get", closes)
+    call(late.refresh())
+    assert late.workers == [] and late._session is None
+
+
+def test_closing_while_the_list_is_read_opens_nothing(front):
+    late = RouterClient(front.url, "target", "secret")
     listed = front.documents["/workers"]
 
     def closes():
-        late.close()
+        call(late.close())
         return listed()
 
     front.documents["/workers"] = closes
-    late.refresh()
-    assert late.workers == []
+    with pytest.raises(RuntimeDown):
+        call(late.refresh())
+    assert late.workers == [] and late._session is None
+
+
+def test_a_role_that_cannot_be_reached_leaves_no_connection(front, monkeypatch):
+    made = []
+    init = Client.__init__
+    monkeypatch.setattr(Client, "__init__", lambda self, *args: init(self, *args) or made.append(self))
+    front.listed = []
+    with pytest.raises(RuntimeDown, match="no workers"):
+        connected(front.url)
+    assert len(made) == 2 and all(client._session is None for client in made)
 
 
 def test_a_worker_with_another_model_is_not_put_up_with(front, http, serving):
     front.listed.append({"url": serving(Worker(model="other/model")).url, "is_healthy": True})
     http.refresh()
     with pytest.raises(ConfigError, match="different models"):
-        http.generate({}, Call(), 5)
+        http.generate({}, Request(), 5)
     del front.listed[-1]
     http.refresh()
-    assert http.generate({}, Call(), 5) == REPLY
+    assert http.generate({}, Request(), 5) == REPLY
 
 
 def test_documents_are_the_workers(workers, http):
@@ -410,8 +456,10 @@ def test_documents_are_the_workers(workers, http):
 def test_what_is_no_router_is_said_so(serving):
     server = serving(Worker())
     server.documents["/workers"] = {"path": "/workers"}
+    other = Routed(RouterClient(server.url, "target"))
     with pytest.raises(BadReply, match="router"):
-        RouterTransport(server.url, "target").refresh()
+        other.refresh()
+    other.close()
 
 
 def connected(url, **keys):
@@ -423,16 +471,16 @@ def connected(url, **keys):
 
 def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, workers):
     backend = connected(front.url)
-    assert isinstance(backend.transport, RouterTransport)
+    assert isinstance(backend.transport, RouterClient)
     assert (backend.slots, backend.holds, backend.context) == (12, 12_000, 2048)
     assert (backend.seeded, backend.token_layer, backend.simulated) == (True, "", False)
     assert backend.get_model_name() == MODEL
 
     front.listed[0]["is_healthy"] = False
-    backend.transport.refresh()
+    call(backend.transport.refresh())
     assert (backend.slots, backend.holds) == (8, 8_000)
     front.listed[1]["is_healthy"] = False
-    backend.transport.refresh()
+    call(backend.transport.refresh())
     assert backend.slots == 8, "what was known stays while nothing is known"
     backend.shutdown()
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import random
-import threading
 import time
 from types import SimpleNamespace
 
@@ -12,9 +11,10 @@ import pytest
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
-from lr_sglang.call import Call
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.delivery import Delivery, Reasoning, Stops, beginning
+from lr_sglang.engine.client import WorkerLost
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -32,7 +32,7 @@ from lr_sglang.serve.app import create_app
 from lr_sglang.serve.errors import Refusal, refusal_of
 from lr_sglang.serve.gate import Gate, RuntimeAway
 from lr_sglang.serve.guard import _is_ours
-from lr_sglang.serve.health import FAILURES, Health, Watch
+from lr_sglang.serve.health import FAILURES, LOOK_SECONDS, Health, Watch
 from lr_sglang.serve.logs import JsonLines
 from lr_sglang.serve.order import order_of
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
@@ -42,7 +42,6 @@ from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.rubbish import KINDS
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.transport import WorkerLost
 
 # -- stop strings
 
@@ -665,26 +664,27 @@ class Runtime:
     def __init__(self):
         self.fails, self.hangs, self.probes = None, False, []
 
-    def generate(self, payload, call, timeout):
-        call.sending(lambda call: None)
+    async def generate(self, payload, request, timeout):
+        request.sending(lambda request: None)
         deadline = time.monotonic() + min(timeout, 5)
-        while self.hangs and not call.cancelled:
+        while self.hangs and not request.cancelled:
             if time.monotonic() > deadline:
                 raise RuntimeTimeout("late")
-            time.sleep(0.005)
-        if call.cancelled:
+            await asyncio.sleep(0.005)
+        if request.cancelled:
+            request.end()
             raise Cancelled("cancelled")
         if isinstance(self.fails, Exception):
             raise self.fails
         return self.fails or GOOD
 
-    def get(self, path, timeout):
+    async def get(self, path, timeout):
         self.probes.append(path)
         if isinstance(self.fails, RuntimeDown | RuntimeTimeout):
             raise self.fails
         return {}
 
-    def close(self):
+    async def close(self):
         pass
 
 
@@ -695,18 +695,26 @@ def watched(role="draft", stall=0.1):
     return runtime, gate, watch, heard
 
 
-def asks(gate, call=None):
+async def asking(gate, request=None):
     try:
-        return gate.generate({}, call or Call(), 600)
+        return await gate.generate({}, request or Request(), 600)
     except Exception as error:  # noqa: BLE001
         return error
 
 
-def look(watch):
+def asks(gate, request=None):
+    return run(asking(gate, request))
+
+
+async def looking(watch):
     """As if enough time had passed."""
     watch.gate.answered -= 10
     watch._again = 0.0
-    watch.look()
+    await watch.look()
+
+
+def look(watch):
+    run(looking(watch))
 
 
 def test_a_runtime_that_cannot_be_reached_is_down_at_once_and_comes_back():
@@ -740,28 +748,62 @@ def test_two_that_change_at_once_are_both_heard():
     """What one watch has seen before the draft was back does not shut the draft for good."""
     backends = {role: SimpleNamespace(transport=Runtime()) for role in ("target", "draft", "judge")}
     health = Health(backends, Service())
-    looked, goes_on = threading.Event(), threading.Event()
 
-    class Slow(dict):
-        def items(self):
-            looked.set()
-            goes_on.wait(5)
-            return super().items()
+    async def scene():
+        for fault, shut in ((RuntimeDown("away"), "away"), (None, "")):
+            for role in ("draft", "judge"):
+                health.gates[role].inner.fails = fault
+            await asyncio.gather(*(looking(health.watches[role]) for role in ("judge", "draft")))
+            assert [health.gates[role].shut for role in ("target", "draft", "judge")] == ["", shut, shut]
+        health.gates["judge"].inner.fails = RuntimeDown("away")
+        await looking(health.watches["judge"])
+        assert "no verdicts" in health.gates["draft"].shut and not health.watches["draft"].down
 
-    health.watches["draft"].down = health.watches["judge"].down = "away"
-    health.gates = Slow(health.gates)
-    health.watches["judge"].down = ""
-    threads = [threading.Thread(target=health._tell, args=("judge", ""))]
-    threads[0].start()
-    assert looked.wait(5)
-    health.watches["draft"].down, health.gates = "", dict(health.gates)
-    threads.append(threading.Thread(target=health._tell, args=("draft", "")))
-    threads[1].start()
-    threads[1].join(0.1)
-    goes_on.set()
-    for thread in threads:
-        thread.join(5)
-    assert health.gates["draft"].shut == ""
+    run(scene())
+
+
+def test_a_runtime_that_fails_its_requests_is_looked_at_at_once():
+    """Whoever could not reach it rings; nobody waits for the next turn of the watch."""
+    backends = {"target": SimpleNamespace(transport=Runtime())}
+    health = Health(backends, Service())
+    gate, heard = health.gates["target"], asyncio.Event()
+    health._changed = lambda role, why: heard.set()
+
+    async def scene():
+        health.start()
+        await asyncio.sleep(0)
+        began = time.monotonic()
+        gate.inner.fails = RuntimeDown("nobody there")
+        await asking(gate)
+        await heard.wait()
+        assert time.monotonic() - began < LOOK_SECONDS, "not with the next look, but by the alarm"
+        assert health.state == "down" and gate.shut
+        await health.stop()
+        assert all(task.done() for task in health._tasks)
+
+    run(scene())
+
+
+def test_a_watch_survives_what_it_meets(monkeypatch):
+    """An error that nobody thought of ends no watch; the next look goes on."""
+    backends = {"target": SimpleNamespace(transport=Runtime())}
+    health = Health(backends, Service())
+    watch, looks = health.watches["target"], asyncio.Queue()
+
+    async def fails():
+        looks.put_nowait(None)
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(watch, "look", fails)
+
+    async def scene():
+        health.start()
+        for _ in range(2):
+            watch.gate.alarm.set()
+            await looks.get()
+        await health.stop()
+
+    run(scene())
 
 
 def test_one_late_answer_to_a_probe_is_not_the_end():
@@ -824,8 +866,12 @@ def test_a_router_that_has_no_workers_left_is_found_by_probes():
     runtime.fails = refusal(503, RuntimeBusy)
     gate.answered -= 10
     asks(gate)
-    runtime.get = lambda path, timeout: (_ for _ in ()).throw(refusal(503, RuntimeBusy))
-    watch.look()
+
+    async def busy(path, timeout):
+        raise refusal(503, RuntimeBusy)
+
+    runtime.get = busy
+    run(watch.look())
     assert watch.down
 
 
@@ -850,24 +896,42 @@ def test_a_shut_gate_lets_nobody_wait():
 def test_who_waits_for_a_runtime_that_hangs_is_let_go(role):
     runtime, gate, watch, _ = watched(role, stall=0.05)
     runtime.hangs = True
-    said: list = []
-    thread = threading.Thread(target=lambda: said.append(asks(gate)))
-    thread.start()
-    time.sleep(0.1)
-    look(watch)
-    if role == "target":
-        assert not watch.down and gate.running() == 1, "a long prompt may take as long: only probes tell"
-        gate.kick()
-    thread.join(5)
-    assert isinstance(said[0], RuntimeAway) and gate.running() == 0
-    assert bool(watch.down) == (role == "draft")
+
+    async def scene():
+        asked = asyncio.create_task(asking(gate))
+        await asyncio.sleep(0.1)
+        await looking(watch)
+        if role == "target":
+            assert not watch.down and gate.running() == 1, "a long prompt may take as long: only probes tell"
+            gate.kick()
+        assert isinstance(await asked, RuntimeAway) and gate.running() == 0
+        assert bool(watch.down) == (role == "draft")
+
+    run(scene())
 
 
 def test_our_own_cancelling_is_no_failure():
     runtime, gate, _, _ = watched()
-    call = Call()
-    call.cancelled = True
-    assert isinstance(asks(gate, call), Cancelled) and gate.failures == 0 and runtime.probes == []
+    request = Request()
+    request.cancelled = True
+    assert isinstance(asks(gate, request), Cancelled) and gate.failures == 0 and runtime.probes == []
+
+
+def test_an_answer_that_is_given_up_leaves_the_gate():
+    """Its task was cancelled: that is neither a failure nor a request that nobody has answered."""
+    runtime, gate, _, _ = watched()
+    runtime.hangs = True
+
+    async def scene():
+        asked = asyncio.create_task(asking(gate))
+        while not gate.running():
+            await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert gate.running() == gate.failures == gate.unanswered == 0
+
+    run(scene())
 
 
 # -- logs

@@ -18,12 +18,11 @@ from lr_sglang.simulated import serving
 from lr_sglang.simulated.engine import Engine, Ticket
 from lr_sglang.simulated.faults import Fault, Faults
 from lr_sglang.simulated.hosted import Cache, Hosted
-from lr_sglang.simulated.many import alone, answer_all, side_by_side
 from lr_sglang.simulated.model import TARGET, Model, Place, Writer
 from lr_sglang.simulated.replies import body, reply
 from lr_sglang.simulated.server import Server
 from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.virtual import VirtualAnswer, World
+from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.simulated.words import Head, pocket_words
 from lr_sglang.theory import answer_time, speedup
 from tests.unit.test_theory_programs import run as clocked
@@ -380,17 +379,18 @@ def setting(alpha, c1, judge, steps=200, **more):
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 @pytest.mark.parametrize(("alpha", "c1", "depth", "judge"), POINTS)
 def test_it_is_the_simulated_clock_of_the_theory_with_the_same_draws(schedule, alpha, c1, depth, judge):
-    simulation = setting(alpha, c1, judge)
-    (answer,) = answer_all(simulation, Lookahead(schedule, depth), [11])
-    other = clocked(schedule, lambda n: simulation.model.agrees(11, n, 1), c1, depth, judge, steps=200)
-    assert answer.kept == 200
+    simulation, asked = setting(alpha, c1, judge), questions(1)
+    (number,) = numbers(Writer(simulation.model), asked)
+    (answer,) = answer_all(simulation, Lookahead(schedule, depth), asked)
+    other = clocked(schedule, lambda n: simulation.model.agrees(number, n, 1), c1, depth, judge, steps=200)
+    assert len(answer.trace.steps) == 200
     assert answer.seconds == pytest.approx(other.now, rel=1e-9)
-    assert alone(simulation, [11]) == [pytest.approx(200)]
+    assert alone(simulation, [number]) == [pytest.approx(200)]
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 def test_the_mean_of_many_answers_is_the_formulas(schedule):
-    answers = answer_all(setting(0.63, 0.1, 0.2, steps=60), Lookahead(schedule), range(150))
+    answers = answer_all(setting(0.63, 0.1, 0.2, steps=60), Lookahead(schedule), questions(150))
     mean = sum(answer.seconds for answer in answers) / len(answers)
     assert mean == pytest.approx(answer_time(schedule, 0.63, 0.1, 6, 0.2, 60), rel=0.025)
     assert 60 / mean == pytest.approx(speedup(schedule, 0.63, 0.1, 6, 0.2, 60), rel=0.025)
@@ -398,24 +398,24 @@ def test_the_mean_of_many_answers_is_the_formulas(schedule):
 
 @pytest.mark.parametrize("spread", [0.0, 0.5])
 @pytest.mark.parametrize(("schedule", "width"), itertools.product(("async", "sync"), (1, 2)))
-def test_side_by_side_they_take_the_turns_of_the_programs(schedule, width, spread):
+def test_side_by_side_each_answer_is_as_it_is_alone(schedule, width, spread):
+    """Where its runtimes have room for all, and none slows another down."""
     simulation = setting(0.6, 0.13, 0.17, steps=40, spread=spread, width=width)
     look = Lookahead(schedule, 3, width, max_step_tokens=simulation.model.longest)
-    one_by_one = answer_all(simulation, look, range(5))
-    world = World(simulation, look, 5)
-    together = [VirtualAnswer(world, n) for n in range(5)]
-    side_by_side(world, together)
+    together = answer_all(simulation, look, questions(5))
+    one_by_one = [answer_all(simulation, look, [question])[0] for question in questions(5)]
     assert [a.seconds for a in together] == pytest.approx([a.seconds for a in one_by_one])
     for one, other in zip(together, one_by_one, strict=True):  # two events of one moment may change places
         assert one.calls == pytest.approx(other.calls, abs=2)
+        assert one.trace.text == other.trace.text
 
 
 def test_a_slow_batch_and_few_slots_take_longer():
     look, free = Lookahead(depth=4), setting(0.6, 0.1, 0.1, steps=20)
 
     def mean(**more):
-        answers = answer_all(free.replace(**more), look, range(8))
-        assert all(a.kept == 20 for a in answers)
+        answers = answer_all(free.replace(**more), look, questions(8))
+        assert all(len(a.trace.steps) == 20 for a in answers)
         return sum(a.seconds for a in answers) / 8
 
     assert mean() < mean(slowdown=0.02) < mean(slowdown=0.2)
@@ -424,14 +424,25 @@ def test_a_slow_batch_and_few_slots_take_longer():
 
 
 def test_identical_versions_need_no_judge():
-    (answer,) = answer_all(setting(0.6, 0.1, 0.5, own_words=False), Lookahead(verifier="exact"), [3])
+    (answer,) = answer_all(setting(0.6, 0.1, 0.5, own_words=False), Lookahead(verifier="exact"), questions(1))
     assert answer.calls["judge"] == 0 and answer.calls["target"] > 200
 
 
 def test_steps_cut_at_the_cap_are_gone_on_with():
     simulation = setting(0.6, 0.1, 0.1, steps=10)
-    (answer,) = answer_all(simulation, Lookahead(max_step_tokens=15), [3])
-    assert answer.kept == 20
+    (answer,) = answer_all(simulation, Lookahead(max_step_tokens=15), questions(1))
+    assert len(answer.trace.steps) == 20
+
+
+def test_what_is_compared_has_the_same_luck():
+    """Whatever is tried, the drafts of a position agree or not: where more versions or hedges are asked for, too."""
+    simulation = setting(0.6, 0.1, 0.1, steps=60, width=2)
+    looks = [Lookahead(depth=depth, hedge=hedge) for depth in (1, 3) for hedge in (False, True)]
+    found = {
+        tuple(step.source for step in answer_all(simulation, look, questions(1), alike=True)[0].trace.steps[:20])
+        for look in looks
+    }
+    assert len(found) == 1
 
 
 # -- the command line

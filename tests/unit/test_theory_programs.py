@@ -1,5 +1,6 @@
 """The theory against the real programs, which run on a simulated clock."""
 
+import asyncio
 import itertools
 import math
 import random
@@ -26,7 +27,7 @@ LONGEST = 120
 
 def run(schedule, accepts, c1, depth, judge=0.0, steps=1000, width=1, lasts=lambda: 1.0):
     answer = Clocked(accepts, c1, depth, judge, steps, width, lasts)
-    PROGRAMS[schedule](answer)
+    asyncio.run(PROGRAMS[schedule](answer))
     assert len(answer.kept) == steps
     return answer
 

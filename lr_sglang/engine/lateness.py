@@ -1,0 +1,40 @@
+"""How late an event loop is: work of the processor on it holds up every branch of every answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+PERIOD_SECONDS = 0.02
+KEPT = 6000  # samples: the last two minutes
+
+
+class Lateness:
+    """Samples by how much a timer of the running loop comes late. ``start`` and ``stop`` on the loop."""
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=KEPT)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to sample."""
+        self._task = asyncio.get_running_loop().create_task(self._sample())
+
+    def stop(self) -> None:
+        """Ends it; the samples stay."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def p99(self) -> float:
+        """Seconds that one timer in a hundred is late by, at least; 0 without samples."""
+        ordered = sorted(self._samples)
+        return ordered[int(0.99 * (len(ordered) - 1))] if ordered else 0.0
+
+    async def _sample(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + PERIOD_SECONDS
+        while True:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            now = loop.time()
+            self._samples.append(max(0.0, now - due))
+            due = now + PERIOD_SECONDS
