@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 import lr_sglang as lr
-from lr_sglang.dsl import Inquiry, Verifier
+from lr_sglang.inquiry import Inquiry, Verifier, ask
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.setup import Setup
 
@@ -29,11 +29,11 @@ class NumbersThenJudge:
     def make(cls, setup: Setup) -> NumbersThenJudge:
         return cls(lr.make_verifier("judge", setup))
 
-    def verify(self, inquiry: Inquiry) -> Verdict | None:
+    async def verify(self, inquiry: Inquiry) -> Verdict:
         ours, theirs = (set(re.findall(r"\d+", step.text)) for step in (inquiry.pair.target, inquiry.pair.draft))
         if ours != theirs:
             return Verdict(False, self.name, f"{sorted(ours)} and {sorted(theirs)}")
-        return self.judge.verify(inquiry)
+        return await ask(self.judge, inquiry)
 
 
 @click.command()

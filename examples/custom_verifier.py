@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 import lr_sglang as lr
-from lr_sglang.dsl import Inquiry
+from lr_sglang.inquiry import Inquiry
 from lr_sglang.tree import Verdict
 from lr_sglang.verifiers.setup import Setup
 

@@ -75,7 +75,7 @@ def _answers(path: Path) -> bool:
         body = ast.parse(path.read_text("utf-8")).body
     except (OSError, ValueError, SyntaxError):
         return False
-    found = (one for one in body if isinstance(one, ast.FunctionDef) and one.name == path.stem)
+    found = (one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == path.stem)
     return any([a.arg for a in one.args.args[:2]] == ["s", "messages"] for one in found)
 
 

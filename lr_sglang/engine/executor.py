@@ -194,6 +194,17 @@ class Executor(StreamExecutor):
 
     # Reading
 
+    @property
+    def is_finished(self) -> bool:
+        """As SGLang's: whether a stream has ended. Of one that failed, the failure is raised."""
+        if self.stream and self.error_ is not None:
+            raise self.error_
+        return self._finished
+
+    @is_finished.setter
+    def is_finished(self, finished: bool) -> None:
+        self._finished = finished
+
     async def drained(self) -> None:
         """Waits until everything that was added has been executed, or one of it has failed. On the loop."""
         while self._task is not None:
@@ -288,7 +299,7 @@ class Executor(StreamExecutor):
             "images_": list(self.images_),
             "cur_images": [],
             "fork_start_text_pos": len(self.text_),
-            "is_finished": False,
+            "_finished": False,
             "_waiting": deque(),
             "_task": None,
             "_ended": False,

@@ -325,13 +325,14 @@ def test_tree_search_follows_the_best_rated_steps():
         return proposed[-1] + (DELIMITER if text.count(DELIMITER) < 2 else chr(END))
 
     roles = scripted(lambda text, sampling: "0", draft)
-    target = roles["target"].transport
+    target, one_at_a_time = roles["target"].transport, asyncio.Lock()
     answer = target.generate
 
     async def rate(payload, request, timeout):
         said = "".join(chr(i) for i in payload["input_ids"])
-        target.write = lambda text, sampling: "9" if said.rfind("up") > said.rfind("down") else "1"
-        return await answer(payload, request, timeout)
+        async with one_at_a_time:
+            target.write = lambda text, sampling: "9" if said.rfind("up") > said.rfind("down") else "1"
+            return await answer(payload, request, timeout)
 
     target.generate = rate
     search = Program.load("tree_search:beam=1,width=4").function
