@@ -280,6 +280,7 @@ GARBAGE = {
     "many headers": HEAD.encode() + b"".join(b"x-%d: a\r\n" % i for i in range(20000)),
     "a header with NUL": HEAD.encode() + b"x: a\x00b\r\n\r\n",
     "a folded header": HEAD.encode() + b"x: a\r\n b\r\ncontent-length: 0\r\n\r\n",
+    "a method of the user's": f"{TEXT} {CHAT} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode(),
     "no host": b"GET /v1/models HTTP/1.1\r\n\r\n",
     "HTTP/0.9": b"GET /v1/models\r\n\r\n",
     "HTTP/9.9": b"GET /v1/models HTTP/9.9\r\nhost: a\r\n\r\n",
