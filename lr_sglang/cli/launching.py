@@ -100,9 +100,12 @@ def keep(order: Order, display: Display) -> None:
         KeyboardInterrupt: before it was up.
     """
     name = order.deployment.name
-    launched.check_free(name)
     started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    with display.starting() as progress, launch(order.deployment, order.logs, progress, order.timeout) as running:
+    with (
+        launched.claimed(name),
+        display.starting() as progress,
+        launch(order.deployment, order.logs, progress, order.timeout) as running,
+    ):
         progress.finish()
 
         def remember() -> launched.Launched:

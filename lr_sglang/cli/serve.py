@@ -58,6 +58,20 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     help="Seconds after which a request to draft or judge is given up.",
 )
 @click.option(
+    "--max-connections",
+    type=click.IntRange(min=1),
+    default=1024,
+    show_default=True,
+    help="Open at a time, of all clients; and no more than half of the files that the process may open.",
+)
+@click.option(
+    "--max-connections-per-address",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Of one client's address, unless it is this machine's.",
+)
+@click.option(
     "--drain",
     type=click.FloatRange(min=0),
     default=30.0,

@@ -35,6 +35,7 @@ NAMES = {"stall_timeout": "stall", "request_timeout": "timeout", "model_name": "
 SAME = (
     *("host", "port", "max_depth", "max_width", "concurrency", "queue", "drain"),
     *("max_body_bytes", "max_prompt_tokens", "reasoning", "open_metrics"),
+    *("max_connections", "max_connections_per_address"),
 )
 
 

@@ -4,14 +4,17 @@ A script of its own, started with ``python -I -S guardian.py FD COMMAND...``; it
 FD is the reading end of a pipe whose writing end only the launching process holds. When that end closes, because the
 launcher closed it or because it died in whatever way (SIGKILL too), the command and all its descendants are ended.
 The guardian leads the session and the process group of the command, ends with the command's exit status, and as a
-"child subreaper" adopts whatever its descendants leave behind, in other process groups too. A variable TMPDIR that is
-empty asks for a temporary directory that goes with the command: SGLang leaves the sockets between its processes behind.
+"child subreaper" adopts whatever its descendants leave behind, in other process groups too. It is two processes, so
+that one of them may be killed (by the kernel for want of memory, say): the outer one ends what the inner one leaves,
+and the inner one ends with the outer. A variable TMPDIR that is empty asks for a temporary directory that goes with the
+command: SGLang leaves the sockets between its processes behind.
 """
 
 import contextlib
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +33,7 @@ def main(pipe: int, command: list[str]) -> int:
     Returns:
         The command's exit status, 128 + N after signal N, as a shell would say it.
     """
-    parent = os.getppid()
+    parent, me = os.getppid(), os.getpid()
     asked: list[int] = []
     # A handler, not SIG_IGN: handlers are reset when the command is executed, ignored signals stay ignored.
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -39,21 +42,43 @@ def main(pipe: int, command: list[str]) -> int:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with _scratch() as variables:
-        child = subprocess.Popen(
-            command,
-            env={**os.environ, **variables},
-            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
-        )
-        while child.poll() is None:
-            closed, _, _ = select.select([pipe], [], [], POLL)
+        inner = os.fork()
+        if inner == 0:
+            libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            os._exit(_guard(pipe, command, variables, me, asked))
+        os.close(pipe)
+        while (ended := os.waitpid(inner, os.WNOHANG))[0] == 0:
             # The parent's death shows without the pipe too: a forked copy of it may hold the writing end.
-            if closed or asked or os.getppid() != parent:
-                _ask_to_end(child)
-                break
-        status = child.poll()
+            if asked or os.getppid() != parent:
+                os.kill(inner, signal.SIGTERM)
+            time.sleep(POLL / 2)
         _end_all()
-    if status is None:
-        status = -signal.SIGKILL
+    return _shown(os.waitstatus_to_exitcode(ended[1]))
+
+
+def _guard(pipe: int, command: list[str], variables: dict[str, str], parent: int, asked: list[int]) -> int:
+    """What the inner process does; the command's exit status."""
+    libc = ctypes.CDLL(None)
+    child = subprocess.Popen(
+        command,
+        env={**os.environ, **variables},
+        preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+    )
+    closing = select.poll()  # not select(), which knows no file above the thousandth
+    closing.register(pipe, select.POLLIN)
+    while child.poll() is None:
+        if closing.poll(POLL * 1000) or asked or os.getppid() != parent:
+            _ask_to_end(child)
+            break
+    status = child.poll()
+    _end_all()
+    if variables:
+        shutil.rmtree(variables["TMPDIR"], ignore_errors=True)  # the outer process, whose it is, may have been killed
+    return _shown(-signal.SIGKILL if status is None else status)
+
+
+def _shown(status: int) -> int:
     return status if status >= 0 else 128 - status
 
 

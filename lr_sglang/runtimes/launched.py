@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,16 +120,23 @@ def write(launched: Launched) -> Path:
         SetupError: it cannot be written.
     """
     path = path_of(launched.name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _kept_in(path.parent):
         handle, partial = tempfile.mkstemp(prefix=".", dir=path.parent)  # made with mode 0600
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(asdict(launched), file, ensure_ascii=False, indent=1)
         Path(partial).replace(path)
+    return path
+
+
+@contextmanager
+def _kept_in(folder: Path) -> Iterator[None]:
+    """Makes a folder, and names what fails in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        yield
     except OSError as error:
         hint = "set XDG_STATE_HOME to a directory of yours"
         raise SetupError(f"the state of the deployment cannot be kept: {error}", hint=hint) from error
-    return path
 
 
 def remove(name: str) -> None:
@@ -140,10 +150,15 @@ def read(path: Path) -> Launched:
     """One file.
 
     Raises:
-        ConfigError: it cannot be read, or another version of lr-sglang wrote it.
+        ConfigError: it cannot be read, another user could have written it, or another version of lr-sglang has.
     """
     try:
-        return Launched(**json.loads(path.read_text("utf-8")))
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as file:
+            about, us = os.fstat(file.fileno()), os.getuid()
+            if about.st_uid != us or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                hint = "set XDG_STATE_HOME to a directory of yours"
+                raise ConfigError(f"{path}: it is another user's, or others may write it: it is not trusted", hint=hint)
+            return Launched(**json.load(file))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError) as error:
@@ -185,15 +200,23 @@ def _again(name: str) -> str:
     return f"lr-sglang launch {name}" if name in built_in() else f"lr-sglang launch FILE --name {name}"
 
 
-def check_free(name: str) -> None:
-    """Makes sure that nobody else keeps a deployment of that name up.
+@contextmanager
+def claimed(name: str) -> Iterator[None]:
+    """Keeps a name from every other ``lr-sglang launch`` of this user, until this one has ended in whatever way.
 
     Raises:
-        ConfigError: somebody does.
+        ConfigError: another one has it. SetupError: as ``write``.
     """
-    other = next((one for one in up() if path_of(one.name) == path_of(name) and one.pid != os.getpid()), None)
-    if other is not None:
-        raise ConfigError(
-            f"a deployment {name!r} is up already (process {other.pid})",
-            hint="attach to it (lr-sglang run --attach), or give this one another --name",
-        )
+    path = path_of(name).with_suffix(".lock")
+    with ExitStack() as stack:
+        with _kept_in(path.parent):
+            file = stack.enter_context(path.open("a"))  # it stays: who took it away would let two others lock two files
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                other = next((f" (process {one.pid})" for one in up() if path_of(one.name) == path_of(name)), "")
+                raise ConfigError(
+                    f"a deployment {name!r} is up already{other}, or comes up",
+                    hint="attach to it (lr-sglang run --attach), or give this one another --name",
+                ) from None
+        yield

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lr_sglang.errors import Cancelled, LaunchError, LookaheadError, RuntimeTimeout
+from lr_sglang.errors import Cancelled, LaunchError, LookaheadError, RuntimeDown, RuntimeTimeout
 from lr_sglang.runtimes import diagnosis, probe
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
 POLL = 0.25
+DEATH_LIMIT = 5.0  # seconds from a connection that broke to the end of a process that has died
 STOP_LIMIT = 20.0  # seconds in which the guardian must have ended everything; on a quiet machine it needs 1.3
 
 Stage = Literal["starting", "loading", "warming", "ready", "attached"]
@@ -165,7 +166,9 @@ class Server:
         except RuntimeTimeout:
             raise self._late(timeout) from None
         except LookaheadError as error:
-            time.sleep(POLL)
+            gone = time.monotonic() + (DEATH_LIMIT if isinstance(error, RuntimeDown) else 0.0)
+            while self.alive() and time.monotonic() < gone:
+                time.sleep(POLL)
             if not self.alive():
                 raise self.died(" while starting") from error
             raise LaunchError(

@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, JSONResponse
 from lr_sglang import __version__
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.serve.engine import Engine
-from lr_sglang.serve.errors import Refusal, refusal_of, too_large, unknown_model
+from lr_sglang.serve.errors import Refusal, crowded, refusal_of, too_large, unknown_model
 from lr_sglang.serve.guard import Guard, response_of
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.keys import Keys
@@ -188,9 +188,12 @@ async def _refused(request: Request, error: Exception) -> Response:
         if error.status_code == CLIENT_GONE:
             raise Disconnected from error
         if error.status_code == 413:
-            service: Service = request.app.state.engine.service
-            return response_of(too_large(service.max_body_bytes), request.scope)
-        response = response_of(Refusal(error.status_code, _said(error, request)), request.scope)
+            refusal = too_large(request.app.state.engine.service.max_body_bytes)
+        elif error.status_code == 503:
+            refusal = crowded()
+        else:
+            refusal = Refusal(error.status_code, _said(error, request))
+        response = response_of(refusal, request.scope)
         response.headers.update(error.headers or {})
         return response
     return response_of(refusal_of(error), request.scope)

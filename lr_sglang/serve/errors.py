@@ -96,6 +96,16 @@ def full(again: int) -> Refusal:
     return Refusal(429, message, kind="rate_limit_error", code="queue_full", again=again)
 
 
+def two_lengths() -> Refusal:
+    """A proxy in front may go by the other one, and take what follows for the request of somebody else."""
+    return Refusal(400, "A request has Content-Length or Transfer-Encoding, not both")
+
+
+def crowded() -> Refusal:
+    """All connections are taken by requests that are being answered, or their bodies are too much to hold."""
+    return Refusal(503, "Too many requests come at once", kind=SERVER, code="overloaded", again=1)
+
+
 def stopping() -> Refusal:
     """The endpoint is shutting down."""
     return Refusal(503, "The endpoint is shutting down", kind=SERVER, code="shutting_down", again=DOWN_AGAIN)

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lr_sglang.serve.errors import Refusal, refusal_of, strange_host, too_large, unauthorized
+from lr_sglang.serve.errors import Refusal, refusal_of, strange_host, too_large, two_lengths, unauthorized
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
@@ -27,6 +27,9 @@ _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 # A body that is too large is read to its end and forgotten, up to here: a client that is still sending hears no answer.
 PATIENCE_BYTES = 2**26
 DROP_SECONDS = 10.0
+CLOSE = {"Connection": "close"}
+# Another one could be any word of the client's.
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 # A Host header, whole: an address, an IPv6 address in brackets or a name, and a port.
 _HOST = re.compile(r"(?:\[([\da-f:.]+(?:%\w+)?)\]|([\w.-]*))(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
 _ADDRESS = re.compile(r"\d+(\.\d+){3}", re.ASCII)
@@ -40,6 +43,8 @@ class Guard:
 
     def __init__(self, app: ASGIApp, service: Service, keys: Keys, metrics: Metrics) -> None:
         self.app, self.service, self.keys, self.metrics = app, service, keys, metrics
+        # Bytes of bodies: of those that are being answered or wait, and as many that are on their way.
+        self.held, self.most_held = 0, 2 * (service.concurrency + service.queue) * service.max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,7 +53,7 @@ class Guard:
         given = Headers(scope=scope).get("x-request-id", "")
         about: dict[str, Any] = {"id": given if _ID.fullmatch(given) else uuid.uuid4().hex}
         scope.setdefault("state", {})["about"] = about
-        began, status = time.monotonic(), 0
+        began, status, body = time.monotonic(), 0, _Body(self, receive)
 
         async def tell(message: Message) -> None:
             nonlocal status
@@ -60,10 +65,11 @@ class Guard:
         try:
             refusal = self._refusal(scope)
             if refusal is None:
-                await self.app(scope, self._limited(receive), tell)
+                await self.app(scope, body.receive, tell)
             else:
-                await _drop(receive)
-                await response_of(refusal, scope)(scope, receive, tell)
+                response = response_of(refusal, scope)
+                response.headers.update(await _drop(receive) if refusal.status != 400 else CLOSE)
+                await response(scope, receive, tell)
         except Disconnected:
             self.metrics.disconnects.inc()
             about["error"], status = "disconnected", CLIENT_GONE
@@ -72,10 +78,13 @@ class Guard:
                 await response_of(refusal_of(error), scope)(scope, receive, tell)
             about["error"], about["where"] = type(error).__name__, where(error)
         finally:
+            self.held -= body.size
             self._note(scope, about, status, time.monotonic() - began)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         headers, path = Headers(scope=scope), scope["path"]
+        if "content-length" in headers and "transfer-encoding" in headers:
+            return two_lengths()
         locked = path.startswith("/v1/") or (path == "/metrics" and not self.service.open_metrics)
         if locked and not self.keys.open_to(headers.get("authorization", "")):
             return unauthorized()
@@ -86,29 +95,37 @@ class Guard:
             return too_large(self.service.max_body_bytes)
         return None
 
-    def _limited(self, receive: Receive) -> Receive:
-        """A body of unknown length is counted as it comes."""
-        size = 0
-
-        async def counted() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > self.service.max_body_bytes:
-                if message.get("more_body"):
-                    await _drop(receive, size)
-                raise HTTPException(413)
-            return message
-
-        return counted
-
     def _note(self, scope: Scope, about: dict[str, Any], status: int, seconds: float) -> None:
         route = _route(scope)
         self.metrics.requests.labels(route, str(status), about.get("mode", "")).inc()
         if "error" in about and status != CLIENT_GONE:
             self.metrics.refused.labels(about["error"]).inc()
         level = logging.DEBUG if route in PROBES and status < 400 else logging.INFO
-        log("request", level, method=scope["method"], route=route, status=status, seconds=round(seconds, 4), **about)
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        log("request", level, method=method, route=route, status=status, seconds=round(seconds, 4), **about)
+
+
+class _Body:
+    """One request's, counted as it comes: its length may be unknown, and others hold theirs, too."""
+
+    def __init__(self, guard: Guard, receive: Receive) -> None:
+        self._guard, self._receive, self.size = guard, receive, 0
+
+    async def receive(self) -> Message:
+        """The next of it.
+
+        Raises:
+            HTTPException: 413, it is too large; 503, all that are held are.
+        """
+        message = await self._receive()
+        size = len(message.get("body", b""))
+        self.size += size
+        self._guard.held += size
+        full = self._guard.held > self._guard.most_held
+        if self.size > self._guard.service.max_body_bytes or full:
+            more = await _drop(self._receive, self.size) if message.get("more_body") else None
+            raise HTTPException(503 if full else 413, headers=more)
+        return message
 
 
 def _route(scope: Scope) -> str:
@@ -133,12 +150,13 @@ def response_of(refusal: Refusal, scope: Scope) -> JSONResponse:
     return JSONResponse(refusal.body(), refusal.status, refusal.headers())
 
 
-async def _drop(receive: Receive, size: int = 0) -> None:
-    """Reads the rest of a body and forgets it."""
+async def _drop(receive: Receive, size: int = 0) -> dict[str, str]:
+    """Reads the rest of a body and forgets it; the headers of a response say if that was not to its end."""
     with suppress(TimeoutError):
         async with asyncio.timeout(DROP_SECONDS):
             while size < PATIENCE_BYTES:
                 message = await receive()
                 size += len(message.get("body", b""))
                 if message["type"] != "http.request" or not message.get("more_body"):
-                    return
+                    return {}
+    return CLOSE

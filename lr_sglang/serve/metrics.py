@@ -31,6 +31,8 @@ class Metrics:
         self.requests = counter("requests", "Requests, by what became of them", "route", "status", "mode")
         self.refused = counter("rejected", "Requests that ended with an error, also in mid-stream", "reason")
         self.disconnects = counter("disconnects", "Clients that hung up before their answer was complete")
+        self.connections = gauge("connections", "Connections of clients that are open")
+        self.hung_up = counter("connections_closed", "Connections of clients that were late or too many", "reason")
         self.degraded = counter("degraded_requests", "Answers that went without draft or judge for a while")
         self.degraded_seconds = gauge("degraded_seconds", "Seconds that a runtime has been down, in all", "role")
         self.tokens = counter("tokens", "Tokens: delivered, drafted, wasted and (of prompts) cached", "kind")

@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
 CLIENT_GONE = 499  # nginx's, for a response that nobody gets
-BODY_SECONDS = 30.0  # in which more of a body must come, or nobody could say how long a connection is held
 
 
 class StrictRequest(Request):
@@ -23,7 +22,7 @@ class StrictRequest(Request):
         """All of it.
 
         Raises:
-            HTTPException: 499, the client has hung up; 408, it sends no more.
+            HTTPException: 499, the client has hung up; 408, it takes too long.
         """
         try:
             return await super().body()
@@ -59,23 +58,26 @@ class StrictRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def strictly(request: Request) -> Response:
-            return await handle(StrictRequest(request.scope, _in_time(request.receive)))
+            seconds = request.app.state.engine.service.body_timeout
+            return await handle(StrictRequest(request.scope, _in_time(request.receive, seconds)))
 
         return strictly
 
 
-def _in_time(receive: Receive) -> Receive:
-    """Until the body is there; then it says when the client hangs up, which may take as long as it likes."""
-    reading = True
+def _in_time(receive: Receive, seconds: float) -> Receive:
+    """The whole body; then it says when the client hangs up, which may take as long as it likes."""
+    until: float | None = asyncio.get_running_loop().time() + seconds
 
     async def timed() -> Message:
-        nonlocal reading
+        nonlocal until
         try:
-            async with asyncio.timeout(BODY_SECONDS if reading else None):
+            async with asyncio.timeout_at(until):
                 message = await receive()
         except TimeoutError:
-            raise HTTPException(408, f"No more of the request's body came for {BODY_SECONDS:g} seconds") from None
-        reading = reading and bool(message.get("more_body"))
+            said = f"The request's body did not come within {seconds:g} seconds"
+            raise HTTPException(408, said, {"Connection": "close"}) from None
+        if not message.get("more_body"):
+            until = None
         return message
 
     return timed

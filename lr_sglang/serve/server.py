@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
 
+from lr_sglang.serve.connections import Connections
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.settings import Service
 
@@ -18,6 +21,7 @@ LAST_SECONDS = 3
 # A connection that nobody uses is closed by the client first; OpenAI's does so after 5 s. If we closed it just when the
 # next request is on its way, such as after Retry-After, that request would be lost.
 IDLE_SECONDS = 75
+LOOK_TICKS = 5  # of uvicorn's, a tenth of a second each, between two looks at all connections
 
 
 class Server(uvicorn.Server):
@@ -31,12 +35,15 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, app: FastAPI, service: Service, ready: Callable[[], None] = lambda: None) -> None:
+        self.connections = Connections(service, app.state.metrics)
         super().__init__(
             uvicorn.Config(
                 app,
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # nobody asks for the client's address
+                http=cast(Any, self.connections.protocol),  # any maker of protocols will do
                 ws="none",
                 timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=LAST_SECONDS,
@@ -61,6 +68,8 @@ class Server(uvicorn.Server):
         """Called ten times a second."""
         if self._signals:
             self._drain()
+        if counter % LOOK_TICKS == 0:
+            self.connections.look(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
     def _drain(self) -> None:

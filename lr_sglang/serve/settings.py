@@ -26,6 +26,9 @@ class Service(Table):
         concurrency: answers at a time; ``queue`` more requests wait, and what comes then is refused.
         timeout: seconds of one request, its time in the queue included.
         stall: seconds that one request to draft or judge may take before it is given up.
+        header_timeout, body_timeout, send_timeout: seconds in which a client must have sent a request's headers, then
+            its body, and must take 64 KiB of an answer, or the rest of it; else it is hung up on.
+        max_connections, max_connections_per_address: that may be open; the latter not of this machine's own addresses.
         drain: seconds that answers have to end in when the endpoint is told to stop.
         reasoning: whether an answer begins inside of ``<think>``: ``auto`` goes by the prompt and by what is written,
             ``on`` says that it always does, ``off`` leaves markers in the content.
@@ -51,6 +54,11 @@ class Service(Table):
     queue: int = 64
     timeout: float = 600.0
     stall: float = 10.0
+    header_timeout: float = 20.0
+    body_timeout: float = 60.0
+    send_timeout: float = 60.0
+    max_connections: int = 1024
+    max_connections_per_address: int = 256
     drain: float = 30.0
     max_body_bytes: int = 2**21
     max_prompt_tokens: int | None = None
@@ -68,9 +76,10 @@ class Service(Table):
         for name in ("max_depth", "max_width", "max_prompt_tokens"):
             value = getattr(self, name)
             need(value is None or value >= 1, f"{name}: must be at least 1")
-        need(self.concurrency >= 1, "concurrency: must be at least 1")
+        for name in ("concurrency", "max_connections", "max_connections_per_address"):
+            need(getattr(self, name) >= 1, f"{name}: must be at least 1")
         need(self.queue >= 0, "queue: must be 0 or more")
-        for name in ("timeout", "stall"):
+        for name in ("timeout", "stall", "header_timeout", "body_timeout", "send_timeout"):
             need(0 < getattr(self, name) < math.inf, f"{name}: must be more than 0 seconds")
         need(0 <= self.drain < math.inf, "drain: must be 0 seconds or more")
         need(self.max_body_bytes >= 1, "max_body_bytes: must be at least 1")

@@ -14,8 +14,6 @@ from starlette.types import Receive, Scope, Send
 from lr_sglang.serve.errors import Refusal
 
 T = TypeVar("T")
-# A client that takes nothing for so long is gone.
-SEND_SECONDS = 60.0
 
 
 class Disconnected(Exception):
@@ -70,20 +68,16 @@ class EventStream(Response):
     async def _send(self, send: Send) -> None:
         async def out(data: str, more: bool = True) -> None:
             body = f"data: {data}\n\n".encode()
-            async with asyncio.timeout(SEND_SECONDS):
-                await send({"type": "http.response.body", "body": body, "more_body": more})
+            await send({"type": "http.response.body", "body": body, "more_body": more})
 
         try:
-            try:
-                async with aclosing(self._events) as events:
-                    async for event in events:
-                        await out(dumps(event))
-            except Refusal as error:
-                self._failed(error)
-                await out(dumps(error.body()))
-            await out("[DONE]", more=False)
-        except TimeoutError:
-            raise Disconnected from None
+            async with aclosing(self._events) as events:
+                async for event in events:
+                    await out(dumps(event))
+        except Refusal as error:
+            self._failed(error)
+            await out(dumps(error.body()))
+        await out("[DONE]", more=False)
 
 
 async def begun(receive: Receive, events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:

@@ -116,7 +116,7 @@ def test_versions_that_end_differently_are_never_accepted(schedule, target, draf
 
 
 def test_a_draft_that_is_late_is_rejected_as_late():
-    record = solve(ScriptedTransport(chapters(STEPS)), fixed(WHOLE + E, seconds=slow(0.3)), Yes(), "async")
+    record = solve(ScriptedTransport(chapters(STEPS)), fixed(WHOLE + E, seconds=slow(60)), Yes(), "async")
     assert record.text == WHOLE
     assert {v.by for s in record.steps for v in s.verdicts} == {"late"}
     assert record.outcomes()["draft"] == {"rejected": len(STEPS)}

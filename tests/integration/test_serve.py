@@ -219,11 +219,13 @@ def test_a_stop_string_ends_an_answer_though_a_runtime_hears_its_abort_late():
     with serving(simulated()) as one:
         draft = one.roles["draft"].transport.inner
         draft.faults.order(Fault("hang"))
-        heard = draft._abort
-        draft._abort = lambda call: threading.Timer(4, heard, (call,)).start()
-        began = time.monotonic()
-        answer = one.ask(stop=[DELIMITER]).json()
-        assert time.monotonic() - began < 3
+        told, hear = [], draft._abort
+        draft._abort = told.append
+        answer = one.ask(stop=[DELIMITER]).json()  # it has not heard of it yet
+        within(10, lambda: told)
+        draft._abort = hear
+        for call in told:
+            hear(call)
         assert answer["choices"][0]["finish_reason"] == "stop" and answer["choices"][0]["message"]["content"]
         assert answer["usage"]["completion_tokens"] == 23
 
@@ -445,12 +447,12 @@ def test_who_finds_the_queue_full_is_sent_away():
         second.join(10)
         assert not second.is_alive()
         assert heard[-1] == "[DONE]" and content(heard), "who waited is answered"
-        within(1, lambda: 'lr_sglang_rejected_total{reason="queue_full"} 1.0' in one.http.get("/metrics").text)
+        within(10, lambda: 'lr_sglang_rejected_total{reason="queue_full"} 1.0' in one.http.get("/metrics").text)
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_hangs_up_makes_room_at_once(stream):
-    with serving(slow(), SERVICE.replace(concurrency=1)) as one:
+    with serving(slow(400), SERVICE.replace(concurrency=1)) as one:  # of 40 s
         if stream:
             events = one.stream()
             for _ in range(3):
@@ -461,9 +463,9 @@ def test_a_client_that_hangs_up_makes_room_at_once(stream):
                 one.http.post(CHAT, json=ASK, timeout=0.5)
         began = time.monotonic()
         answer = one.ask(max_tokens=24, lookahead={"mode": "autoregressive"})
-        assert answer.status_code == 200 and time.monotonic() - began < 1.0
-        within(1, lambda: one.running() == 0)
-        within(1, lambda: "lr_sglang_disconnects_total 1.0" in one.http.get("/metrics").text)
+        assert answer.status_code == 200 and time.monotonic() - began < 15
+        within(10, lambda: one.running() == 0)
+        within(10, lambda: "lr_sglang_disconnects_total 1.0" in one.http.get("/metrics").text)
 
 
 def test_who_hangs_up_in_the_queue_is_forgotten():

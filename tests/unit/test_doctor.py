@@ -111,9 +111,11 @@ def test_ports_and_memory_that_are_not_there(monkeypatch):
 
 @pytest.mark.parametrize(("answers", "status"), [(True, "ok"), (False, "note"), (None, "note")])
 def test_the_hub_is_asked_but_not_waited_for(monkeypatch, answers, status):
+    over = threading.Event()
+
     def urlopen(request: urllib.request.Request, timeout: float) -> SimpleNamespace:
         if answers is None:
-            time.sleep(5)
+            over.wait(60)
         if not answers:
             raise urllib.error.URLError("no")
         return SimpleNamespace(close=lambda: None)
@@ -124,7 +126,8 @@ def test_the_hub_is_asked_but_not_waited_for(monkeypatch, answers, status):
     monkeypatch.setattr(installation_checks.urllib.request, "build_opener", lambda: opener)
     began = time.monotonic()
     assert installation_checks.hub().status == status
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30
+    over.set()
 
 
 def test_the_hub_is_asked_by_way_of_the_proxy(monkeypatch):

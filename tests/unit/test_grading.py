@@ -105,9 +105,9 @@ def test_ten_megabytes_are_no_trouble(part, pool):
 
 @pytest.mark.parametrize("text", ["```" + "a" * 60_000 + "`", "```" + " " * 60_000 + "`", "    \n" * 60_000])
 def test_a_program_is_looked_for_once(text):
-    began = time.monotonic()
+    began = time.thread_time()
     answers.code(text)
-    assert time.monotonic() - began < 2
+    assert time.thread_time() - began < 2
 
 
 def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch):

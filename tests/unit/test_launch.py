@@ -230,6 +230,39 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(start, home):
     assert launched.find("mine").pid == again.process.pid and again.end() == 0
 
 
+def test_of_two_that_come_up_at_once_one_is_refused(start, home):
+    """Neither has written down yet that it is there."""
+    write(home, draft="extra = {late = 1}")
+    one = start("mine.toml")
+    wait_for(one.server_pids)
+    second = call("launch", "mine.toml")
+    assert second.exit_code == 2 and "is up already, or comes up" in second.output, second.output
+    other = start("mine.toml", "--name", "other")
+    wait_for(lambda: other.server_pids("other"))
+    one.end(signal.SIGKILL)
+    with launched.claimed("mine"):
+        pass
+    other.end()
+
+
+@pytest.mark.parametrize("how", ["group", "all", "owner", "link"])
+def test_what_another_user_could_have_written_is_not_trusted(home, monkeypatch, how):
+    made = Deployment("x", {"target": Runtime(url="http://127.0.0.1:1")}).to_dict()
+    path = launched.write(launched.Launched("x", os.getpid(), launched.born(os.getpid()), "", ["sd"], False, {}, made))
+    assert launched.find("x").pid == os.getpid() and len(launched.up()) == 1
+    if how == "link":
+        path.rename(home / "elsewhere")
+        path.symlink_to(home / "elsewhere")
+    elif how == "owner":
+        us = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: us + 1)
+    else:
+        path.chmod(0o620 if how == "group" else 0o602)
+    with pytest.raises(ConfigError, match="cannot read" if how == "link" else "not trusted"):
+        launched.find("x")
+    assert not launched.up() and call("run", "--attach", "x", "?").exit_code == 2
+
+
 # -- attaching to what is not there
 
 

@@ -346,14 +346,14 @@ def test_a_worker_that_is_found_later_is_told_too(front, workers, http, monkeypa
 def test_cancelling_never_waits_for_the_router(front, workers, http, monkeypatch):
     monkeypatch.setattr(router, "REFRESH_SECONDS_FOR_ABORT", 0.0)
     gate = threading.Event()
-    front.documents["/workers"] = lambda: gate.wait(5) and {"workers": front.listed}
+    front.documents["/workers"] = lambda: gate.wait(60) and {"workers": front.listed}
     for worker in workers:
         worker.generate = worker.until_aborted
     running = Running(http)
     wait_for(lambda: workers[0].requests or workers[1].requests)
     began = time.monotonic()
     running.cancel()
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 30
     assert running.end() == REPLY
     gate.set()
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lr_sglang.config import Deployment, Runtime, TokenLayer
@@ -355,6 +356,21 @@ def test_death_is_noticed_later_too(start):
     wait_for(lambda: not server.alive())
     assert server.status == 137
     assert not runs(child) and not runs(stray)
+
+
+@pytest.mark.parametrize("which", ["outer", "inner"])
+def test_nothing_is_left_when_a_guardian_is_killed(start, which):
+    """Not what the server's helpers have started either, in groups and sessions of their own."""
+    server = start()
+    pids = pids_in(server.log)
+    folder = Path(re.search(r"TMPDIR (\S+)", server.log.read_text())[1])
+    inner = psutil.Process(pids[0]).ppid()
+    assert psutil.Process(inner).ppid() == server.pid
+    os.kill(server.pid if which == "outer" else inner, signal.SIGKILL)
+    wait_for(lambda: not any(map(runs, (*pids, inner))) and not server.alive())
+    wait_for(lambda: not folder.exists())
+    assert server.status == (-signal.SIGKILL if which == "outer" else 128 + signal.SIGKILL)
+    server.stop()
 
 
 def test_one_in_another_ones_place_leaves_no_file_of_it_open(tmp_path):

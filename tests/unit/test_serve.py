@@ -26,7 +26,7 @@ from lr_sglang.errors import (
     RuntimeTimeout,
 )
 from lr_sglang.modes import SURE
-from lr_sglang.serve import errors, keys, reading
+from lr_sglang.serve import errors, keys
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.errors import Refusal, refusal_of
@@ -504,14 +504,13 @@ def test_a_prompt_is_text(prompt):
 # -- bodies that do not come
 
 
-def sent(*messages, kind=b"application/json"):
+def sent(*messages, kind=b"application/json", service=SERVICE, every=0.0):
     """What a client that sends so, and then waits, is told, and the endpoint's metrics."""
-    app = create_app(simulated_roles(Simulation(Model())), SERVICE)
+    app = create_app(simulated_roles(Simulation(Model())), service)
     left, told = list(messages), []
 
     async def receive():
-        if not left:
-            await asyncio.sleep(60)
+        await asyncio.sleep(every if left else 60)
         return left.pop(0)
 
     async def send(message):
@@ -534,10 +533,15 @@ def test_a_client_that_hangs_up_in_its_body_is_no_bad_request():
     assert "lr_sglang_rejected_total{" not in metrics
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(reading, "BODY_SECONDS", 0.05)
-    status, text, _ = sent(HALF, HALF)
-    assert status == 408 and "No more of the request's body came" in json.loads(text)["error"]["message"]
+def test_a_body_that_does_not_come_is_not_waited_for():
+    status, text, _ = sent(HALF, HALF, service=SERVICE.replace(body_timeout=0.05))
+    assert status == 408 and "did not come within 0.05 seconds" in json.loads(text)["error"]["message"]
+
+
+def test_a_body_that_comes_byte_by_byte_is_not_waited_for_either():
+    """There is always more of it, sooner than the limit."""
+    status, _, _ = sent(*[HALF] * 100_000, service=SERVICE.replace(body_timeout=0.2), every=0.02)
+    assert status == 408
 
 
 @pytest.mark.parametrize("kind", [b"text/plain", b""])

@@ -1,0 +1,205 @@
+"""Who is connected: for how long a client may keep us waiting, and who goes when there are too many."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import resource
+from asyncio import BaseTransport
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from lr_sglang.serve.errors import crowded
+from lr_sglang.serve.logs import log
+from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.settings import Service
+
+FILES = 2**16  # open files that the process asks for, at most
+TOLD_SECONDS = 10.0  # between two lines of the log on connections that were closed
+PART = 2**16  # bytes: a client must take so much of what is sent to it, or the rest, in the time that it has
+
+
+class Connection(H11Protocol):
+    """One client's. uvicorn itself limits the time between two requests only.
+
+    Attributes:
+        address: that it counts for; empty for this machine's own, such as a proxy's.
+    """
+
+    def __init__(self, among: Connections, **given: Any) -> None:
+        super().__init__(**given)
+        self._among, self._doing, self._since = among, "headers", self.loop.time()
+        self.address = ""
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self.address = _counted(self.client[0] if self.client else "")
+        self._among.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._among.leave(self)
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # after an error uvicorn leaves the timer, and with it the connection
+
+    def on_response_complete(self) -> None:
+        self._doing = ""
+        self._among.used(self)
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        self._doing = ""
+        super().pause_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """What follows an answer is not HTTP: uvicorn would raise h11's error."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Not of a client's header: uvicorn would say what to install."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether something was sent that the client has not taken."""
+        return self.flow.write_paused or self.transport.is_closing()
+
+    @property
+    def writes(self) -> bool:
+        """Whether it is the client's turn to send something."""
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    def late(self, now: float, limits: Mapping[str, float]) -> str:
+        """What the client has not done within the seconds that ``limits`` give it for that; empty if it is not late."""
+        doing = self._what()
+        if doing != self._doing:
+            self._doing, self._since = doing, now
+        kind = doing.partition(" ")[0]
+        return kind if now - self._since > limits.get(kind, now) else ""
+
+    def _what(self) -> str:
+        """What the client should do. While a request is not answered, its body is waited for by whoever reads it."""
+        if self.reads:
+            return f"answer {self.transport.get_write_buffer_size() // PART}"
+        if self.conn.their_state is h11.SEND_BODY and self.cycle.response_complete:
+            return "body"
+        if self.conn.their_state is h11.IDLE and (self.cycle is None or self.conn.trailing_data[0]):
+            return "headers"
+        return ""
+
+
+class Connections:
+    """All of an endpoint's, within the limits of its service and of the files that may be open.
+
+    When there are too many, the one that has been used longest ago goes among those that keep us waiting, and the new
+    one comes in; if there is none, the new one is refused.
+    """
+
+    def __init__(self, service: Service, metrics: Metrics) -> None:
+        self.most = min(service.max_connections, files() // 2)  # the others are for runtimes, the page and the log
+        self._share = service.max_connections_per_address
+        self._limits = {
+            "headers": service.header_timeout,
+            "body": service.body_timeout,
+            "answer": service.send_timeout,
+        }
+        self._open: dict[Connection, None] = {}  # in the order of their last use
+        self._of: Counter[str] = Counter()
+        self._untold: Counter[str] = Counter()
+        self._told, self._metrics = -TOLD_SECONDS, metrics
+        metrics.watch(metrics.connections, lambda: len(self._open))
+
+    def protocol(self, **given: Any) -> Connection:
+        """A new connection, as uvicorn makes it."""
+        return Connection(self, **given)
+
+    def enter(self, one: Connection) -> None:
+        """Somebody has connected. Who goes for it, or that it is refused, is settled at once."""
+        self._open[one] = None
+        self._of[one.address] += 1
+        if one.address and self._of[one.address] > self._share:
+            self._make_room(one, [other for other in self._open if other.address == one.address])
+        elif len(self._open) > self.most:
+            self._make_room(one, self._open)
+
+    def leave(self, one: Connection) -> None:
+        """It is closed."""
+        if one in self._open:
+            del self._open[one]
+            self._of[one.address] -= 1
+            if not self._of[one.address]:
+                del self._of[one.address]
+
+    def used(self, one: Connection) -> None:
+        """A request of it was answered."""
+        if one in self._open:
+            del self._open[one]
+            self._open[one] = None
+
+    def look(self, now: float) -> None:
+        """Hangs up on those that are late; in seconds of the event loop's clock."""
+        for one in list(self._open):
+            if what := one.late(now, self._limits):
+                self._close(one, what)
+        if self._untold and now - self._told > TOLD_SECONDS:
+            for reason, count in self._untold.items():
+                log("connections closed", logging.WARNING, reason=reason, count=count, open=len(self._open))
+            self._untold.clear()
+            self._told = now
+
+    def _make_room(self, new: Connection, among: Iterable[Connection]) -> None:
+        others = [one for one in among if one is not new]
+        waiting = next((one for one in others if one.writes), None) or next((one for one in others if one.reads), None)
+        if waiting is not None:
+            self._close(waiting, "crowded")
+            return
+        self._count("refused")
+        self.leave(new)
+        new.transport.write(_refused())
+        new.transport.close()
+
+    def _close(self, one: Connection, reason: str) -> None:
+        self._count(reason)
+        self.leave(one)
+        one.transport.abort()  # nothing more is sent: that would wait for the client
+
+    def _count(self, reason: str) -> None:
+        self._metrics.hung_up.labels(reason).inc()
+        self._untold[reason] += 1
+
+
+def files() -> int:
+    """Files that this process may have open, after asking for as many as it may ask for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    return FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def _counted(host: str) -> str:
+    """The address that a connection counts for: of IPv6 the network, all of which is usually one customer's."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return ""  # a socket that is a file
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            return "" if address.is_loopback else str(ipaddress.ip_network((address, 64), strict=False))
+        address = address.ipv4_mapped
+    return "" if address.is_loopback else str(address)
+
+
+def _refused() -> bytes:
+    refusal = crowded()
+    body = json.dumps(refusal.body()).encode()
+    head = ("HTTP/1.1 503 Service Unavailable", "Content-Type: application/json", f"Content-Length: {len(body)}")
+    more = (*(f"{name}: {value}" for name, value in refusal.headers().items()), "Connection: close", "", "")
+    return "\r\n".join((*head, *more)).encode() + body
