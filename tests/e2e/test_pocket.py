@@ -10,6 +10,7 @@ import pytest
 
 from lr_sglang import tasks, verifiers
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.job import Job
 from lr_sglang.programs.autoregressive import autoregressive
@@ -42,7 +43,7 @@ def answer(
 
 def load(pocket: Pocket) -> dict[str, int]:
     """Requests that each server says it has, running or waiting."""
-    loads = {role: b.transport.get("/v1/loads")["loads"] for role, b in pocket.roles.items()}
+    loads = {role: call(b.transport.get("/v1/loads"), b.loop)["loads"] for role, b in pocket.roles.items()}
     return {role: sum(x["num_running_reqs"] + x["num_waiting_reqs"] for x in each) for role, each in loads.items()}
 
 

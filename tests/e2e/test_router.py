@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -9,20 +10,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import urllib3
 
 from lr_sglang import tasks
-from lr_sglang.call import Call
 from lr_sglang.config import Deployment
 from lr_sglang.connect import connect
+from lr_sglang.engine.loop import background, call
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, LookaheadError
-from lr_sglang.router import RouterTransport
+from lr_sglang.router import RouterClient
 from lr_sglang.runtimes import launch, load_deployment
 from lr_sglang.runtimes.ports import Reservation
 from lr_sglang.runtimes.server import Server
@@ -46,9 +49,9 @@ class Routed:
     file: Path
 
     @property
-    def transport(self) -> RouterTransport:
+    def transport(self) -> RouterClient:
         transport = self.pocket.roles["target"].transport
-        assert isinstance(transport, RouterTransport)
+        assert isinstance(transport, RouterClient)
         return transport
 
 
@@ -123,6 +126,13 @@ def routed(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator
                     backend.shutdown()
 
 
+def asked(
+    client: RouterClient, loop: asyncio.AbstractEventLoop, payload: dict[str, Any], request: Request
+) -> Future[dict[str, Any]]:
+    """A generation that goes on while the test looks."""
+    return asyncio.run_coroutine_threadsafe(client.generate(payload, request, 60.0), loop)
+
+
 def ask(pocket: Pocket, question: tasks.Question) -> Trace | LookaheadError:
     try:
         return answer(pocket, question, "async", 0.0, "exact")
@@ -163,33 +173,35 @@ def test_answers_are_the_targets_own_and_branches_stay_together(
 
 def test_an_abort_reaches_the_worker_at_once(routed: Routed) -> None:
     endless = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True}}
-    calls = [Call(key=f"abort {n}") for n in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        replies = [pool.submit(routed.transport.generate, endless, call, 60.0) for call in calls]
-        wait_for(lambda: all(running(worker) for worker in routed.workers), 20)
-        for call in calls:
-            call.cancel()
-        began = time.monotonic()
-        wait_for(lambda: not any(running(worker) for worker in routed.workers), 5)
-        idle = time.monotonic() - began
-        reasons = [reply.result(5)["meta_info"]["finish_reason"]["type"] for reply in replies]
+    requests, loop = [Request(key=f"abort {n}") for n in range(4)], routed.pocket.roles["target"].loop
+    replies = [asked(routed.transport, loop, endless, request) for request in requests]
+    wait_for(lambda: all(running(worker) for worker in routed.workers), 20)
+    for request in requests:
+        loop.call_soon_threadsafe(request.cancel)
+    began = time.monotonic()
+    wait_for(lambda: not any(running(worker) for worker in routed.workers), 5)
+    idle = time.monotonic() - began
+    reasons = [reply.result(5)["meta_info"]["finish_reason"]["type"] for reply in replies]
     assert idle < 1.5  # a second, and something for a machine that is busy; a closed connection takes two
     assert reasons == ["abort"] * 4, "what was written comes back: nobody had to hang up"
 
 
 def test_where_workers_cannot_be_told_the_connection_is_closed(routed: Routed, monkeypatch: pytest.MonkeyPatch) -> None:
-    transport = RouterTransport(routed.url, "target")  # it knows of no worker
-    monkeypatch.setattr(transport, "refresh", lambda: None)
+    transport, loop = RouterClient(routed.url, "target"), background()  # it knows of no worker
+
+    async def nothing() -> None:
+        pass
+
+    monkeypatch.setattr(transport, "refresh", nothing)
     endless = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 1900, "ignore_eos": True}}
-    call = Call(key="unreachable")
-    with ThreadPoolExecutor(1) as pool:
-        reply = pool.submit(transport.generate, endless, call, 60.0)
-        wait_for(lambda: any(running(worker) for worker in routed.workers), 20)
-        call.cancel()
-        with pytest.raises(Cancelled):
-            reply.result(5)
+    request = Request(key="unreachable")
+    reply = asked(transport, loop, endless, request)
+    wait_for(lambda: any(running(worker) for worker in routed.workers), 20)
+    loop.call_soon_threadsafe(request.cancel)
+    with pytest.raises(Cancelled):
+        reply.result(5)
     wait_for(lambda: not any(running(worker) for worker in routed.workers), 10)
-    transport.close()
+    call(transport.close(), loop)
 
 
 def test_the_command_line_takes_a_router(routed: Routed, pocket: Pocket, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lr_sglang.engine.client import CONNECT_SECONDS
 from lr_sglang.simulated.model import Model
-from lr_sglang.transport import CONNECT_SECONDS
 from tests.e2e.mortal import MODEL, Client, Mortal, metric, mortals, ready
 from tests.serving import Process, Truth, serving, until
 

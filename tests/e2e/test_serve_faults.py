@@ -16,11 +16,11 @@ import sglang as sgl
 
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.dsl import step
+from lr_sglang.engine.client import Client as RuntimeClient
 from lr_sglang.errors import BadReply
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.rubbish import KINDS
 from lr_sglang.simulated.words import pocket_words
-from lr_sglang.transport import HttpTransport
 from tests.e2e.mortal import MODEL, Client, Diary, Mortal, metric, mortals, ready
 from tests.serving import Process, Truth, serving, until
 
@@ -153,8 +153,7 @@ def assert_refused(heard: Client) -> None:
 
 def test_rubbish_of_every_kind_is_told_from_an_answer(stand: Stand) -> None:
     runtime = stand.runtimes["target"]
-    transport = HttpTransport(runtime.url, "target")
-    backend = RuntimeBackend("target", transport, pocket_words().tokenizer)
+    backend = RuntimeBackend("target", RuntimeClient(runtime.url, "target"), pocket_words().tokenizer)
 
     @sgl.function
     def program(s):
@@ -168,7 +167,7 @@ def test_rubbish_of_every_kind_is_told_from_an_answer(stand: Stand) -> None:
         assert program.run(backend=backend)["step"]
     finally:
         runtime.well()
-        transport.close()
+        backend.shutdown()
 
 
 @pytest.mark.timeout(400)

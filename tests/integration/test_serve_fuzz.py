@@ -21,8 +21,8 @@ from typing import Any
 import httpx
 import pytest
 
-from lr_sglang.call import Call
 from lr_sglang.config import ROLES
+from lr_sglang.engine.request import Request
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import set_up
@@ -113,9 +113,10 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 def _heard(generate: Any, heard: list[tuple[int, ...]]) -> Any:
-    def generating(payload: dict[str, Any], call: Call, timeout: float) -> dict[str, Any]:
+    async def generating(payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
         heard.append(tuple(payload["input_ids"]))
-        return generate(payload, call, timeout)
+        result: dict[str, Any] = await generate(payload, request, timeout)
+        return result
 
     return generating
 
