@@ -65,7 +65,8 @@ class Answer:
         self.tree.root.state = s
         self.policy = policy.make(look, self.tree, job.experience)
         self._witness = Witness(job.on_event, self._flight.now)
-        self.roles = target.roles
+        self.roles, self._ahead = target.roles, job.verifier is not None
+        self._sharing = list(self.roles.values()) if self._ahead else [self.roles["target"]]
         self._writing = Writing(job, self.tree, self.policy, self._flight, self._spares, self.roles)
         self._hearing = Hearing(job, self._flight, self._witness, self._writing.branch, self.policy.priority)
         self.trace.prompt_tokens = prompt_tokens
@@ -73,6 +74,8 @@ class Answer:
         job.listen(lambda: self._flight.arrive(Arrival(None, self.tree.root, None, Cancelled("stopped"))))
 
     def __enter__(self) -> Self:
+        for backend in self._sharing:
+            backend.sharing.begin(self._ahead)
         self.policy.__enter__()
         return self
 
@@ -86,16 +89,18 @@ class Answer:
             finally:
                 self._spares.end()  # once they have written: whatever happens here, no thread outlives its request
                 self.policy.__exit__()
+                for backend in self._sharing:
+                    backend.sharing.end(self._ahead)
 
     def free(self, role: str, node: Node, steps: int = 1) -> bool:
         """Whether a role can be asked for so many steps after ``node``: it is there, has not failed just now, and has
         slots for us."""
         if role not in self.roles or self._resting.get(role, 0.0) > time.monotonic():
             return False
-        look, slots = self.job.lookahead, self.job.slots.get(role)
-        if slots is None and not look.hedge:
+        look, share = self.job.lookahead, self.roles[role].share(self.job.lookahead)
+        if share is None and not look.hedge:
             return True
-        return policy.fits(look, role, slots, self._flight.running(role), self.tree.hedged(node), steps)
+        return policy.fits(look, role, share, self._flight.running(role), self.tree.hedged(node), steps)
 
     def branch(self, role: str, node: Node, child: Node | None = None, gen: SglGen | None = None) -> Branch:
         """Forks the state after ``node`` onto a role's runtime and lets it write the next step there.

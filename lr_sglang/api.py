@@ -82,10 +82,10 @@ def solve_many(
         ConfigError: as ``solve``, before anything runs.
     """
     asked: Counter[str] = Counter()
-    todo, known, together = [], _loaded(program), min(max(1, concurrency), len(questions))
+    todo, known = [], _loaded(program)
     for question in questions:
         key = repr(question)
-        todo.append(settle(deployment, question, known, mode, on_event, options, asked[key], together))
+        todo.append(settle(deployment, question, known, mode, on_event, options, asked[key]))
         asked[key] += 1
 
     def one(task: Task) -> Solution:

@@ -17,7 +17,7 @@ from lr_sglang.live import Live
 from lr_sglang.modes import MODES, Mode
 from lr_sglang.program import Program, let_go, perform
 from lr_sglang.results import machine, record
-from lr_sglang.runner import PROGRAMS, slots
+from lr_sglang.runner import PROGRAMS
 from lr_sglang.solution import Solution
 from lr_sglang.tasks import Question
 
@@ -51,8 +51,7 @@ class Task:
                     let_go(error)
                     raise
                 return self._solution(record.make)
-            slots = tuple(self.job.slots.items())
-            backend = self.live.backend_for(self.job.lookahead, self.mode.ahead, slots)
+            backend = self.live.backend_for(self.job.lookahead, self.mode.ahead)
             perform(self.program, self.messages, self.job, backend)
             return self._solution(record.make)
 
@@ -80,12 +79,8 @@ def settle(
     on_event: Callable[[Event], None] | None,
     options: dict[str, Any],
     sample: int = 0,
-    answers: int = 1,
 ) -> Task:
     """Makes a task of a question, with its options by name.
-
-    Args:
-        answers: how many are made at a time, which share what the runtimes run.
 
     Raises:
         ConfigError: there is no such option or mode, the question is empty, or the deployment is not open.
@@ -116,7 +111,6 @@ def settle(
         fast=verifiers.fast(look, live.roles) if known.ahead else None,
         question=hashlib.sha256(repr(messages).encode("utf-8", "replace")).hexdigest()[:16],
         sample=sample,
-        slots=slots(live.roles, look, answers) if known.ahead else {},
         experience=live.experience(look),
         on_event=on_event,
     )

@@ -21,10 +21,12 @@ from sglang.lang.ir import SglSamplingParams
 from lr_sglang.call import Call
 from lr_sglang.chat import Tokenizer, resolve
 from lr_sglang.choices import decide
+from lr_sglang.config import Lookahead
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError
 from lr_sglang.generation import Generation, Written
 from lr_sglang.memo import Memo
 from lr_sglang.poison import Failed, poison
+from lr_sglang.policy import Sharing
 from lr_sglang.reuse import Entry, Ledger
 from lr_sglang.tokens import TokenText
 from lr_sglang.transport import Transport
@@ -64,6 +66,7 @@ class RuntimeBackend(BaseBackend):
     Attributes:
         simulated: whether it waits instead of computing, so that its figures say nothing of models.
         ends: ids that end a sequence, as far as they are known.
+        sharing: the answers that use it now.
     """
 
     def __init__(
@@ -87,7 +90,11 @@ class RuntimeBackend(BaseBackend):
         self.ends = tokenizer.ends
         self.chat_template = _NO_MARKERS
         self.roles: dict[str, RuntimeBackend] = {role: self}
-        self.ledger = Ledger()
+        self.ledger, self.sharing = Ledger(), Sharing()
+
+    def share(self, look: Lookahead) -> int | None:
+        """Requests that an answer may have in flight here, with the answers that there are now; None is no limit."""
+        return self.sharing.share(self.slots, self.holds, look)
 
     def get_model_name(self) -> str:
         return str(self.transport.get("/model_info").get("model_path", ""))

@@ -58,7 +58,6 @@ class LookaheadBackend(BaseBackend):
         judge_prompt: which prompt the judge is given.
         on_event: told of what happens while an answer is made.
         ahead: False lets the target write everything by itself: what lookahead reasoning is compared with.
-        slots: what one answer may have in flight on each role's runtime; no entry is no limit.
         experience: what answers learn together; None begins a new one.
 
     Attributes:
@@ -80,7 +79,6 @@ class LookaheadBackend(BaseBackend):
         everything: bool = True,
         on_event: Callable[[Event], None] | None = None,
         ahead: bool = True,
-        slots: Mapping[str, int] | None = None,
         experience: policy.Experience | None = None,
     ) -> None:
         super().__init__()
@@ -91,7 +89,7 @@ class LookaheadBackend(BaseBackend):
         self.chat_template = self.target.chat_template
         self.counts: Counter[str] = Counter()
         self.traces: deque[Trace] = deque(maxlen=LAST)
-        self.ahead, self.slots, self.limits = ahead, slots or {}, Limits()
+        self.ahead, self.limits = ahead, Limits()
         self._course: Course | None = None
         self._samples = Samples()
         self._experience = experience or policy.experience_for(self.options)
@@ -259,7 +257,6 @@ class LookaheadBackend(BaseBackend):
             fast=verifiers.fast(look, self.runtimes),
             question=question,
             sample=sample,
-            slots=self.slots,
             experience=self._experience,
         )
         if self._course is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,6 @@ class Job:
         verifier: compares two versions of a step; the baseline needs none.
         fast: says of a drafted step alone whether it is certain (see ``verifiers.fast``), for fast acceptance.
         question, sample: who this is, for deriving seeds.
-        slots: what it may have in flight at a time on each role's runtime; no entry is no limit.
         experience: what the answers of a run learn together.
         on_step: told of each step as it is kept, in the program's thread.
         on_event: told of everything that happens while the answer is made, likewise.
@@ -37,7 +36,6 @@ class Job:
     verifier: Verifier | None = None
     question: str = ""
     sample: int = 0
-    slots: Mapping[str, int] = field(default_factory=dict)
     experience: Experience = field(default_factory=Experience)
     on_step: Callable[[StepRecord], None] | None = None
     fast: Verifier | None = None

@@ -146,9 +146,9 @@ class Live:
         """
         return self._make_backend(self.config.lookahead.replace(**options), True)
 
-    def _make_backend(self, look: Lookahead, ahead: bool, slots: tuple[tuple[str, int], ...] = ()) -> LookaheadBackend:
+    def _make_backend(self, look: Lookahead, ahead: bool) -> LookaheadBackend:
         prompt, known = self.config.judge_prompt, self.experience(look)
-        return LookaheadBackend(self.roles, look, judge_prompt=prompt, ahead=ahead, slots=dict(slots), experience=known)
+        return LookaheadBackend(self.roles, look, judge_prompt=prompt, ahead=ahead, experience=known)
 
     @contextmanager
     def answering(self, job: Job) -> Iterator[None]:

@@ -179,7 +179,6 @@ class Runner:
             fast=verifiers.fast(look, self.roles) if verifier else None,
             question=item.question.id,
             sample=item.sample,
-            slots=slots(self.roles, settings.lookahead, self.concurrency),
             experience=self._experience,
             on_step=(lambda step: tell(item, step)) if tell else None,
         )
@@ -215,19 +214,8 @@ class Runner:
             mode.lookahead(settings.lookahead) if mode.ahead else None,
             judge_prompt=settings.judge_prompt,
             ahead=mode.ahead,
-            slots=slots(self.roles, settings.lookahead, self.concurrency),
             experience=self._experience,
         )
-
-
-def slots(roles: Mapping[str, RuntimeBackend], look: Lookahead, answers: int) -> dict[str, int]:
-    """One answer's share of what each role's runtime runs at a time, so that no branch waits there unseen.
-
-    Args:
-        answers: how many there are at a time.
-    """
-    shares = {role: policy.share(backend.slots, backend.holds, look, answers) for role, backend in roles.items()}
-    return {role: share for role, share in shares.items() if share is not None}
 
 
 @cache

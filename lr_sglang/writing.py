@@ -95,8 +95,9 @@ class Writing:
                 self._ask(sent.plan)
         for node in [node for node in self._held if node.dropped or node.chosen is not None]:
             self._let_go(self._held.pop(node))
-        most = self._job.slots.get("target", MOST_HELD) if self._job.verifier else 0  # none for the baseline
-        if self._job.lookahead.schedule == "sync" and self._policy.steady and len(self._held) < most:
+        look = self._job.lookahead
+        most = (self._roles["target"].share(look) or MOST_HELD) if self._job.verifier else 0  # none for the baseline
+        if look.schedule == "sync" and self._policy.steady and len(self._held) < most:
             for node in self._tree.to_expand(self._tree.depth):
                 if node not in self._held:
                     self._held[node] = sent = self._send(self.branch("target", node, None), node, None)

@@ -18,7 +18,7 @@ from lr_sglang.events import Event
 from lr_sglang.job import Job
 from lr_sglang.modes import MODES
 from lr_sglang.program import ProgramError
-from lr_sglang.runner import keep_what_is_imported, slots
+from lr_sglang.runner import keep_what_is_imported
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import Refusal, out_of_time, refusal_of, stopping, target_down
 from lr_sglang.serve.health import Health
@@ -245,7 +245,6 @@ class Engine:
             limits=order.limits,
             verifier=verifier,
             fast=verifiers.fast(order.lookahead, self.roles) if verifier else None,
-            slots=slots(self.roles, order.lookahead, self.service.concurrency),
             experience=self._experience,
         )
 

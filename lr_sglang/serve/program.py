@@ -18,7 +18,6 @@ from lr_sglang.job import Job
 from lr_sglang.policy import Experience
 from lr_sglang.program import Program, perform
 from lr_sglang.programs.lookahead import accept, expand, look_ahead
-from lr_sglang.runner import slots
 from lr_sglang.serve.settings import Service
 
 
@@ -69,8 +68,5 @@ class Given:
 
     def _make_backend(self, look: Lookahead, ahead: bool) -> LookaheadBackend:
         service = self._service
-        share = slots(self._roles, look, service.concurrency)
         known = self._experience
-        return LookaheadBackend(
-            self._roles, look, judge_prompt=service.judge_prompt, ahead=ahead, slots=share, experience=known
-        )
+        return LookaheadBackend(self._roles, look, judge_prompt=service.judge_prompt, ahead=ahead, experience=known)

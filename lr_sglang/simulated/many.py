@@ -33,13 +33,13 @@ def answer_all(
     """
     writer = writer or Writer(simulation.model)
     if simulation.engine().steady:  # then they do not know of each other, and every one has a world of its own
-        worlds = [World(simulation, look, len(questions), writer, alike) for _ in questions]
+        worlds = [World(simulation, look, writer=writer, alike=alike) for _ in questions]
         answers = [VirtualAnswer(world, number) for world, number in zip(worlds, questions, strict=True)]
         for answer in answers:
             (asynchronous if look.schedule == "async" else synchronous)(answer)
             answer.land()
         return answers
-    world = World(simulation, look, len(questions) if told else None, writer, alike)
+    world = World(simulation, look, told, writer, alike)
     answers = [VirtualAnswer(world, number) for number in questions]
     side_by_side(world, answers)
     return answers

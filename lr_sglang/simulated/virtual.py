@@ -31,7 +31,7 @@ class World:
     Args:
         simulation: the numbers.
         look: how far answers look ahead; its verifier is ``judge`` or ``exact``.
-        answers: how many share the runtimes' slots; None where the runtimes do not say how many they have.
+        told: whether the runtimes say how many slots they have, which the answers then share.
         alike: the drafts of a position are the same whatever stands before them, and however many there are: what is
             to be compared has the same luck. On the real clock they follow from the sampling seeds.
     """
@@ -40,7 +40,7 @@ class World:
         self,
         simulation: Simulation,
         look: Lookahead,
-        answers: int | None = 1,
+        told: bool = True,
         writer: Writer | None = None,
         alike: bool = False,
     ) -> None:
@@ -49,7 +49,11 @@ class World:
         self.engines: dict[str, Engine] = {role: simulation.engine() for role in ROLES}
         self.now = 0.0
         self.experience = policy.Experience()
-        self.share = None if answers is None else policy.share(simulation.slots, None, look, answers)
+        self.sharing, self._told = policy.Sharing(), told
+
+    def share(self) -> int | None:
+        """What an answer may have in flight on each runtime, with the answers that there are now."""
+        return self.sharing.share(self.simulation.slots, None, self.look) if self._told else None
 
     def start(self, role: str, work: float, owner: Any, priority: int) -> Ticket:
         """One more request."""
@@ -86,6 +90,7 @@ class VirtualAnswer:
         self.tree = StepTree(look.depth, look.width, _BUDGET, look.half_sentence_guard, hedging=look.hedge)
         self.policy = policy.make(look, self.tree, world.experience, lambda: world.now)
         self.policy.__enter__()
+        world.sharing.begin(ahead=True)
         self.tree.root.state = Place(question)
         self.ended, self.seconds, self.kept = False, 0.0, 0
         self.inbox: deque[tuple[Node, Node | None, Written | Verdict]] = deque()
@@ -96,7 +101,7 @@ class VirtualAnswer:
         """As ``Answer.free``."""
         wanted = [key.hedged for key, (kind, _) in self.open.items() if kind == role]
         running = sum(wanted), len(wanted) - sum(wanted)
-        return policy.fits(self.world.look, role, self.world.share, running, self.tree.hedged(node), steps)
+        return policy.fits(self.world.look, role, self.world.share(), running, self.tree.hedged(node), steps)
 
     def branch(self, role: str, node: Node, child: Node | None = None) -> Branch:
         """As ``Answer.branch``."""
@@ -197,6 +202,7 @@ class VirtualAnswer:
         for key in list(self.open):
             self._stop(key)
         self.policy.__exit__()
+        self.world.sharing.end(ahead=True)
 
     def _stop(self, key: Any) -> None:
         self.world.stop(*self.open.pop(key))

@@ -154,9 +154,11 @@ def no_rest():
 def run(case: Case, verifier, transports=None, fast=None, late=None) -> tuple[Job, dict[str, ScriptedTransport]]:
     transports = transports or case.transports()
     backend = deployment(**transports)
+    for role, slots in case.slots.items():
+        backend.roles[role].slots = slots
     if "judge" in transports:
         backend.roles["judge"].tokenizer = Whole()
-    job = Job(case.look, limits=Limits(max_tokens=case.budget), verifier=verifier, slots=case.slots)
+    job = Job(case.look, limits=Limits(max_tokens=case.budget), verifier=verifier)
     if isinstance(verifier, str):
         job.verifier = made(verifier, backend.roles)
     if late is not None:
@@ -171,7 +173,7 @@ def run(case: Case, verifier, transports=None, fast=None, late=None) -> tuple[Jo
     job.on_step = on_step
     threads = threading.active_count()
     lookahead.run(QUESTION, job, backend=backend)
-    check(job, transports, ended)
+    check(job, transports, ended, case.slots)
     settle(threads)
     return job, transports
 
@@ -185,15 +187,15 @@ def made(name: str, roles):
     return make(name, Setup(roles, "paper"))
 
 
-def check(job: Job, transports: dict[str, ScriptedTransport], ended: list[int]) -> None:
+def check(job: Job, transports: dict[str, ScriptedTransport], ended: list[int], slots: dict[str, int]) -> None:
     """What holds for every run."""
     record = job.record
     assert not ended or ended == [len(record.branches)], "no branch begins after the end"
     for role, transport in transports.items():
         assert not transport.running, f"a {role} branch outlives the run"
         # width drafts of one position go together, however few slots there are
-        slots = max(job.slots.get(role, 10**6), job.lookahead.width if role == "draft" else 1)
-        assert transport.most <= slots or "score" in str(verifier_of(job)), role
+        most = max(slots.get(role, 10**6), job.lookahead.width if role == "draft" else 1)
+        assert transport.most <= most or "score" in str(verifier_of(job)), role
         assert len(transport.requests) <= len(record.of(role)) + len(record.of("judge")) * (role == "target")
         for request in transport.requests:
             assert ("priority" in request) == job.lookahead.priorities

@@ -149,9 +149,9 @@ def scripted(target=0.01, draft=0.02, made=ScriptedTransport):
     )
 
 
-def job_for(target, on_step=None, slots=None, **look):
+def job_for(target, on_step=None, **look):
     asked = Lookahead(depth=3, schedule="sync", verifier="exact", **look)
-    job = Job(asked, Sampling(seed=1), slots=slots or {}, on_step=on_step)
+    job = Job(asked, Sampling(seed=1), on_step=on_step)
     job.verifier, job.fast = make("exact", Setup(target.roles, "paper")), fast(asked, target.roles)
     return job
 
@@ -182,11 +182,12 @@ def test_a_request_that_fails_while_it_is_held_ready_fails_the_answer_and_not_si
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize("case", [{"fast_accept": -5.0}, {"slots": {"target": 1}}])
-def test_threads_do_not_grow_with_an_answer(case):
+@pytest.mark.parametrize(("fast_accept", "slots"), [(-5.0, None), (None, 1)])
+def test_threads_do_not_grow_with_an_answer(fast_accept, slots):
     seen = []
     target = scripted(draft=0.004)
-    job = job_for(target, on_step=lambda step: seen.append(threading.active_count()), **case)
+    target.slots = slots
+    job = job_for(target, on_step=lambda step: seen.append(threading.active_count()), fast_accept=fast_accept)
     lookahead.run(ASK, job, backend=target)
     assert len(seen) == len(TOLD)
     assert max(seen[-10:]) <= max(seen[:15]) + 2

@@ -402,7 +402,7 @@ def test_side_by_side_they_take_the_turns_of_the_programs(schedule, width, sprea
     simulation = setting(0.6, 0.13, 0.17, steps=40, spread=spread, width=width)
     look = Lookahead(schedule, 3, width, max_step_tokens=simulation.model.longest)
     one_by_one = answer_all(simulation, look, range(5))
-    world = World(simulation, look, 5)
+    world = World(simulation, look)
     together = [VirtualAnswer(world, n) for n in range(5)]
     side_by_side(world, together)
     assert [a.seconds for a in together] == pytest.approx([a.seconds for a in one_by_one])

@@ -370,12 +370,20 @@ def test_servers_get_the_slots_that_their_roles_and_answers_need():
     assert plan.needed(["autoregressive"], answers=4).runtimes["target"].slots == 4 + policy.SPARE
 
 
-def test_an_answers_share_is_at_least_one_and_fits_the_memory():
-    look = Lookahead(max_step_tokens=50)
-    assert policy.share(40, None, look, 4) == 10
-    assert policy.share(40, 1000, look, 4) == 2
-    assert policy.share(2, 100, look, 64) == 1
-    assert policy.share(None, None, look, 4) is None
+def test_a_share_is_of_the_answers_that_there_are_now_and_fits_the_memory():
+    look, sharing = Lookahead(max_step_tokens=50), policy.Sharing()
+    assert sharing.share(7, None, look) == 7
+    for _ in range(4):
+        sharing.begin(ahead=True)
+    assert (sharing.share(40, None, look), sharing.share(40, 1000, look)) == (10, 2)
+    sharing.begin(ahead=False)  # plain decoding has one request in flight
+    assert (sharing.share(41, None, look), sharing.share(7, None, look)) == (10, 1)
+    assert sharing.share(2, 100, look) == 1 and sharing.share(None, None, look) is None
+    for _ in range(3):
+        sharing.end(ahead=True)
+    assert sharing.share(7, None, look) == 6
+    sharing.end(ahead=False)
+    assert sharing.share(7, None, look) == 7
 
 
 # -- counts
