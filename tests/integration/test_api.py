@@ -13,7 +13,7 @@ import pytest
 import sglang as sgl
 
 import lr_sglang as lr
-from lr_sglang import asking, live
+from lr_sglang import live
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
@@ -181,14 +181,23 @@ def test_an_unchanged_program_runs_on_its_backend(d):
     assert plain.run(QUESTION, backend=backend)["answer"].strip() and backend.counts == {"lookahead": 1}
 
 
-def test_answers_at_a_time_share_what_the_runtimes_run():
-    roles = simulated()
-    for backend in roles.values():
-        backend.slots = 12
+def test_answers_share_what_the_runtimes_run_while_they_are_made():
+    roles, met, seen = simulated(), threading.Barrier(4), []
+    target, begun = roles["target"], threading.local()
+    target.slots = 12
+
+    def meet(event):
+        if not hasattr(begun, "here"):
+            begun.here = met.wait(30)
+            seen.append(target.share(lr.Lookahead()))
+            met.wait(30)
+
     with lr.deployment(roles) as d:
-        alone, four = (asking.settle(d, QUESTION, None, "lookahead", None, {}, answers=n).job.slots for n in (1, 4))
-        assert (alone["target"], four["target"]) == (12, 3)
-        assert d.backend_for(lr.Lookahead(), True, tuple(four.items())).slots == four
+        lr.solve(QUESTION, deployment=d, on_event=lambda event: seen.append(target.share(lr.Lookahead())))
+        assert set(seen) == {12}
+        seen.clear()
+        lr.solve_many([f"Simulated question {n}?" for n in range(4)], deployment=d, concurrency=4, on_event=meet)
+    assert seen == [3] * 4 and target.share(lr.Lookahead()) == 12
 
 
 def test_what_is_given_twice_is_refused():
