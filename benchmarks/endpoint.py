@@ -4,7 +4,8 @@ python benchmarks/endpoint.py                       # 16 answers at a time, both
 python benchmarks/endpoint.py --concurrency 4 --steps 40 --rounds 5
 
 Both ways use the same ``lr-sglang simulate`` process over HTTP and ask the same questions, whose drafts agree alike.
-This process runs the programs in one, and is the streaming client in the other. Needs httpx (the dev extra).
+This process runs the programs in one, and is the streaming client in the other. The runtimes run as many requests at a
+time as ``lr-sglang launch --concurrency N`` gives servers for as many answers. Needs httpx (the dev extra).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 import click
 import httpx
 
-from lr_sglang import verifiers
+from lr_sglang import policy, verifiers
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.chat import load_tokenizer
 from lr_sglang.config import Limits, Lookahead, Sampling
@@ -81,10 +82,12 @@ def cpu_of(pid: int) -> float:
 class InProcess:
     """The programs, as the endpoint runs them."""
 
-    def __init__(self, urls: Mapping[str, str], look: Lookahead, concurrency: int) -> None:
+    def __init__(self, urls: Mapping[str, str], look: Lookahead, concurrency: int, slots: int) -> None:
         tokenizer = load_tokenizer(tokenizer_path())
         self.roles = {
-            role: RuntimeBackend(role, HttpTransport(url, role, ""), tokenizer, seeded=True, token_layer="")
+            role: RuntimeBackend(
+                role, HttpTransport(url, role, ""), tokenizer, seeded=True, slots=slots, token_layer=""
+            )
             for role, url in urls.items()
         }
         for backend in self.roles.values():
@@ -185,13 +188,14 @@ def compare(mode: str, concurrency: int, steps: int, rounds: int, step_seconds: 
     """
     look = Lookahead(depth=4)
     speed = ("--steps", steps, "--step-seconds", step_seconds, "--judge-seconds", step_seconds / 5)
-    with started("simulate", "--port", 0, *speed) as (simulated, _):
+    slots = policy.slots(look, "target", concurrency)
+    with started("simulate", "--port", 0, *speed, "--slots", slots) as (simulated, _):
         urls = simulated["urls"]
         attach = [word for role, url in urls.items() for word in (f"--{role}", url)]
         options = ("--concurrency", concurrency, "--depth", look.depth, "--mode", mode)
         with started("serve", "--port", 0, *attach, *options) as (told, pid):
             ways: list[Callable[[list[str], str], Measured]] = [
-                InProcess(urls, look, concurrency),
+                InProcess(urls, look, concurrency, slots),
                 OverHttp(told["url"], told["model"], pid),
             ]
             inside, outside = found = Measured(), Measured()
@@ -215,8 +219,15 @@ def main() -> None:
     given = parser.parse_args()
     click.echo(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {given}")
     click.echo("| mode | | ms a step, mean | median | p99 | CPU ms a step |\n|-|-|-|-|-|-|")
+    served: dict[str, float] = {}
     for mode in given.mode:
-        click.echo(table(mode, *compare(mode, given.concurrency, given.steps, given.rounds, given.step_seconds)))
+        inside, outside = compare(mode, given.concurrency, given.steps, given.rounds, given.step_seconds)
+        served[mode] = statistics.mean(outside.gaps)
+        click.echo(table(mode, inside, outside))
+    if len(served) > 1:
+        plain, *others = served
+        speed = ", ".join(f"{mode} {served[plain] / served[mode]:.2f}x" for mode in others)
+        click.echo(f"the endpoint against its own {plain}, a step in the mean: {speed}")
     click.echo(f"load {os.getloadavg()[0]:.1f}, {threading.active_count()} threads here")
 
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lr_sglang.cli import capacity
 from lr_sglang.cli import session as sessions
 from lr_sglang.cli.bench_variants import Variant, alike
 from lr_sglang.cli.display import Display
@@ -82,10 +83,13 @@ def runners_of(live: Live, wanted: Mapping[Key, Variant], versions: dict[str, st
     simulated = any(backend.simulated for _, one in live for backend in one.roles.values())
     if simulated:
         display.warn("these runtimes are simulated: the figures say nothing of models")
+    lacking: dict[str, bool] = {}
     for keys, one in live:
         watch = Watch(one, display)
         for variant in (wanted[name] for name in keys if name in wanted):
             plan = variant.plan
+            for urgent, text in capacity.shortages(plan, [variant.mode], one, variant.concurrency):
+                lacking[text] = urgent
             settings = Settings(
                 lookahead=plan.lookahead,
                 sampling=plan.sampling,
@@ -97,6 +101,8 @@ def runners_of(live: Live, wanted: Mapping[Key, Variant], versions: dict[str, st
                 versions=versions | ({"runtimes": "simulated"} if simulated else {}),
             )
             found[variant.key] = watch, Repeated(one.roles, settings, variant.concurrency)
+    for text, urgent in lacking.items():
+        (display.warn if urgent else display.note)(text)
     return found
 
 

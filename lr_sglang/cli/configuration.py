@@ -97,10 +97,16 @@ class Plan:
         if not any(self.layered(mode) for mode in modes):
             runtime = runtime.replace(token_layer=TokenLayer())
         ahead = any(MODES[mode].ahead for mode in modes)
-        asking = [*roles, *self._asking(modes)] if "target" in roles else roles
-        slots = sum(policy.slots(self.lookahead, role, answers) for role in asking) if ahead else answers + policy.SPARE
+        slots = answers * self.branches(roles, modes) + policy.SPARE * len(roles)
         first = flags.PRIORITIES if ahead and self.lookahead.priorities else {}
         return runtime.replace(slots=runtime.slots or slots, extra={**first, **runtime.extra})
+
+    def branches(self, roles: Collection[Role], modes: Collection[str]) -> int:
+        """The most requests that one answer can have in flight on a runtime which plays these roles."""
+        if not any(MODES[mode].ahead for mode in modes):
+            return 1
+        asking = [*roles, *self._asking(modes)] if "target" in roles else roles
+        return sum(policy.in_flight(self.lookahead, role) for role in asking)
 
     def _asking(self, modes: Collection[str]) -> list[Role]:
         """A verifier asks the target, and so does fast acceptance: as many requests as a judge would have."""

@@ -29,9 +29,9 @@ from lr_sglang.modes import MODES
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
-    default=1,
+    default=8,
     show_default=True,
-    help="Answers at a time to have room for.",
+    help="Answers at a time to have room for, as serve --concurrency.",
 )
 @click.option("--name", help="To attach by.  [default: the deployment's]")
 @options.keeping

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lr_sglang import verifier_names
-from lr_sglang.cli import layers, session
+from lr_sglang.cli import capacity, layers, session
 from lr_sglang.cli.configuration import Plan, check
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import settle
@@ -68,6 +68,7 @@ def serve(given: dict[str, Any], display: Display) -> None:
             progress.finish()
             if any(backend.simulated for backend in live.roles.values()):
                 display.warn("these runtimes are simulated: their texts mean nothing")
+            capacity.report(plan, service.modes, live, service.concurrency, display)
             from lr_sglang.serve.app import create_app
             from lr_sglang.serve.server import Server
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lr_sglang.cli import graded
+from lr_sglang.cli import capacity, graded
 from lr_sglang.cli import session as sessions
 from lr_sglang.cli.configuration import Plan
 from lr_sglang.cli.display import Display
@@ -121,6 +121,7 @@ def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, di
 
         if simulated := any(backend.simulated for backend in live.roles.values()):
             display.warn("these runtimes are simulated: the figures say nothing of models")
+        capacity.report(order.plan, modes, live, order.concurrency, display)
         settings = Settings(
             lookahead=order.plan.lookahead,
             sampling=order.plan.sampling,

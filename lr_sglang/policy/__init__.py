@@ -13,7 +13,7 @@ from lr_sglang.policy.adaptive import Adaptive
 from lr_sglang.policy.confidence import Calibration, confidence, pairs_of
 from lr_sglang.policy.experience import Experience
 from lr_sglang.policy.fixed import Policy
-from lr_sglang.policy.room import SPARE, fits, in_flight, share, slots
+from lr_sglang.policy.room import SPARE, fits, in_flight, limit, slots
 from lr_sglang.tree import StepTree
 
 __all__ = [
@@ -26,9 +26,9 @@ __all__ = [
     "experience_for",
     "fits",
     "in_flight",
+    "limit",
     "make",
     "pairs_of",
-    "share",
     "slots",
 ]
 

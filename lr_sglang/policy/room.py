@@ -72,8 +72,8 @@ def slots(look: Lookahead, role: Role, answers: int) -> int:
     return answers * in_flight(look, role) + SPARE
 
 
-def share(runs: int | None, holds: int | None, look: Lookahead, answers: int) -> int | None:
-    """What one of so many answers may have in flight on a runtime; None is no limit.
+def limit(runs: int | None, holds: int | None, look: Lookahead) -> int | None:
+    """Requests that a runtime can have in flight with none of them waiting; None is no limit.
 
     Args:
         runs: requests that the runtime runs at a time, None if it did not say.
@@ -81,8 +81,7 @@ def share(runs: int | None, holds: int | None, look: Lookahead, answers: int) ->
             before it there, beside what it shares with others.
     """
     limits = [runs, None if holds is None else holds // (2 * look.max_step_tokens)]
-    known = [limit for limit in limits if limit is not None]
-    return max(1, min(known) // max(1, answers)) if known else None
+    return min((known for known in limits if known is not None), default=None)
 
 
 def priority(tree: StepTree, node: Node) -> int:

@@ -163,6 +163,8 @@ def no_rest():
 def run(case: Case, verifier, transports=None, fast=None, late=None) -> tuple[Job, dict[str, ScriptedTransport]]:
     transports = transports or case.transports()
     backend = deployment(**transports)
+    for role, slots in case.slots.items():
+        backend.roles[role].slots = slots
     if "judge" in transports:
         backend.roles["judge"].tokenizer = Whole()
     for role, slots in case.slots.items():

@@ -370,14 +370,6 @@ def test_servers_get_the_slots_that_their_roles_and_answers_need():
     assert plan.needed(["autoregressive"], answers=4).runtimes["target"].slots == 4 + policy.SPARE
 
 
-def test_an_answers_share_is_at_least_one_and_fits_the_memory():
-    look = Lookahead(max_step_tokens=50)
-    assert policy.share(40, None, look, 4) == 10
-    assert policy.share(40, 1000, look, 4) == 2
-    assert policy.share(2, 100, look, 64) == 1
-    assert policy.share(None, None, look, 4) is None
-
-
 # -- counts
 
 

@@ -1,0 +1,46 @@
+"""Says, before anything is answered, where a runtime runs fewer requests at a time than lookahead would use."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from lr_sglang import policy
+from lr_sglang.cli.configuration import Plan
+from lr_sglang.cli.display import Display
+from lr_sglang.cli.session import Session
+from lr_sglang.config import Role
+from lr_sglang.modes import MODES
+
+
+def report(plan: Plan, modes: Collection[str], live: Session, answers: int, display: Display) -> None:
+    """A warning where the branches of one answer do not fit, a note where those of all answers at a time do not."""
+    for urgent, text in shortages(plan, modes, live, answers):
+        (display.warn if urgent else display.note)(text)
+
+
+def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -> Iterator[tuple[bool, str]]:
+    """What each runtime lacks, and whether it lacks it for one answer alone.
+
+    Args:
+        answers: how many are made at a time.
+    """
+    ahead = [mode for mode in modes if MODES[mode].ahead]
+    asked: dict[str, list[Role]] = {}
+    for role in dict.fromkeys(role for mode in ahead for role in plan.roles(mode)):
+        if live.fleet is not None and role in live.roles:
+            asked.setdefault(live.fleet.urls[role], []).append(role)
+    for roles in asked.values():
+        backend, one = live.roles[roles[0]], plan.branches(roles, ahead)
+        most = policy.limit(backend.slots, backend.holds, plan.lookahead)
+        if most is None or most >= answers * one:
+            continue
+        number, urgent = (1, True) if most < one else (answers, False)
+        lacking = (
+            f"{' and '.join(roles)}: {most} requests at a time, and {number} answer{'s' * (number > 1)} at "
+            f"--depth {plan.lookahead.depth} can have {number * one} in flight: then less is looked ahead"
+        )
+        if backend.slots == most:
+            mend = f"lr-sglang launch --concurrency {answers}, or --max-running-requests {answers * one + policy.SPARE}"
+            yield urgent, f"{lacking} ({mend} where the server is started)"
+        else:
+            yield urgent, f"{lacking} (its memory holds {backend.holds} tokens; a smaller --max-step-tokens takes less)"

@@ -1,0 +1,153 @@
+"""Every documented way to ask looks ahead: the target's branches overlap in time. Over simulated runtimes that run as
+many requests at a time as ``lr-sglang launch --concurrency 1`` would let them, by commands that allow 8 answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+import lr_sglang as lr
+from lr_sglang.cli import cli, session
+from lr_sglang.config import Deployment
+from lr_sglang.runtimes import Fleet, launch, launched, load_deployment, override_all
+from tests import overlap
+from tests.serving import TLS, serving, simulating
+from tests.unit.test_router import Router
+
+QUESTION = "Simulated question 1?"
+SLOTS, STEP = 7, 0.1
+full = os.environ.get("LR_SGLANG_FULL") == "1"
+PROGRAM = """
+import sglang as sgl
+
+import lr_sglang as lr
+
+
+@sgl.function
+def once(s, messages):
+    lr.converse(s, messages)
+    s += sgl.gen("answer", max_tokens=400)
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("home")
+        patch.setenv("XDG_STATE_HOME", str(path / "state"))
+        patch.chdir(path)
+        (path / "mine.py").write_text(PROGRAM)
+        yield path
+
+
+@pytest.fixture(scope="module")
+def fleet(home: Path) -> Iterator[Fleet]:
+    """Simulated servers, which 'lr-sglang launch' seems to keep up under the name of 'here'."""
+    speed = ("--steps", 8, "--step-seconds", STEP, "--judge-seconds", 0.01, "--alpha", 1)
+    with simulating(home, *speed, "--slots", SLOTS) as runtimes:
+        deployment = override_all(load_deployment(), runtimes.urls).replace(name="here")
+        with launch(deployment, home) as found:
+            launched.write(launched.describe(found, ["lookahead"], False, {}, "now"))
+            yield found
+            launched.remove("here")
+
+
+@contextmanager
+def routed(url: str) -> Iterator[str]:
+    """A router before one worker."""
+    router = Router([SimpleNamespace(url=url)])
+    thread = threading.Thread(target=router.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield router.url
+    router.shutdown()
+    router.server_close()
+    thread.join()
+
+
+def options(urls: Mapping[str, str]) -> list[str]:
+    """That attach to servers by their addresses."""
+    return [word for role, url in urls.items() for word in (f"--{role}", url)]
+
+
+def called(command: str, *arguments: str) -> tuple[list[dict[str, Any]], str]:
+    """The records of a command that look ahead, and what it said beside its results."""
+    folder = Path(f"out-{time.monotonic_ns()}")
+    done = CliRunner().invoke(cli, [command, *arguments, "--output", str(folder)])
+    assert done.exit_code == 0, done.output
+    files = [file.read_text("utf-8").splitlines() for file in folder.rglob("records.jsonl")]
+    records = [json.loads(line) for lines in files for line in lines]
+    return [record for record in records if record["mode"] == "lookahead"], done.stderr
+
+
+@pytest.mark.parametrize("way", ["servers", "url", "attach", "program", "router"])
+def test_a_run(fleet: Fleet, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(deployment: Deployment, *_: object) -> Fleet:
+        assert (deployment.runtimes["target"].slots or 0) >= SLOTS
+        return Fleet(deployment, fleet.urls, fleet.tokenizers)
+
+    with routed(fleet.urls["target"]) as router:
+        given = {
+            "servers": [],
+            "url": options(fleet.urls),
+            "attach": ["--attach", "here"],
+            "program": ["--attach", "here", "--program", "mine.py:once"],
+            "router": options({**fleet.urls, "target": router}),
+        }[way]
+        if way == "servers":
+            monkeypatch.setattr(session, "launch", start)
+        (record,), said = called("run", QUESTION, "--concurrency", "8", *given)
+    assert overlap.of_record(record)
+    assert f"target: {SLOTS} requests at a time, and 8 answers at" in said and "--concurrency 8" in said
+
+
+def test_a_benchmark(fleet: Fleet) -> None:
+    modes = ("--task", "pocket", "--limit", "1", "--modes", "lookahead,autoregressive", "--concurrency", "8")
+    (record,), said = called("bench", "--attach", "here", *modes)
+    assert overlap.of_record(record)
+    assert said.count(f"target: {SLOTS} requests at a time") == 1
+
+
+def test_a_server_that_cannot_run_one_answers_branches_is_warned_of(fleet: Fleet) -> None:
+    deep = ("--attach", "here", "--depth", "9", "--quiet")
+    for command in (["run", QUESTION], ["bench", "--task", "pocket", "--limit", "1", "--modes", "lookahead"]):
+        said = " ".join(called(*command, *deep)[1].split())
+        assert f"Warning: target: {SLOTS} requests at a time, and 1 answer at --depth 9 can have 9 in flight" in said
+
+
+@pytest.mark.parametrize("program", [None, "mine.py:once"])
+def test_from_python(fleet: Fleet, program: str | None) -> None:
+    with lr.deployment(attach="here") as d:
+        one = lr.solve(QUESTION, deployment=d, program=program)
+        (other,) = lr.solve_many(["Simulated question 2?"], deployment=d, concurrency=8, program=program)
+    assert overlap.of_record(one.record) and overlap.of_record(other.record)
+
+
+@pytest.mark.parametrize("way", ["attach", "url"] if full else ["attach"])
+def test_the_endpoint_looks_ahead_and_beats_its_own_plain_decoding(home: Path, fleet: Fleet, way: str) -> None:
+    given = ["--attach", "here"] if way == "attach" else []
+    with serving(home, {} if given else fleet.urls, *given, "--depth", 9) as endpoint:
+
+        def ask(mode: str) -> dict[str, Any]:
+            body = {"model": endpoint.told["model"], "messages": [{"role": "user", "content": QUESTION}]}
+            body |= {"lookahead": {"mode": mode, "trace": True}}
+            reply = httpx.post(f"{endpoint.url}/v1/chat/completions", json=body, timeout=60, verify=TLS)
+            return dict(reply.raise_for_status().json()["lookahead"])
+
+        for _ in range(3):  # a machine that is busy for a moment is asked again
+            plain, ahead = ask("autoregressive"), ask("lookahead")
+            assert overlap.of_trace(ahead["trace"]) and not overlap.of_trace(plain["trace"])
+            if ahead["seconds"] < plain["seconds"] / 1.5:
+                break
+        assert ahead["seconds"] < plain["seconds"] / 1.5
+        assert f"target: {SLOTS} requests at a time, and 1 answer at --depth 9" in " ".join(endpoint.said.split())
