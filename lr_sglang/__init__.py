@@ -31,8 +31,10 @@ _HOME = {  # module, and the name there if it is another
     "make_verifier": "lr_sglang.verifiers:make",
     "solve": "lr_sglang.api",
     "solve_many": "lr_sglang.api",
+    "run_program": "lr_sglang.engine.run",
     "step": "lr_sglang.dsl",
     "stream": "lr_sglang.api",
+    "sync": "lr_sglang.dsl",
 }
 __all__ = ["__version__", *_HOME]
 

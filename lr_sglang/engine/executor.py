@@ -96,10 +96,14 @@ class Executor(StreamExecutor):
 
     def submit(self, expr: SglExpr) -> None:
         """Adds an expression, from any thread."""
-        self._init_var_event(expr)
         if _running() is self.loop:
+            if type(expr) is SglGen and not self.stream:
+                self.variable_event[expr.name] = _Flag()  # only coroutines read it, and they do not wait for it so
+            else:
+                self._init_var_event(expr)
             self._add(expr)
         else:
+            self._init_var_event(expr)
             self._sent += 1
             self.loop.call_soon_threadsafe(self._receive, expr)
 
@@ -238,7 +242,8 @@ class Executor(StreamExecutor):
         if event is not None and not event.is_set():
             if _running() is self.loop and self.error_ is None:
                 raise NotReady(f"{name!r} is still being generated", hint="await lr.sync(s) before reading it")
-            event.wait()
+            if not event.wait():
+                self.sync()
         elif event is None and name not in self.variables:
             self.sync()  # it may be a fork of a state that is generating
         if name not in self.variables:
@@ -249,6 +254,8 @@ class Executor(StreamExecutor):
         event = self.variable_event.get(name)
         if event is not None and not event.is_set() and _running() is self.loop and self.error_ is None:
             raise NotReady(f"{name!r} is still being generated", hint="await lr.sync(s) before reading it")
+        if isinstance(event, _Flag):
+            self.sync()
         found = super().get_meta_info(name, timeout)
         if found is None and name not in self.variables:
             self._raise()
@@ -349,6 +356,24 @@ class Executor(StreamExecutor):
                 expr.fail(error)
         self._waiting.clear()
         self._fail(error)
+
+
+class _Flag:
+    """An event that nobody waits for: a small part of what a ``threading.Event`` costs."""
+
+    __slots__ = ("_set",)
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._set
 
 
 class _Known(dict[str, Any]):
