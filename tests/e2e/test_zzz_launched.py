@@ -18,6 +18,7 @@ import urllib3
 
 import lr_sglang as lr
 from lr_sglang.config import ROLES
+from tests import overlap
 
 ROOT = Path(__file__).parents[2]
 QUESTION = "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have at the end?"
@@ -87,28 +88,36 @@ def test_a_program_of_the_documents_on_the_command_line(home: Home, up: object) 
     asked = ("run", "--attach", "pocket", "--program", "mine.py:twice:tokens=300")
     assert "17" in home.call(*asked, QUESTION, "--output", "out", "--quiet")
     record = json.loads((home.path / "out" / "records.jsonl").read_text("utf-8"))
+    home.call("run", "--attach", "pocket", QUESTION, "--output", "plain", "--quiet")
+    assert overlap.of_record(json.loads((home.path / "plain" / "records.jsonl").read_text("utf-8")))
     assert record["program"]["answered"]["lookahead"] >= 2 and record["error"] is None
 
 
 def test_modes_side_by_side(home: Home, up: object) -> None:
     given = ("--task", "pocket", "--limit", "1", "--modes", "lookahead,autoregressive", "--output", "bench")
     assert "Table 1" in home.call("bench", "--attach", "pocket", *given)
+    files = (home.path / "bench").rglob("records.jsonl")
+    records = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+    assert [overlap.of_record(record) for record in records if record["mode"] == "lookahead"] == [True]
 
 
 def test_from_python(home: Home, up: object) -> None:
     with lr.deployment(attach="pocket") as d:
+        assert overlap.of_record(lr.solve(QUESTION, deployment=d).record)
         solution = lr.solve(QUESTION, deployment=d, program="mine.py:twice", max_tokens=300)
     assert "17" in solution.text and solution.record["program"]["answered"]["lookahead"] >= 2
 
 
-def test_by_the_endpoint(home: Home, up: object) -> None:
-    serving = home.start("serve", "--attach", "pocket", "--program", "mine.py:twice:tokens=300", "--port", "0")
+@pytest.mark.parametrize("program", [("--program", "mine.py:twice:tokens=300"), ()])
+def test_by_the_endpoint(home: Home, up: object, program: tuple[str, ...]) -> None:
+    serving = home.start("serve", "--attach", "pocket", "--port", "0", *program)
     url = home.wait(serving, "serve", lambda said: re.search(r"http://127\.0\.0\.1:\d+", said), 60)[0]
-    body = {"model": "lookahead", "messages": [{"role": "user", "content": QUESTION}]}
     models = urllib3.request("GET", f"{url}/v1/models").json()["data"]
-    body["model"] = models[0]["id"]
+    body = {"model": models[0]["id"], "messages": [{"role": "user", "content": QUESTION}], "lookahead": {"trace": True}}
     reply = urllib3.request("POST", f"{url}/v1/chat/completions", json=body, timeout=60)
     assert reply.status == 200 and "17" in reply.json()["choices"][0]["message"]["content"]
+    assert program or overlap.of_trace(reply.json()["lookahead"]["trace"])
+    assert "requests at a time" not in home.said("serve"), "launched with room for what attaches by default"
     serving.send_signal(signal.SIGTERM)
     assert serving.wait(30) == 0
 
