@@ -14,7 +14,7 @@ from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.inquiry import Inquiry
 from lr_sglang.job import Job
-from lr_sglang.steps import Step, make_step, split_ids
+from lr_sglang.steps import Step, split_ids
 from lr_sglang.trace import StepRecord
 from lr_sglang.tree import Branch, Node, Outcome, Pair, StepTree, Verdict
 from lr_sglang.verification import Verification
@@ -51,14 +51,7 @@ class Answer:
         look = job.lookahead
         await sync(self.s)
         self.s.text()  # a state that has failed raises here
-        prompt_tokens = len(target.prompt_ids(self.s.stream_executor))
-        budget = job.limits.budget(prompt_tokens, target.context)
-        if budget < 1:
-            raise PromptTooLong(
-                f"the prompt has {prompt_tokens} tokens and leaves no room for an answer",
-                role="target",
-                hint=f"the model's context is {target.context} tokens; --max-total-tokens may be lower",
-            )
+        prompt_tokens, budget = target.budget(self.s.stream_executor, job.limits)
         self._branches = Branches(self.trace, self._loop)
         self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard, job.fast is not None, look.hedge)
         self.tree.root.state = self.s
@@ -184,7 +177,7 @@ class Answer:
             self._resting["draft"] = self._loop.time() + REST_SECONDS
             self._refuse(child, Verdict(False, "draft", str(arrival.result), failed=True))
             return
-        written, child.state = self._written("draft", arrival)
+        written, child.state = arrival.step(self.roles["draft"].tokenizer)
         child.confidence = policy.confidence(arrival.result.meta, len(written.ids))
         self.tree.drafted(child, written)
         self._witness.drafted(child)
@@ -194,23 +187,11 @@ class Answer:
             if not self._unreadable(node, arrival.result):
                 raise arrival.result
             return
-        node.target, node.target_state = self._written("target", arrival)
+        node.target, node.target_state = arrival.step(self.roles["target"].tokenizer)
         self._witness.written(node)
         for late in node.children:
             if late.step is None and late.verdict is None:
                 self._refuse(late, Verdict(False, "late", "the target was faster than the draft"))
-
-    def _written(self, role: str, arrival: Completion) -> tuple[Step, ProgramState]:
-        """The step, and the state after it; what a runtime wrote past the step's end is in neither."""
-        node, result, known = arrival.node, arrival.result, self.roles[role].tokenizer
-        before = node.step.text if node.step is not None and node.cut else ""
-        made = make_step(result.ids, result.finish, before, known.decode, result.ends, known.vocabulary)
-        state = arrival.state
-        assert state is not None
-        if made.ids != result.ids:
-            state = node.state.fork(1)[0]
-            state += made.tokens()
-        return made, state
 
     def _unreadable(self, node: Node, error: LookaheadError) -> bool:
         """Whether it is the drafted step before it that the target cannot go on from: tokens that it does not know."""

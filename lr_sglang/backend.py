@@ -19,16 +19,16 @@ from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sglang.lang.interpreter import StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
-from lr_sglang.chat import Tokenizer, resolve
+from lr_sglang.chat import Tokenizer, resolve, turns_of
 from lr_sglang.choices import decide
+from lr_sglang.config import Limits
 from lr_sglang.engine.client import Transport
 from lr_sglang.engine.executor import Executor
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.request import Request
-from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError
+from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.generation import Generation, Written
-from lr_sglang.memo import Memo
 from lr_sglang.reuse import Entry, Ledger
 from lr_sglang.tokens import TokenText
 
@@ -125,7 +125,7 @@ class RuntimeBackend(BaseBackend):
         if not messages and s.cur_role is None:
             return resolve(s.text_, self.tokenizer)
         closed = slice(None if s.cur_role is None else s.cur_role_begin_pos)
-        said = _said(str.__getitem__(s.text_, closed), tuple(m["content"] for m in messages))
+        said = turns_of(str.__getitem__(s.text_, closed), tuple(m["content"] for m in messages))
         if said is None:
             raise ConfigError("text stands outside of any role", hint="put it into sgl.user or another role")
         messages = [{"role": m["role"], "content": text} for m, text in zip(messages, said, strict=True)]
@@ -137,6 +137,22 @@ class RuntimeBackend(BaseBackend):
             messages = [*messages, {"role": s.cur_role, "content": s.text_[s.cur_role_begin_pos :]}]
         prompt = self.tokenizer.chat(messages, s.cur_role == "assistant")
         return prompt.ids + (resolve(answer, self.tokenizer) if written is None else written)
+
+    def budget(self, s: StreamExecutor, limits: Limits) -> tuple[int, int]:
+        """Tokens of a state's prompt, and of the answer that may follow it.
+
+        Raises:
+            PromptTooLong: none may.
+        """
+        prompt = len(self.prompt_ids(s))
+        left = limits.budget(prompt, self.context)
+        if left < 1:
+            raise PromptTooLong(
+                f"the prompt has {prompt} tokens and leaves no room for an answer",
+                role=self.role,
+                hint=f"the model's context is {self.context} tokens; --max-total-tokens may be lower",
+            )
+        return prompt, left
 
     async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
         """What the runtime writes after a state: of a step with its token ids.
@@ -290,28 +306,3 @@ class RuntimeBackend(BaseBackend):
 
 def _each(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop or ())
-
-
-def _turns(text: str, contents: tuple[str, ...]) -> tuple[str, ...] | None:
-    """What each turn of a conversation says, as it was given: SGLang cuts the white space before it.
-
-    Args:
-        text: of all turns.
-        contents: of each, cut.
-
-    Returns:
-        None where ``text`` has more in it.
-    """
-    said, at = [], 0
-    for number, content in enumerate(contents):
-        begin = text.find(content, at)
-        if begin < 0 or text[at:begin].strip():
-            return None
-        end = begin + len(content) if content or number + 1 < len(contents) else len(text)
-        said.append(text[at:end])
-        at = end
-    return None if text[at:].strip() else tuple(said)
-
-
-# A conversation is looked at before each of its branches. Characters of what is remembered: some tens of megabytes.
-_said = Memo(_turns, lambda _, text, contents: 2 * len(text), 2**23)

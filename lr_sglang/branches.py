@@ -9,10 +9,12 @@ from typing import Any
 
 from sglang.lang.interpreter import ProgramState
 
+from lr_sglang.chat import Tokenizer
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.generation import Generation
 from lr_sglang.reuse import Unsettled
+from lr_sglang.steps import Step, make_step
 from lr_sglang.trace import Trace
 from lr_sglang.tree import Branch, Node, Outcome
 
@@ -37,6 +39,21 @@ class Completion:
     child: Node | None
     result: Any = None
     state: ProgramState | None = None
+
+    def step(self, known: Tokenizer) -> tuple[Step, ProgramState]:
+        """The step that was written, and the state after it; what a runtime wrote past the step's end is in neither.
+
+        Args:
+            known: the tokenizer of who has written it.
+        """
+        node, result, state = self.node, self.result, self.state
+        before = node.step.text if node.step is not None and node.cut else ""
+        made = make_step(result.ids, result.finish, before, known.decode, result.ends, known.vocabulary)
+        assert state is not None
+        if made.ids != result.ids:
+            state = node.state.fork(1)[0]
+            state += made.tokens()
+        return made, state
 
 
 class Branches:

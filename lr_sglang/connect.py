@@ -14,6 +14,7 @@ from lr_sglang.chat import load_tokenizer
 from lr_sglang.config import Deployment
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
+from lr_sglang.engine.pool import Pool
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.router import RouterClient
 from lr_sglang.runtimes import Fleet, ProgressEvent, launch
@@ -53,12 +54,14 @@ def connected(fleet: Fleet) -> Iterator[dict[str, RuntimeBackend]]:
 def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
     """A backend for every role; each knows the others, so that a program can move a branch between them."""
     roles: dict[str, RuntimeBackend] = {}
+    pools: dict[str, Pool] = {}  # by URL: roles of one server share its slots
     for role, url in fleet.urls.items():
         runtime = fleet.deployment.runtime(role)
         assert runtime is not None
         keys = fleet.keys.get(role, ""), fleet.worker_keys.get(role, "")
         transport, infos = call(_reached(url, role, *keys))
         backend = RuntimeBackend(role, transport, load_tokenizer(fleet.tokenizers[role]), timeout=runtime.timeout)
+        backend.pool = pools.setdefault(url, backend.pool)
         _describe(backend, infos, runtime.context_length)
         if isinstance(transport, RouterClient):
             transport.changed = partial(_changed, backend, transport, runtime.context_length)

@@ -19,6 +19,7 @@ from sglang.lang.interpreter import ProgramState, StreamExecutor
 from sglang.lang.ir import SglConcateAndAppend, SglExpr, SglExprList, SglGen, SglSamplingParams, SglSelect, SglVariable
 
 from lr_sglang.engine.request import Request
+from lr_sglang.engine.values import Defaults, FailedText, FailedVariables, Flag
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
 
 
@@ -41,15 +42,6 @@ class AsyncBackend(Protocol):
 
 class NotReady(LookaheadError):
     """A coroutine reads what is still being generated: reading would block the loop that generates it."""
-
-
-class _Defaults(SglSamplingParams):
-    """Sampling parameters with a cheap deep copy: SGLang copies a program's defaults at every ``gen``."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Defaults:
-        made = object.__new__(_Defaults)
-        made.__dict__ = {name: value[:] if type(value) is list else value for name, value in vars(self).items()}
-        return made
 
 
 class Executor(StreamExecutor):
@@ -78,7 +70,7 @@ class Executor(StreamExecutor):
     ) -> None:
         if num_api_spec_tokens is not None:
             raise ConfigError("num_api_spec_tokens is for the chat services of others", hint="leave it out")
-        defaults = _Defaults(**vars(default_sampling_para))
+        defaults = Defaults(**vars(default_sampling_para))
         super().__init__(backend, arguments, defaults, chat_template, stream, None, use_thread=False)
         self.loop = _running() or backend.loop
         if self.loop is None:
@@ -98,7 +90,7 @@ class Executor(StreamExecutor):
         """Adds an expression, from any thread."""
         if _running() is self.loop:
             if type(expr) is SglGen and not self.stream:
-                self.variable_event[expr.name] = _Flag()  # only coroutines read it, and they do not wait for it so
+                self.variable_event[expr.name] = Flag()  # only coroutines read it, and they do not wait for it so
             else:
                 self._init_var_event(expr)
             self._add(expr)
@@ -254,7 +246,7 @@ class Executor(StreamExecutor):
         event = self.variable_event.get(name)
         if event is not None and not event.is_set() and _running() is self.loop and self.error_ is None:
             raise NotReady(f"{name!r} is still being generated", hint="await lr.sync(s) before reading it")
-        if isinstance(event, _Flag):
+        if isinstance(event, Flag):
             self.sync()
         found = super().get_meta_info(name, timeout)
         if found is None and name not in self.variables:
@@ -344,9 +336,9 @@ class Executor(StreamExecutor):
         if self.error_ is None:
             self.error_ = error
             begun = [name for name, event in self.variable_event.items() if not event.is_set()]
-            self.variables = _Known({k: v for k, v in self.variables.items() if k not in begun}, error)
+            self.variables = FailedVariables({k: v for k, v in self.variables.items() if k not in begun}, error)
             if self.stream:
-                self.text_ = _Broken(self.text_, error)
+                self.text_ = FailedText(self.text_, error)
         for event in (*self.variable_event.values(), *(self.stream_var_event or {}).values()):
             event.set()
 
@@ -356,49 +348,6 @@ class Executor(StreamExecutor):
                 expr.fail(error)
         self._waiting.clear()
         self._fail(error)
-
-
-class _Flag:
-    """An event that nobody waits for: a small part of what a ``threading.Event`` costs."""
-
-    __slots__ = ("_set",)
-
-    def __init__(self) -> None:
-        self._set = False
-
-    def is_set(self) -> bool:
-        return self._set
-
-    def set(self) -> None:
-        self._set = True
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self._set
-
-
-class _Known(dict[str, Any]):
-    """The variables of a failed state: what was there stays, and anything else is the failure."""
-
-    def __init__(self, known: dict[str, Any], error: BaseException) -> None:
-        super().__init__(known)
-        self._error = error
-
-    def __missing__(self, name: str) -> Any:
-        raise self._error
-
-
-class _Broken(str):
-    """The text of a failed state, which whoever streams it reads in slices."""
-
-    def __new__(cls, text: str, error: BaseException) -> _Broken:
-        made = super().__new__(cls, text)
-        made._error = error
-        return made
-
-    _error: BaseException
-
-    def __getitem__(self, key: Any) -> str:
-        raise self._error
 
 
 class _Forked:

@@ -1,0 +1,59 @@
+"""What a state of a program is made of where SGLang's own is slower, or would let a reader wait for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.lang.ir import SglSamplingParams
+
+
+class Defaults(SglSamplingParams):
+    """Sampling parameters with a cheap deep copy: SGLang copies a program's defaults at every ``gen``."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Defaults:
+        made = object.__new__(Defaults)
+        made.__dict__ = {name: value[:] if type(value) is list else value for name, value in vars(self).items()}
+        return made
+
+
+class Flag:
+    """An event that nobody waits for: a small part of what a ``threading.Event`` costs."""
+
+    __slots__ = ("_set",)
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._set
+
+
+class FailedVariables(dict[str, Any]):
+    """The variables of a failed state: what was there stays, and anything else is the failure."""
+
+    def __init__(self, known: dict[str, Any], error: BaseException) -> None:
+        super().__init__(known)
+        self._error = error
+
+    def __missing__(self, name: str) -> Any:
+        raise self._error
+
+
+class FailedText(str):
+    """The text of a failed state, which whoever streams it reads in slices."""
+
+    def __new__(cls, text: str, error: BaseException) -> FailedText:
+        made = super().__new__(cls, text)
+        made._error = error
+        return made
+
+    _error: BaseException
+
+    def __getitem__(self, key: Any) -> str:
+        raise self._error
