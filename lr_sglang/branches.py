@@ -100,7 +100,7 @@ class Branches:
 
         state.stream_executor.task.add_done_callback(arrived)
 
-    def expect_verdict(self, inquiry: Any, work: Any, node: Node, child: Node) -> None:
+    def expect_verdict(self, inquiry: Any, work: Any, node: Node, child: Node) -> asyncio.Task[Any]:
         """A verdict that takes time: it will arrive."""
         self._open.add(inquiry)
         task = inquiry.task = self._loop.create_task(work)
@@ -110,6 +110,7 @@ class Branches:
             self.put(Completion(inquiry, node, child, error or task.result()))
 
         task.add_done_callback(arrived)
+        return task
 
     def put(self, completion: Completion) -> None:
         """Something has arrived. On the loop."""

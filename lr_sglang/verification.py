@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -82,7 +83,9 @@ class Verification:
             self.ruled(inquiry, child, found)
             return
         assert child.parent is not None
-        self._branches.expect_verdict(inquiry, self._timed(found, inquiry), child.parent, child)
+        task = self._branches.expect_verdict(inquiry, self._timed(found, inquiry), child.parent, child)
+        if inspect.iscoroutine(found):
+            task.add_done_callback(lambda _: found.close())  # it was never begun if the task was cancelled at once
 
     async def _timed(self, found: Any, inquiry: Inquiry) -> Verdict:
         asked = self._branches.now()

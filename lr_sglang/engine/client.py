@@ -95,13 +95,9 @@ class Client:
                     if last or not isinstance(error, _BeforeFirstByte):
                         raise
         except asyncio.CancelledError:
-            if not request.hung_up:  # whoever waited is gone; the connection is closed, and the server is told
-                self._tell_once(request)
-                raise
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
-            raise Cancelled("hung up on", role=self.role) from None
+            request.raise_if_hung_up(self.role)
+            self._tell_once(request)  # whoever waited is gone; the connection is closed, and the server is told
+            raise
         raise AssertionError("unreachable")
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:

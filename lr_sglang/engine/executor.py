@@ -77,7 +77,7 @@ class Executor(StreamExecutor):
             raise ConfigError("the backend is not connected", hint="open its deployment first")
         self._waiting: deque[SglExpr | _Forked] = deque()
         self._task: asyncio.Future[Any] | None = None
-        self._ended = False
+        self._ended = self._closing = False
         self._sent = self._received = 0  # expressions from other threads: so many on their way, so many here
         self.request: Request | None = None
         self.error_: BaseException | None = None
@@ -120,7 +120,7 @@ class Executor(StreamExecutor):
                 self.stream_text_event.set()
         if self.error_ is not None:
             self._drop_waiting(self.error_)
-        if self._task is None and self._ended:
+        if self._task is None and self._closing:
             self._finish()
 
     def _begin(self, expr: SglExpr | _Forked) -> None:
@@ -302,6 +302,7 @@ class Executor(StreamExecutor):
             "_waiting": deque(),
             "_task": None,
             "_ended": False,
+            "_closing": False,
             "_sent": 0,
             "_received": 0,
             "request": None,
@@ -323,6 +324,7 @@ class Executor(StreamExecutor):
         self.backend.end_program(self)
 
     def _end(self) -> None:
+        self._closing = True
         if self._task is None:
             self._finish()
 

@@ -86,6 +86,18 @@ class Request:
         if self._abort is not None:
             self._abort(self)
 
+    def raise_if_hung_up(self, role: str) -> None:
+        """For whoever asks a runtime, when its task is cancelled: with ``hang_up`` only the request is, not the task.
+
+        Raises:
+            Cancelled: it was hung up on.
+        """
+        if self.hung_up:
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            raise Cancelled("hung up on", role=role) from None
+
     def hang_up(self) -> None:
         """Breaks the connection, for a server that takes no abort."""
         if self._task is not None and not self.ended:

@@ -72,6 +72,9 @@ class SimulatedTransport:
                 if fault.kind == "garbage":
                     return {"text": "garbage"}
             return body(self.writer, made, share, rid=rid, logprobs=bool(payload.get("return_logprob")))
+        except asyncio.CancelledError:
+            request.raise_if_hung_up(self.role)
+            raise
         finally:
             request.end()
 

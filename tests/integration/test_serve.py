@@ -224,8 +224,8 @@ def test_a_stop_string_ends_an_answer_though_a_runtime_hears_its_abort_late():
         answer = one.ask(stop=[DELIMITER]).json()  # it has not heard of it yet
         within(10, lambda: told)
         draft._abort = hear
-        for call in told:
-            hear(call)
+        for request in told:
+            one.roles["draft"].loop.call_soon_threadsafe(hear, request)
         assert answer["choices"][0]["finish_reason"] == "stop" and answer["choices"][0]["message"]["content"]
         assert answer["usage"]["completion_tokens"] == 23
 

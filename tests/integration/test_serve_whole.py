@@ -42,24 +42,25 @@ def test_nothing_is_lost_when_the_end_is_looked_for_all_the_time(monkeypatch):
 
 
 PROGRAM = """
-import time
+import asyncio
 from pathlib import Path
 
 import sglang as sgl
 
 from lr_sglang.answer import Answer
-from lr_sglang.dsl import converse
+from lr_sglang.dsl import converse, sync
 from lr_sglang.programs.lookahead import look_ahead
 
 
 @sgl.function
-def and_more(s, messages, job):
+async def and_more(s, messages, job):
     converse(s, messages)
     aside = s.fork(1)[0]
-    with Answer(s, job) as answer:
-        look_ahead(answer)
-    time.sleep(0.3)
+    async with Answer(s, job) as answer:
+        await look_ahead(answer)
+    await asyncio.sleep(0.3)
     aside += sgl.gen("title", max_tokens=8)
+    await sync(aside)
     Path(__file__).with_suffix(".title").write_text(aside["title"])
 """
 

@@ -32,12 +32,13 @@ from lr_sglang.serve.app import create_app
 from lr_sglang.serve.errors import Refusal, refusal_of
 from lr_sglang.serve.gate import Gate, RuntimeAway
 from lr_sglang.serve.guard import _is_ours
-from lr_sglang.serve.health import FAILURES, LOOK_SECONDS, Health, Watch
+from lr_sglang.serve.health import FAILURES, Health, Watch
 from lr_sglang.serve.logs import JsonLines
 from lr_sglang.serve.order import order_of
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.settings import Service, check_public, is_loopback
 from lr_sglang.serve.wording import message_of
+from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.rubbish import KINDS
 from lr_sglang.simulated.simulation import Simulation
@@ -671,12 +672,15 @@ class Runtime:
     async def generate(self, payload, request, timeout):
         request.sending(lambda request: None)
         deadline = time.monotonic() + min(timeout, 5)
-        while self.hangs and not request.cancelled:
-            if time.monotonic() > deadline:
-                raise RuntimeTimeout("late")
-            await asyncio.sleep(0.005)
+        try:
+            while self.hangs and not request.cancelled:
+                if time.monotonic() > deadline:
+                    raise RuntimeTimeout("late")
+                await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            request.raise_if_hung_up("draft")
+            raise
         if request.cancelled:
-            request.end()
             raise Cancelled("cancelled")
         if isinstance(self.fails, Exception):
             raise self.fails
@@ -766,21 +770,20 @@ def test_two_that_change_at_once_are_both_heard():
     run(scene())
 
 
-def test_a_runtime_that_fails_its_requests_is_looked_at_at_once():
+def test_a_runtime_that_cannot_be_reached_is_looked_at_at_once(monkeypatch):
     """Whoever could not reach it rings; nobody waits for the next turn of the watch."""
     backends = {"target": SimpleNamespace(transport=Runtime())}
     health = Health(backends, Service())
     gate, heard = health.gates["target"], asyncio.Event()
+    monkeypatch.setattr(health_module, "LOOK_SECONDS", 600)
     health._changed = lambda role, why: heard.set()
 
     async def scene():
         health.start()
         await asyncio.sleep(0)
-        began = time.monotonic()
         gate.inner.fails = RuntimeDown("nobody there")
         await asking(gate)
         await heard.wait()
-        assert time.monotonic() - began < LOOK_SECONDS, "not with the next look, but by the alarm"
         assert health.state == "down" and gate.shut
         await health.stop()
         assert all(task.done() for task in health._tasks)
@@ -910,6 +913,24 @@ def test_who_waits_for_a_runtime_that_hangs_is_let_go(role):
             gate.kick()
         assert isinstance(await asked, RuntimeAway) and gate.running() == 0
         assert bool(watch.down) == (role == "draft")
+
+    run(scene())
+
+
+def test_who_waits_for_a_simulated_runtime_that_hangs_is_let_go():
+    """As with a real one: the request is given up, and not whoever waits for it."""
+    transport = simulated_roles(Simulation(Model(steps=3), step_seconds=0.01))["draft"].transport
+    transport.faults.order(Fault("hang"))
+    gate = Gate(transport, "draft")
+    payload = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 9}}
+
+    async def scene():
+        asked = asyncio.create_task(gate.generate(payload, Request(), 600))
+        while not transport.calls:
+            await asyncio.sleep(0)
+        assert gate.kick() == 1
+        with pytest.raises(RuntimeAway):
+            await asked
 
     run(scene())
 

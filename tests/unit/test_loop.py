@@ -1,0 +1,243 @@
+"""The process's event loop, seen from other threads and other loops; a loop whose clock jumps."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from lr_sglang.engine import clock
+from lr_sglang.engine.clock import Stuck, VirtualLoop, run_virtually
+from lr_sglang.engine.loop import background, call, elsewhere, in_thread
+from lr_sglang.errors import ConfigError
+
+
+class Work:
+    """A coroutine that waits for ever, and takes a while to end when it is cancelled."""
+
+    def __init__(self):
+        self.begun, self.ended = threading.Event(), threading.Event()
+
+    async def run(self):
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(10):
+                await asyncio.sleep(0.001)
+            self.ended.set()
+
+
+async def value(found):
+    await asyncio.sleep(0)
+    return found
+
+
+async def fails():
+    raise ZeroDivisionError("a bug")
+
+
+@pytest.fixture
+def another():
+    """An event loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+# -- from a thread
+
+
+def test_a_thread_gets_what_a_coroutine_returns_or_raises(another):
+    assert call(value(3)) == 3
+    assert call(value(4), another) == 4
+    with pytest.raises(ZeroDivisionError):
+        call(fails())
+
+
+def test_many_threads_share_one_loop():
+    found, seen = [], set()
+
+    async def where(n):
+        seen.add(threading.current_thread().name)
+        return await value(n)
+
+    threads = [threading.Thread(target=lambda n=n: found.append(call(where(n)))) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert sorted(found) == list(range(8)) and seen == {"lr-loop"}
+
+
+def test_a_thread_with_a_loop_of_its_own_may_wait_for_the_process_s():
+    async def here():
+        return call(value(5))
+
+    assert asyncio.run(here()) == 5
+
+
+def test_the_loop_cannot_wait_for_itself():
+    async def waits():
+        call(value(1))
+
+    with pytest.raises(ConfigError, match="cannot wait for itself") as caught:
+        call(waits())
+    assert "await" in caught.value.hint
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_cancels_the_work_and_waits_until_it_has_ended(monkeypatch, interrupt):
+    work, wait, times = Work(), threading.Event.wait, []
+
+    def interrupted(self, timeout=None):
+        times.append(None)
+        if len(times) == 1:  # as Ctrl-C does, while the thread waits
+            assert wait(work.begun, 5)
+            raise interrupt
+        return wait(self, timeout)
+
+    running = work.run()
+    monkeypatch.setattr(threading.Event, "wait", interrupted)
+    with pytest.raises(interrupt):
+        call(running)
+    assert work.ended.is_set(), "nothing is left running"
+
+
+def test_what_the_work_does_when_it_is_interrupted_does_not_hide_the_interrupt(monkeypatch):
+    begun, wait, times = threading.Event(), threading.Event.wait, []
+
+    async def stubborn():
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ZeroDivisionError("a bug while it ends") from None
+
+    def interrupted(self, timeout=None):
+        times.append(None)
+        if len(times) == 1:
+            assert wait(begun, 5)
+            raise KeyboardInterrupt
+        return wait(self, timeout)
+
+    running = stubborn()
+    monkeypatch.setattr(threading.Event, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(running)
+
+
+# -- from another loop
+
+
+def test_another_loop_gets_what_a_coroutine_returns_or_raises(another):
+    async def here():
+        assert await elsewhere(value(1), asyncio.get_running_loop()) == 1
+        assert await elsewhere(value(2), another) == 2
+        with pytest.raises(ZeroDivisionError):
+            await elsewhere(fails(), another)
+
+    asyncio.run(here())
+
+
+def test_cancelling_who_waits_on_another_loop_waits_until_the_work_has_ended():
+    work = Work()
+
+    async def here():
+        waiting = asyncio.create_task(elsewhere(work.run(), background()))
+        await asyncio.to_thread(work.begun.wait, 5)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert work.ended.is_set()
+
+    asyncio.run(here())
+
+
+# -- a thread for what blocks
+
+
+def test_a_function_runs_in_a_thread_while_the_loop_goes_on():
+    goes_on = threading.Event()
+
+    async def here():
+        loop_thread = threading.get_ident()
+        waiting = asyncio.create_task(in_thread(lambda: (goes_on.wait(5), threading.get_ident())))
+        await asyncio.sleep(0)
+        goes_on.set()
+        met, other = await waiting
+        assert met and other != loop_thread
+        with pytest.raises(ZeroDivisionError):
+            await in_thread(lambda: 1 // 0)
+
+    asyncio.run(here())
+
+
+def test_a_function_in_a_thread_is_not_ended_by_cancelling():
+    goes_on, ended = threading.Event(), threading.Event()
+
+    async def here():
+        waiting = asyncio.create_task(in_thread(lambda: goes_on.wait(5) and ended.set()))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert not ended.is_set()
+        goes_on.set()
+        assert await asyncio.to_thread(ended.wait, 5)
+        await asyncio.sleep(0.01)  # its result comes, and nobody waits
+
+    asyncio.run(here())
+
+
+# -- a clock that jumps
+
+
+def test_what_only_waits_takes_no_time():
+    order = []
+
+    async def one(name, seconds):
+        await asyncio.sleep(seconds)
+        order.append((name, asyncio.get_running_loop().time()))
+
+    async def together():
+        await asyncio.gather(one("late", 7200.5), one("soon", 3600.0), one("now", 0))
+
+    began = time.monotonic()
+    run_virtually(together())
+    assert [name for name, _ in order] == ["now", "soon", "late"]
+    assert [at for _, at in order] == pytest.approx([0.0, 3600.0, 7200.5])
+    assert time.monotonic() - began < 600
+
+
+def test_timeouts_pass_on_the_same_clock():
+    async def waits():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(100):
+                await asyncio.Event().wait()
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(waits()) == pytest.approx(100)
+
+
+def test_what_can_never_end_is_said_and_does_not_hang(monkeypatch):
+    monkeypatch.setattr(clock, "THREAD_SECONDS", 0.01)
+
+    async def waits():
+        await asyncio.sleep(10)
+        await asyncio.Event().wait()
+
+    with pytest.raises(Stuck, match="no timer"):
+        run_virtually(waits())
+
+
+def test_a_thread_is_waited_for_where_no_timer_is_set():
+    async def waits():
+        assert isinstance(asyncio.get_running_loop(), VirtualLoop)
+        return await in_thread(lambda: time.sleep(0.01) or 3)
+
+    assert run_virtually(waits()) == 3
