@@ -223,16 +223,17 @@ class Answer:
         outcome = Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
         for branch in (*_of(node), parent.expanding):
             self._flight.give_up(branch, outcome)
-        self._flight.later(partial(self._tell, kept, parent, node.source, outcome, self._flight.now()))
+        self.ended = self.tree.ends(node)
+        finish = ("stop" if kept.final else "length") if self.ended else ""
+        self._flight.later(partial(self._tell, kept, parent, node.source, outcome, self._flight.now(), finish))
         self._witness.kept(parent, node, outcome)
         self.policy.decided(parent)
         self.trace.cycles += not drafted
-        if self.tree.ends(node):
-            self.trace.finish, self.ended = "stop" if kept.final else "length", True
-            self._witness.ended(node, self.trace.finish)
+        if self.ended:
+            self._witness.ended(node, finish)
         node.parent = None  # the past of a long answer need not stay in memory
 
-    def _tell(self, kept: Step, parent: Node, source: str, outcome: Outcome, seconds: float) -> None:
+    def _tell(self, kept: Step, parent: Node, source: str, outcome: Outcome, seconds: float, finish: str) -> None:
         if self._left:  # by who listens, at an earlier step
             return
         self._note(
@@ -245,6 +246,7 @@ class Answer:
             verdicts=tuple(c.verdict for c in parent.children),
             confidences=tuple(c.confidence for c in parent.children) if self.job.lookahead.gate else (),
         )
+        self.trace.finish = finish  # once all has been told: whoever sees it in another thread misses no step
 
     def write_to_the_end(self) -> None:
         """The baseline: the target writes everything in one generation, which is cut into steps afterwards.
