@@ -103,6 +103,9 @@ class Sandbox:
         limits, wall = limits or Limits(), self.wall()
         try:
             reason = self._asserts(wall, job, limits) if job["kind"] == "asserts" else self._all(wall, job, limits)
+        except SetupError:
+            if not self._closed:
+                raise
         except OSError as error:
             raise SetupError(f"code of answers cannot be run: {error}", hint="is memory or the disk full?") from error
         if self._closed:
