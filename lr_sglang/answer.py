@@ -252,7 +252,7 @@ class Answer:
         if self.tree.ends(node):
             self.trace.finish, self.ended = "stop" if kept.final else "length", True
             self._witness.ended(node, self.trace.finish)
-        else:
+        elif any(backend.pool.waiting for backend in self.roles.values()):
             self._reorder(node)
         node.parent = None  # the past of a long answer need not stay in memory
 

@@ -30,7 +30,7 @@ def examine() -> Findings:
     for_cpu = [here.memory(), installed.pack(), installed.pocket_models()]
     seen = gpus.visible()
     for_gpu = list(here.graphics(seen))
-    also = [here.disk(), here.compiler(), installed.hub()]
+    also = [here.disk(), here.compiler(), here.code_execution(), installed.hub()]
     cpu = not any(check.status == "missing" for check in (*both, *for_cpu) if check.name != FOR_GPUS)
     gpu = bool(seen) and not any(check.status == "missing" for check in (*both, *for_gpu))
     presets = _presets(seen) if gpu else []

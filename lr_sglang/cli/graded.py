@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 options = together(
     click.option("--allow-code-execution", is_flag=True, help="Run the code of answers, apart, to grade it."),
+    click.option("--unsafe-code-execution", is_flag=True, help="With it: run it where nothing keeps it apart, too."),
     click.option("--rater", metavar="URL", help="Server of the model that rates open answers (mt-bench)."),
     click.option("--rater-model", metavar="NAME", help="Its name there.  [default: the first that the server has]"),
 )
@@ -34,7 +35,12 @@ def rules(given: dict[str, Any]) -> Rules:
     from lr_sglang.grading import Rater, Rules
 
     rater = Rater(given["rater"], given["rater_model"] or "") if given["rater"] else None
-    return Rules(given["allow_code_execution"], rater=rater, workers=min(os.cpu_count() or 1, 4))
+    return Rules(
+        given["allow_code_execution"],
+        given["unsafe_code_execution"],
+        rater=rater,
+        workers=min(os.cpu_count() or 1, 4),
+    )
 
 
 def grader(found: Found | None, questions: Iterable[Question], given: dict[str, Any]) -> Grader:

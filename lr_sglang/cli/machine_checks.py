@@ -124,6 +124,16 @@ def compiler() -> Check:
     return Check("C++ compiler", "ok", "there, with ninja (SGLang's n-gram speculation needs both)")
 
 
+def code_execution() -> Check:
+    """What would keep the code of answers apart."""
+    from lr_sglang.grading import sandbox
+
+    if found := sandbox.standing():
+        return Check("code of answers", "ok", f"is kept apart by {found[0]}, if it may be run (grading of code)")
+    get = "install bubblewrap (Debian, Ubuntu: apt install bubblewrap), or permit user namespaces"
+    return Check("code of answers", "note", "nothing keeps it apart: it is not run", get)
+
+
 def port() -> Check:
     """Whether servers can listen."""
     try:

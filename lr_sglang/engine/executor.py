@@ -1,8 +1,7 @@
 """SGLang's executor on an event loop: a state has no thread, and a fork is a plain object.
 
-Text is appended at once. A ``gen`` or a ``select`` becomes a task of the loop, and what is added meanwhile waits, in
-order. Coroutines on the loop wait with ``await sync(s)``; a synchronous program runs in a thread of its own and reads
-its states as ever. After a failure every later reader gets the error.
+Coroutines on the loop wait with ``await sync(s)``; a synchronous program runs in a thread of its own and reads its
+states as ever. After a failure every later reader gets the error.
 """
 
 from __future__ import annotations
@@ -10,211 +9,22 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
-from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
 from sglang.lang.interpreter import ProgramState, StreamExecutor
-from sglang.lang.ir import SglConcateAndAppend, SglExpr, SglExprList, SglGen, SglSamplingParams, SglSelect, SglVariable
 
-from lr_sglang.engine.request import Request
-from lr_sglang.engine.values import Defaults, FailedText, FailedVariables, Flag
-from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
-
-
-class AsyncBackend(Protocol):
-    """What an executor needs of a backend, beside what SGLang's ``BaseBackend`` has."""
-
-    loop: asyncio.AbstractEventLoop | None
-
-    async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """The text that the runtime writes after the state's, and its meta information."""
-
-    def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """The same in pieces, as they are written."""
-
-    async def aselect(
-        self, s: Executor, choices: list[str], temperature: float, method: ChoicesSamplingMethod
-    ) -> ChoicesDecision:
-        """Which of the choices the runtime finds likeliest after the state's text."""
+from lr_sglang.engine.execution import Execution, ForkHere, running_loop
+from lr_sglang.engine.values import Flag
+from lr_sglang.errors import LookaheadError
 
 
 class NotReady(LookaheadError):
     """A coroutine reads what is still being generated: reading would block the loop that generates it."""
 
 
-class Executor(StreamExecutor):
-    """One state of a program. Made on its event loop, or in another thread for the loop of the backend.
-
-    Args:
-        backend: an ``AsyncBackend``.
-        arguments, default_sampling_para, chat_template, stream, num_api_spec_tokens, use_thread: as SGLang's.
-
-    Attributes:
-        request: what the next ``gen`` is to be asked with; None is a new one.
-
-    Raises:
-        ConfigError: speculative execution of API calls is asked for, or there is no event loop.
-    """
-
-    def __init__(
-        self,
-        backend: Any,
-        arguments: dict[str, Any],
-        default_sampling_para: SglSamplingParams,
-        chat_template: Any,
-        stream: bool,
-        num_api_spec_tokens: int | None = None,
-        use_thread: bool = True,
-    ) -> None:
-        if num_api_spec_tokens is not None:
-            raise ConfigError("num_api_spec_tokens is for the chat services of others", hint="leave it out")
-        defaults = Defaults(**vars(default_sampling_para))
-        super().__init__(backend, arguments, defaults, chat_template, stream, None, use_thread=False)
-        self.loop = _running() or backend.loop
-        if self.loop is None:
-            raise ConfigError("the backend is not connected", hint="open its deployment first")
-        self._waiting: deque[SglExpr | _Forked] = deque()
-        self._task: asyncio.Future[Any] | None = None
-        self._ended = self._closing = False
-        self._sent = self._received = 0  # expressions from other threads: so many on their way, so many here
-        self.request: Request | None = None
-        self.error_: BaseException | None = None
-        self.text_: str = ""
-        self.variables: dict[str, Any] = {}
-
-    # Writing
-
-    def submit(self, expr: SglExpr) -> None:
-        """Adds an expression, from any thread."""
-        if _running() is self.loop:
-            if type(expr) is SglGen and not self.stream:
-                self.variable_event[expr.name] = Flag()  # only coroutines read it, and they do not wait for it so
-            else:
-                self._init_var_event(expr)
-            self._add(expr)
-        else:
-            self._init_var_event(expr)
-            self._sent += 1
-            self.loop.call_soon_threadsafe(self._receive, expr)
-
-    def _receive(self, expr: SglExpr) -> None:
-        self._received += 1
-        self._add(expr)
-
-    def _add(self, expr: SglExpr | _Forked) -> None:
-        self._waiting.append(expr)
-        if self._task is None:
-            self._drain()
-
-    def _drain(self) -> None:
-        """Executes what waits, up to the next expression that takes time."""
-        while self._waiting and self._task is None and self.error_ is None:
-            expr = self._waiting.popleft()
-            try:
-                self._begin(expr)
-            except Exception as error:  # noqa: BLE001 - whatever it is, whoever reads the state gets it
-                self._fail(error)
-            if self.stream_text_event:
-                self.stream_text_event.set()
-        if self.error_ is not None:
-            self._drop_waiting(self.error_)
-        if self._task is None and self._closing:
-            self._finish()
-
-    def _begin(self, expr: SglExpr | _Forked) -> None:
-        if isinstance(expr, SglExprList):
-            self._waiting.extendleft(reversed(expr.expr_list))
-        elif isinstance(expr, SglGen):
-            self._start(self._generate(expr))
-        elif isinstance(expr, SglSelect):
-            self._start(self._select(expr))
-        elif isinstance(expr, SglConcateAndAppend):
-            self._start(self._after([s.stream_executor for s in expr.states], expr))
-        elif isinstance(expr, SglVariable):
-            self._start(self._after([expr.source_stream_executor], expr))
-        elif isinstance(expr, _Forked):
-            expr.adopt(self)
-        else:
-            self._execute(expr)
-
-    def _start(self, work: Any) -> None:
-        self._task = self.loop.create_task(work)
-        self._task.add_done_callback(self._arrived)
-
-    def _arrived(self, task: asyncio.Future[Any]) -> None:
-        self._task = None
-        error = Cancelled("cancelled") if task.cancelled() else task.exception()
-        if error is not None:
-            self._fail(error)
-        if self.stream_text_event:
-            self.stream_text_event.set()
-        self._drain()
-
-    async def _after(self, sources: list[Executor], expr: SglExpr) -> None:
-        for source in sources:
-            await source.drained()
-        self._execute(expr)
-
-    async def _generate(self, expr: SglGen) -> None:
-        params, name = self._resolve_sampling_params(expr.sampling_params), expr.name
-        if self.stream:
-            await self._stream(name, params)
-        else:
-            text, meta = await self.backend.agenerate(self, params)
-            self.text_ += text[0] if isinstance(text, list) else text
-            self.variables[name], self.meta_info[name] = text, meta
-        self.variable_event[name].set()
-
-    async def _stream(self, name: str, params: SglSamplingParams) -> None:
-        heard = self.stream_var_event[name]
-        self.variables[name] = ""
-        async for text, meta in self.backend.astream(self, params):
-            self.text_ += text
-            self.variables[name] += text
-            self.meta_info[name] = meta
-            heard.set()
-            self.stream_text_event.set()
-        self.variable_event[name].set()
-        heard.set()
-
-    async def _select(self, expr: SglSelect) -> None:
-        decided = await self.backend.aselect(self, expr.choices, expr.temperature, expr.choices_method)
-        if expr.name is not None:
-            self.variables[expr.name], self.meta_info[expr.name] = decided.decision, decided.meta_info
-            self.variable_event[expr.name].set()
-            if self.stream_var_event:
-                self.stream_var_event[expr.name].set()
-        self.text_ += decided.decision
-
-    # Reading
-
-    @property
-    def is_finished(self) -> bool:
-        """As SGLang's: whether a stream has ended. Of one that failed, the failure is raised."""
-        if self.stream and self.error_ is not None:
-            raise self.error_
-        return self._finished
-
-    @is_finished.setter
-    def is_finished(self, finished: bool) -> None:
-        self._finished = finished
-
-    async def drained(self) -> None:
-        """Waits until everything that was added has been executed, or one of it has failed. On the loop."""
-        while self._task is not None:
-            await asyncio.wait((self._task,))
-
-    @property
-    def task(self) -> asyncio.Future[Any] | None:
-        """What the state is waiting for; None when all that was added has been executed."""
-        return self._task
-
-    def cancel(self) -> None:
-        """Ends what is being generated; whoever reads the state gets ``Cancelled``. On the loop."""
-        if self._task is not None:
-            self._task.cancel()
+class Executor(Execution):
+    """One state of a program, as its readers see it. Made on its event loop, or in another thread for the loop of the
+    backend; arguments as for ``Execution``."""
 
     def sync(self) -> None:
         """Waits in a program's thread; on the loop it must not wait.
@@ -224,7 +34,7 @@ class Executor(StreamExecutor):
         """
         if self._task is None and self._sent == self._received:
             return
-        if _running() is not self.loop:
+        if running_loop() is not self.loop:
             asyncio.run_coroutine_threadsafe(self.drained(), self.loop).result()
         elif self._task is not None:
             raise NotReady("the state is still being generated", hint="await lr.sync(s) before reading it")
@@ -232,7 +42,7 @@ class Executor(StreamExecutor):
     def get_var(self, name: str) -> Any:
         event = self.variable_event.get(name)
         if event is not None and not event.is_set():
-            if _running() is self.loop and self.error_ is None:
+            if running_loop() is self.loop and self.error_ is None:
                 raise NotReady(f"{name!r} is still being generated", hint="await lr.sync(s) before reading it")
             if not event.wait():
                 self.sync()
@@ -244,7 +54,7 @@ class Executor(StreamExecutor):
 
     def get_meta_info(self, name: str, timeout: float | None = None) -> Any:
         event = self.variable_event.get(name)
-        if event is not None and not event.is_set() and _running() is self.loop and self.error_ is None:
+        if event is not None and not event.is_set() and running_loop() is self.loop and self.error_ is None:
             raise NotReady(f"{name!r} is still being generated", hint="await lr.sync(s) before reading it")
         if isinstance(event, Flag):
             self.sync()
@@ -272,11 +82,9 @@ class Executor(StreamExecutor):
                 self.error_.heard = True
             raise self.error_
 
-    # Forks, ends and failures
-
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> list[Executor]:
         """As SGLang's. On the loop, forks of a state that is generating go on where it will stand."""
-        if _running() is not self.loop:
+        if running_loop() is not self.loop:
             self.sync()
         self._raise()
         made = [self._copied() for _ in range(int(size))]
@@ -311,54 +119,14 @@ class Executor(StreamExecutor):
             made.stream_text_event, made.stream_var_event = threading.Event(), {}
         return made
 
-    def end(self) -> None:
-        """Nothing more will be added. From any thread, any number of times."""
-        if self.__dict__.get("_ended", True):
-            return
-        self._ended = True
-        if _running() is self.loop:
-            self._end()
-        else:
-            with suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(self._end)  # after what this thread has added
-        self.backend.end_program(self)
 
-    def _end(self) -> None:
-        self._closing = True
-        if self._task is None:
-            self._finish()
-
-    def _finish(self) -> None:
-        self.is_finished = True
-        if self.stream_text_event:
-            self.stream_text_event.set()
-
-    def _fail(self, error: BaseException) -> None:
-        """Whoever reads the state from now on gets the error; what was there before stays."""
-        if self.error_ is None:
-            self.error_ = error
-            begun = [name for name, event in self.variable_event.items() if not event.is_set()]
-            self.variables = FailedVariables({k: v for k, v in self.variables.items() if k not in begun}, error)
-            if self.stream:
-                self.text_ = FailedText(self.text_, error)
-        for event in (*self.variable_event.values(), *(self.stream_var_event or {}).values()):
-            event.set()
-
-    def _drop_waiting(self, error: BaseException) -> None:
-        for expr in self._waiting:
-            if isinstance(expr, _Forked):
-                expr.fail(error)
-        self._waiting.clear()
-        self._fail(error)
-
-
-class _Forked:
+class _Forked(ForkHere):
     """Stands in a state's queue where it was forked while it was generating."""
 
     def __init__(self, made: Executor) -> None:
         self._made = made
 
-    def adopt(self, parent: Executor) -> None:
+    def adopt(self, parent: Execution) -> None:
         """The parent has come to where it was forked."""
         made, task = self._made, self._made._task
         made.variables = {**parent.variables, **made.variables}
@@ -387,10 +155,3 @@ async def sync(*states: ProgramState) -> None:
     """Waits on the loop until everything that was added to the states has been executed; a failure does not raise."""
     for state in states:
         await state.stream_executor.drained()
-
-
-def _running() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

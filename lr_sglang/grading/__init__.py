@@ -1,6 +1,6 @@
 """Grading: whether an answer is right, by the kind of its task.
 
-The names below are imported when they are first used: the process around an answer's code starts with this package.
+The names below are imported when they are first used.
 """
 
 from __future__ import annotations

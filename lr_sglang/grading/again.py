@@ -24,7 +24,7 @@ from lr_sglang.results.record import Key, Record, key
 from lr_sglang.results.store import RECORDS, RUN, line_of, read_records, replace_file, take
 
 JOURNAL = "grading.part"
-VERSION = 1  # raised when the same answer may be graded differently
+VERSION = 2  # raised when the same answer may be graded differently
 FIELDS = ("answer", "correct", "grade")
 
 

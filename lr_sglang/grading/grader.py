@@ -11,14 +11,14 @@ from lr_sglang.grading import answers, choices, mathematics, programs
 from lr_sglang.grading.grade import Grade
 from lr_sglang.grading.pool import Pool
 from lr_sglang.grading.rater import Rater
-from lr_sglang.grading.sandbox import Limits, Sandbox
+from lr_sglang.grading.sandbox import PERMIT, Limits, Sandbox
 from lr_sglang.results.record import Record
 from lr_sglang.tasks import boxed, gym
 from lr_sglang.tasks.question import Question
 from lr_sglang.tasks.task import GRADERS
 
 Function = Callable[[str, Question], bool | Grade | None]
-PERMIT = "--allow-code-execution"
+CODE = ("humaneval", "livecodebench")
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,14 @@ class Rules:
 
     Attributes:
         execute: whether code of answers may be run.
+        unsafe: whether it may be run where nothing keeps it apart, too.
         limits: for that code; by default those of the task.
         rater: rates open answers.
         workers: processes for Math-Verify.
     """
 
     execute: bool = False
+    unsafe: bool = False
     limits: Limits | None = None
     rater: Rater | None = None
     workers: int = 1
@@ -49,6 +51,10 @@ class Grader:
     Args:
         kind: one of ``tasks.task.GRADERS``, or a function of the answer's text and the question.
         hidden: by id, what the questions have that is not in the records.
+
+    Raises:
+        ConfigError: there is no such kind.
+        SetupError: code of answers is to be run, and nothing keeps it apart on this machine.
     """
 
     kind: str | Function
@@ -58,7 +64,9 @@ class Grader:
     def __post_init__(self) -> None:
         if isinstance(self.kind, str) and self.kind not in GRADERS:
             raise ConfigError(f"there is no grader {self.kind!r}", hint=f"one of {', '.join(GRADERS)}")
-        self._pool, self._sandbox = Pool(self.rules.workers), Sandbox()
+        self._pool, self._sandbox = Pool(self.rules.workers), Sandbox(unsafe=self.rules.unsafe)
+        if self.kind in CODE and self.rules.execute:
+            self._sandbox.wall()
 
     @property
     def name(self) -> str:
@@ -133,7 +141,7 @@ class Grader:
 
     def _knows(self, question: Question) -> bool:
         """Whether an answer would be found right or wrong."""
-        if self.kind in ("humaneval", "livecodebench"):
+        if self.kind in CODE:
             return self.rules.execute
         return question.answer is not None or not isinstance(self.kind, str)
 

@@ -35,8 +35,9 @@ def humaneval(text: str, question: Question, sandbox: Sandbox, limits: Limits | 
     job = {
         "program": f"{about['prompt']}\n{program}",
         "kind": "asserts",
+        "function": name,
+        "before": about["prompt"],
         "test": f"{about['test']}\ncheck({name})\n",
-        "tests": [{}],
     }
     return _run(job, sandbox, limits)
 

@@ -1,4 +1,7 @@
-"""Code of an answer, run apart: its own process, folder and session, with limits and no network. See ``cell``."""
+"""Code of an answer, run apart, in cells that have no network, no files of the user, and limits.
+
+What a test expects stays in this process, from which no answer is forked: programs report, and are compared here.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,25 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import cache
 from typing import Any, Self
 
 from lr_sglang.errors import SetupError
+from lr_sglang.grading import walls
+from lr_sglang.grading.cell.test_process import PASSED, STARTED
+from lr_sglang.grading.cells import ERRORS, OUTPUT, REPORT, Cell, Run, watch
+from lr_sglang.grading.outputs import same_output, same_value
 
-# The package is found where this one was, and is not for what runs in the cell.
-CELL = (
-    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); "
-    "from lr_sglang.grading.cell.warden import main; del sys.path[0]; main()"
-)
-GRACE = 10.0  # seconds for the processes around the answer's own
+PERMIT, UNSAFE = "--allow-code-execution", "--unsafe-code-execution"
+SOON = 5.0  # seconds
+CHATTER = 1 << 16  # bytes of output that are read besides twice what is expected
+MOST_ERRORS, TAIL = 16 << 20, 500  # bytes of standard error that are allowed, characters that are kept as a reason
 
 
 @dataclass(frozen=True)
@@ -32,14 +39,17 @@ class Limits:
         seconds: of processor time a test.
         memory, file_size: MiB, of each process and of each file.
         total: seconds, for all tests together.
-        namespaces: whether the kernel is asked for walls of its own; without them the interpreter's refusals are left.
     """
 
     seconds: float = 10.0
     memory: int = 1024
     file_size: int = 16
     total: float = 300.0
-    namespaces: bool = True
+
+    @property
+    def patience(self) -> float:
+        """Seconds for one test, by the clock."""
+        return self.seconds * 3 + 5
 
 
 @dataclass(frozen=True)
@@ -52,53 +62,62 @@ class Outcome:
 
 
 class Sandbox:
-    """Runs programs. Any thread may ask. A context manager: leaving it ends what is running."""
+    """Runs programs. Any thread may ask. A context manager: leaving it ends what is running.
 
-    def __init__(self) -> None:
+    Args:
+        wall: one of ``walls``; by default the strongest that stands here.
+        unsafe: whether programs are run where no wall stands.
+    """
+
+    def __init__(self, wall: str | None = None, unsafe: bool = False) -> None:
+        self._wall, self._unsafe = wall, unsafe
         self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[str]] = set()
+        self._running: set[Cell] = set()
         self._closed = False
 
+    def wall(self) -> str:
+        """What will keep programs apart.
+
+        Raises:
+            SetupError: nothing does, and that is not allowed.
+        """
+        found = self._wall or next(iter(standing()), walls.NONE)
+        if found == walls.NONE and not self._unsafe:
+            raise SetupError(
+                "code of answers cannot be kept apart on this machine, so it is not run",
+                hint="install bubblewrap, or permit user namespaces; on a machine that is thrown away afterwards "
+                f"(a container, a virtual machine) with nothing of value, add {UNSAFE}",
+            )
+        return found
+
     def run(self, job: dict[str, Any], limits: Limits | None = None) -> Outcome:
-        """Runs a program with its tests.
+        """Runs a program with its tests, until one fails.
 
         Args:
-            job: ``program``, ``tests``, and ``kind``: ``asserts`` with ``test``, ``stdio``, or ``calls`` with
-                ``function``.
+            job: ``program``, ``tests``, and ``kind``: ``stdio``; ``calls`` with ``function``; or ``asserts`` with
+                ``function``, ``test`` (code) and ``before`` (code that the tests need).
 
         Raises:
             SetupError: this machine cannot do it, or the sandbox was closed.
         """
-        limits = limits or Limits()
+        limits, wall = limits or Limits(), self.wall()
         try:
-            folder = tempfile.mkdtemp(prefix="lr-answer-")
-            try:
-                said = self._communicate(json.dumps({**job, **asdict(limits), "folder": folder}), folder, limits)
-            finally:
-                _remove(folder)
+            reason = self._asserts(wall, job, limits) if job["kind"] == "asserts" else self._all(wall, job, limits)
+        except SetupError:
+            if not self._closed:
+                raise
         except OSError as error:
-            raise SetupError(f"code of answers cannot be run: {error}", hint="is the disk full?") from error
+            raise SetupError(f"code of answers cannot be run: {error}", hint="is memory or the disk full?") from error
         if self._closed:
             raise SetupError("grading was stopped")
-        if said is None:
-            return Outcome(False, f"it did not end within {limits.total:g} s", ())
-        try:
-            verdict = json.loads(said)
-            return Outcome(verdict["passed"], verdict["reason"], tuple(verdict["walls"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise SetupError(
-                "code of answers cannot be run on this machine: the process around it ended without a verdict",
-                hint="Linux 5.3 or later is needed, with /proc, and enough memory",
-                detail=said[-2000:],
-            ) from error
+        return Outcome(not reason, reason, (wall,))
 
     def close(self) -> None:
         """Ends what is running. Idempotent."""
         with self._lock:
             self._closed = True
-            running = list(self._running)
-        for process in running:
-            _end(process)
+            for cell in self._running:
+                cell.end()
 
     def __enter__(self) -> Self:
         return self
@@ -106,49 +125,130 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _communicate(self, text: str, folder: str, limits: Limits) -> str | None:
-        # Nothing of our own environment: it may hold keys.
-        env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": folder, "TMPDIR": folder}
-        with self._lock:
-            if self._closed:
-                return None
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-B", "-c", CELL],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                env={**env, "OPENBLAS_NUM_THREADS": "1"},
-                start_new_session=True,
-            )
-            self._running.add(process)
+    @contextmanager
+    def _cell(self, wall: str) -> Iterator[Cell]:
+        folder = tempfile.mkdtemp(prefix="lr-answer-") if wall == walls.NONE else ""
         try:
-            return process.communicate(text, timeout=limits.total + GRACE)[0]
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
             with self._lock:
-                self._running.discard(process)
-                _end(process)
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    stream.close()
+                if self._closed:
+                    raise SetupError("grading was stopped")
+                cell = Cell(wall, folder)
+                self._running.add(cell)
+            try:
+                yield cell
+            finally:
+                with self._lock:
+                    self._running.discard(cell)
+                    cell.end()
+                cell.close()
+        finally:
+            if folder:
+                _remove(folder)
+
+    def _all(self, wall: str, job: dict[str, Any], limits: Limits) -> str:
+        """Why a test fails; empty if none does."""
+        deadline = time.monotonic() + limits.total
+        about = {key: job[key] for key in ("kind", "program", "function") if key in job} | asdict(limits)
+        stream = OUTPUT if job["kind"] == "stdio" else REPORT
+        with self._cell(wall) as cell:
+            for number, test in enumerate(job["tests"], 1):
+                expected = test["output"] if stream == OUTPUT else json.dumps(test["expected"])
+                most = {REPORT: len(STARTED), ERRORS: MOST_ERRORS}
+                most[stream] = most.get(stream, 0) + 2 * len(expected.encode("utf-8", "replace")) + CHATTER
+                given = {**about, "arguments": test.get("arguments", ())}
+                with contextlib.closing(Run(cell, given, test.get("input", ""), most)) as run:
+                    seconds = min(limits.patience, deadline - time.monotonic())
+                    late = not watch([run], seconds)
+                    if reason := _failure(run, wall, limits, late, number > 1) or _difference(run, test):
+                        return f"test {number}: {reason}"
+        return ""
+
+    def _asserts(self, wall: str, job: dict[str, Any], limits: Limits) -> str:
+        """As ``_all``: the tests run in a cell of their own, and call the function in the answer's."""
+        about = {"function": job["function"], **asdict(limits)}
+        with ExitStack() as stack:
+            cells = [stack.enter_context(self._cell(wall)) for _ in range(2)]
+            with ExitStack() as pipes:
+                ask, asked, reply, replied = numbers = [*os.pipe(), *os.pipe()]
+                for number in numbers:
+                    pipes.callback(os.close, number)
+                answer = {**about, "kind": "serve", "program": job["program"]}
+                served = Run(cells[0], answer, "", {REPORT: len(STARTED), ERRORS: MOST_ERRORS}, [ask, replied])
+                stack.callback(served.close)
+                tests = {**about, "kind": "asserts", "program": job["before"], "test": job["test"]}
+                most = {REPORT: len(STARTED + PASSED), ERRORS: MOST_ERRORS}
+                tester = Run(cells[1], tests, "", most, [asked, reply])
+                stack.callback(tester.close)
+            late = not watch([tester, served], min(limits.patience, limits.total))
+            if not late and tester.data[REPORT] == STARTED + PASSED:
+                return ""
+            if not late and served.status is None:  # it ends now, as nothing asks it any more
+                watch([served], SOON)
+            both = [_failure(run, wall, limits, late, False) for run in (served, tester)]
+            return next(filter(None, both), "ended before its tests did")
+
+
+def _failure(run: Run, wall: str, limits: Limits, late: bool, again: bool) -> str:
+    """Why a program did not end as it should; empty if it did.
+
+    Args:
+        late: whether its time was up.
+        again: whether code of the answer ran in this cell before: what fails then is the answer's fault.
+
+    Raises:
+        SetupError: nothing of the answer ran.
+    """
+    if not run.started and not again:
+        raise SetupError(
+            "code of answers cannot be run on this machine: the process around it ended before it began",
+            hint="Linux 5.12 or later on x86-64 is needed, and enough memory",
+            detail=run.cell.said() + run.data[ERRORS].decode("utf-8", "replace"),
+        )
+    if run.too_long:
+        return "wrote more than is expected" if run.too_long != ERRORS else "wrote too much to standard error"
+    if late:
+        return f"it did not end within {min(limits.patience, limits.total):g} s"
+    if run.status is None:
+        return "the process around it ended"
+    if os.WIFSIGNALED(run.status):
+        number = os.WTERMSIG(run.status)
+        known: dict[int, str] = {
+            signal.SIGXCPU: f"more than {limits.seconds:g} s of processor time",
+            signal.SIGXFSZ: "a file grew too long",
+            signal.SIGKILL: "killed",
+        }
+        return known.get(number, f"ended by signal {number}")
+    if os.WEXITSTATUS(run.status):
+        said = run.data[ERRORS].decode("utf-8", "replace").strip().split("\n")[-1]
+        # Where no wall stands, it may be what is in a file of the user's.
+        return said[:TAIL] if said and wall != walls.NONE else "ended with an error"
+    return ""
+
+
+def _difference(run: Run, test: dict[str, Any]) -> str:
+    """What is wrong with what a test printed, or returned; empty if nothing is."""
+    if "expected" in test:
+        same = same_value(bytes(run.data[REPORT][len(STARTED) :]), test["expected"])
+        if same is None:
+            return "returned nothing that can be compared"
+    else:
+        same = same_output(run.data[OUTPUT].decode("utf-8", "replace"), test["output"])
+    return "" if same else "another result than expected"
+
+
+@cache
+def standing() -> tuple[str, ...]:
+    """The walls that stand on this machine, each of them tried, the strongest first."""
+    job = {"kind": "stdio", "program": "", "tests": [{"output": ""}]}
+    found = []
+    for name in walls.candidates():
+        with Sandbox(name) as sandbox, contextlib.suppress(SetupError):
+            if sandbox.run(job).passed:
+                found.append(name)
+    return tuple(found)
 
 
 def _remove(folder: str) -> None:
     """What an answer leaves, where it had no file system of its own, may be closed, or too deep for shutil."""
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
-        return
     for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
         subprocess.run([*command, folder], stderr=subprocess.DEVNULL, check=False)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """The session goes whole; the rest goes with its namespace, or when its parent dies."""
-    if process.returncode is None:  # else its number may be somebody else's by now
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from lr_sglang.cli import cli
 from tests.e2e.conftest import full
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +25,19 @@ def call(pocket, tmp_path):
     def run(*arguments):
         command = [sys.executable, ROOT / "cli.py", "run", *pocket.attach, *map(str, arguments)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def invoke(pocket, tmp_path, monkeypatch):
+    """The same in this process, which need not import everything again."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        done = CliRunner().invoke(cli, ["run", *pocket.attach, *map(str, arguments)])
         assert "Traceback" not in done.stderr
         return done
 
@@ -46,11 +61,11 @@ def test_one_question_shows_its_steps(call, tmp_path):
     assert str(file.relative_to(tmp_path)) in done.stderr
 
 
-def test_a_task_in_both_modes_leaves_whole_records(call, pocket, tmp_path):
+def test_a_task_in_both_modes_leaves_whole_records(invoke, pocket, tmp_path):
     for mode in ("autoregressive", "lookahead"):
         options = ("--limit", COUNT, "--mode", mode, "--concurrency", 2, "--seed", 5)
-        done = call("--task", "pocket", *options, "--output", tmp_path / mode)
-        assert done.returncode == 0, done.stderr
+        done = invoke("--task", "pocket", *options, "--output", tmp_path / mode)
+        assert done.exit_code == 0, done.stderr
         assert mode in done.stdout
         made = records(tmp_path / mode)
         assert len(made) == COUNT
@@ -83,22 +98,22 @@ def whole(record, mode):
         assert record["config"]["lookahead"]["depth"] == 6
 
 
-def test_json_is_all_there_is_on_standard_output(call):
+def test_json_is_all_there_is_on_standard_output(call, invoke):
     done = call(QUESTION, "--json", "--temperature", 0, "--verifier", "exact")
     record = json.loads(done.stdout)
     assert done.stderr == ""
-    plain = json.loads(call(QUESTION, "--json", "--temperature", 0, "--mode", "autoregressive").stdout)
+    plain = json.loads(invoke(QUESTION, "--json", "--temperature", 0, "--mode", "autoregressive").stdout)
     assert plain["ids_digest"] == record["ids_digest"]
     assert plain["text"] == record["text"]
 
 
-def test_a_token_limit_is_kept(call):
-    record = json.loads(call(QUESTION, "--json", "--max-tokens", 20).stdout)
+def test_a_token_limit_is_kept(invoke):
+    record = json.loads(invoke(QUESTION, "--json", "--max-tokens", 20).stdout)
     assert (record["finish"], record["tokens"]["used"]) == ("length", 20)
-    record = json.loads(call(QUESTION, "--json", "--max-total-tokens", record["prompt_tokens"] + 7).stdout)
+    record = json.loads(invoke(QUESTION, "--json", "--max-total-tokens", record["prompt_tokens"] + 7).stdout)
     assert record["tokens"]["used"] == 7
-    done = call(QUESTION, "--max-total-tokens", 5)
-    assert done.returncode == 1
+    done = invoke(QUESTION, "--max-total-tokens", 5)
+    assert done.exit_code == 1
     assert "leaves no room for an answer" in done.stderr
 
 

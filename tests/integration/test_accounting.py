@@ -30,14 +30,17 @@ def test_every_answer_is_accounted_for(schedule, depth, slots):
         assert sum(parts.values()) == pytest.approx(record["seconds"], rel=0.02)
         assert parts["controller"] < 0.5 * record["seconds"]
         if record["mode"] == "autoregressive":
-            assert parts["target"] == pytest.approx(len(record["steps"]) * STEP, rel=0.3)
+            assert 0.9 < parts["target"] / (len(record["steps"]) * STEP) < 2
 
 
 def test_the_sync_schedule_waits_in_turn():
-    """A cycle waits for the drafts, then for one target step, then for one verdict: all of them begin together."""
+    """A cycle waits for the drafts, then for one target step, then for one verdict: all of them begin together.
+
+    One after another they would take twice or three times as long; a busy machine is late by less.
+    """
     _, record = records("sync", 2)
     cycles = record["cycles"] + (record["steps"][-1]["source"] == "draft")
     parts = accounting.parts(record)
-    assert parts["target"] == pytest.approx(cycles * STEP, rel=0.3)
-    assert (cycles - 1) * 2 * C1 * STEP * 0.7 < parts["draft"] < cycles * 2 * C1 * STEP * 1.4
-    assert parts["judge"] == pytest.approx(cycles * JUDGE, rel=0.4)
+    assert 0.7 * cycles * STEP < parts["target"] < 1.9 * cycles * STEP
+    assert 0.7 * (cycles - 1) * 2 * C1 * STEP < parts["draft"] < 2 * cycles * 2 * C1 * STEP
+    assert 0.6 * cycles * JUDGE < parts["judge"] < 1.9 * cycles * JUDGE

@@ -40,7 +40,10 @@ def test_events_tell_the_answer_and_every_node_of_it(schedule, width):
     assert [event.seconds for event in told] == sorted(event.seconds for event in told)
 
     begun = Counter(event.role for event in told if event.kind == "begun")
-    assert begun == Counter(branch.role for branch in job.record.branches)
+    # what a draft's thread has gone on to write, and nobody has claimed, belongs to no node
+    unclaimed = Counter(branch.role for branch in job.record.branches)
+    unclaimed.subtract(begun)
+    assert unclaimed["target"] == unclaimed["judge"] == 0 <= unclaimed["draft"]
     nodes = [event.node for event in told if event.kind == "begun" and event.role == "draft"]
     assert len(set(nodes)) == len(nodes) and 0 not in nodes
     known = {0}
@@ -67,6 +70,18 @@ def test_the_baseline_tells_its_steps_when_they_are_known():
     assert [event.kind for event in told[:1]] == ["begun"]
     assert "".join(event.text for event in told if event.kind == "bonus") == job.record.text
     assert told[-1].kind == "ended"
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_an_answer_has_its_end_once_its_last_step_was_told(schedule):
+    """Another thread that looks for the end would take the answer for complete, without its last step."""
+    simulation = Simulation(Model(steps=3), step_seconds=0.004, judge_seconds=0.0)
+    roles, seen = simulated_roles(simulation), []
+    verifier = verifiers.make("exact", verifiers.Setup(roles, "paper"))
+    job = Job(Lookahead(schedule, verifier="exact"), verifier=verifier)
+    job.on_step = lambda step: seen.append(job.record.finish)
+    lookahead.run(ASKED, job, backend=roles["target"])
+    assert seen == [""] * 3 and job.record.finish == "stop"
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])

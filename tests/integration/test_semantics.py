@@ -418,7 +418,7 @@ def test_other_vocabularies_are_never_exactly_the_same(schedule):
 
 def test_an_alternative_that_agreed_and_was_not_chosen_is_not_rejected():
     job = Job(Lookahead("sync", depth=1, width=2), verifier=Yes())
-    record = solve(fixed(WHOLE), fixed(WHOLE), job=job)
+    record = solve(fixed(WHOLE + E), fixed(WHOLE + E), job=job)
     assert record.text == WHOLE
     assert record.outcomes()["draft"] == {"accepted": record.accepted, "cancelled": record.accepted}
 

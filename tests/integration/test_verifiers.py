@@ -371,8 +371,8 @@ def example() -> str:
 
 
 def test_the_example_of_the_docs_works(tmp_path):
-    (tmp_path / "numbers.py").write_text(example())
-    name = f"{tmp_path}/numbers.py:SameNumbers"
+    (tmp_path / "same_numbers.py").write_text(example())
+    name = f"{tmp_path}/same_numbers.py:SameNumbers"
     assert verifier_names.asks(name) == {"target", "judge"}
     assert not verifier_names.needs_judge(name)
     record, _ = solve(named(name), "1 and 2.\n\nEnd 3" + E, "2 or 1 .\n\nEnd 4" + E)

@@ -1,1 +1,4 @@
-"""Where the code of answers runs: walls around it, a warden inside, and the prisoner."""
+"""What runs inside a cell: its first process, and the process of one test.
+
+Standard library only, with relative imports only: a cell has these files, and nothing else of the package.
+"""

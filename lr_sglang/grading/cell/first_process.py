@@ -1,0 +1,92 @@
+"""The first process of a cell: it starts a process for each test by fork, and clears away what the test leaves.
+
+What a test expects never comes here: programs and inputs only.
+"""
+
+from __future__ import annotations
+
+import _socket
+import array
+import contextlib
+import fcntl
+import gc
+import itertools
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from . import kernel, test_process
+
+MOST_DESCRIPTORS = 7  # the job, the standard streams, and up to three more
+
+
+def main() -> None:
+    """Its arguments: the number of its control socket, and the wall as JSON."""
+    control, wall = _socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
+    kernel.die_with_parent()
+    with contextlib.suppress(OSError):  # if memory runs out, the cell goes first
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    sys.path += wall["packages"]
+    if wall["name"] == "namespaces":
+        kernel.leave_namespaces()
+        if child := os.fork():
+            os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+        kernel.die_with_parent()
+        kernel.change_root(wall["binds"], wall["links"], wall["covers"])
+    kernel.hide_memory()
+    walled = wall["name"] != "none"
+    user = wall["user"] if os.getuid() == 0 else os.getuid()
+    gc.freeze()  # what is not touched after the fork is not copied
+    for number in itertools.count():
+        received = receive(control)
+        if not received:
+            return
+        if walled:
+            folder = kernel.fresh_folder(user)
+        else:
+            folder = f"{wall['folder']}/{number}"
+            os.mkdir(folder, 0o700)
+        child = os.fork()
+        if child == 0:
+            start(control, received, folder, user, walled)
+        for descriptor in received:
+            os.close(descriptor)
+        status = wait(child)
+        if os.getpid() == 1:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+        control.send(status.to_bytes(4, "little"))
+
+
+def start(control: Any, received: list[int], folder: str, user: int, walled: bool) -> None:
+    """In the new process."""
+    control.detach()
+    # Out of the way of the numbers that the test gets.
+    moved = [fcntl.fcntl(number, fcntl.F_DUPFD, 16) for number in received]
+    with os.fdopen(moved[0], "rb") as file:
+        job = json.load(file)
+    for number, stream in enumerate(moved[1:]):
+        os.dup2(stream, number)
+    os.closerange(len(moved) - 1, 256)
+    os.environ.update(HOME=folder, TMPDIR=folder)
+    test_process.run(job, folder, user, walled)
+
+
+def receive(control: Any) -> list[int]:
+    """The descriptors of the next test; none when there is no further one."""
+    numbers = array.array("i")
+    text, extra, *_ = control.recvmsg(1, _socket.CMSG_SPACE(MOST_DESCRIPTORS * numbers.itemsize))
+    for _, _, data in extra if text else ():
+        numbers.frombytes(data)
+    return list(numbers)
+
+
+def wait(child: int) -> int:
+    """Its exit status, once it has ended; others that end are reaped."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            return status
