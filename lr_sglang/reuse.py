@@ -7,7 +7,6 @@ always be computed; of an unfinished request only the prompt is there to share.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
@@ -56,7 +55,7 @@ class Entry:
 
 
 class Ledger:
-    """The last requests of one runtime. Thread-safe.
+    """The last requests of one runtime.
 
     Args:
         size: how many requests to remember.
@@ -68,19 +67,17 @@ class Ledger:
         self._alike: dict[tuple[int, ...], deque[Entry]] = {}  # by how they begin, so that few need a look
         self._size, self._most, self._tokens = size, tokens, 0
         self.longest_output = 0
-        self._lock = threading.Lock()
 
     def add(self, ids: tuple[int, ...], now: float, most: int | None = None) -> Entry:
         """Notes a request that is about to be sent."""
         entry = Entry(self, ids, now, most=most)
-        with self._lock:
-            self._entries.append(entry)
-            alike = self._alike.setdefault(_head(ids), deque())
-            entry.longest = max(len(ids), alike[-1].longest if alike else 0)
-            alike.append(entry)
-            self._tokens += len(ids)
-            while len(self._entries) > self._size or (self._tokens > self._most and len(self._entries) > 1):
-                self._forget(self._entries.popleft())
+        self._entries.append(entry)
+        alike = self._alike.setdefault(_head(ids), deque())
+        entry.longest = max(len(ids), alike[-1].longest if alike else 0)
+        alike.append(entry)
+        self._tokens += len(ids)
+        while len(self._entries) > self._size or (self._tokens > self._most and len(self._entries) > 1):
+            self._forget(self._entries.popleft())
         return entry
 
     def _forget(self, entry: Entry) -> None:
@@ -93,14 +90,12 @@ class Ledger:
 
     def shareable(self, entry: Entry) -> int:
         """Tokens of ``entry``'s prompt that it could have found in the cache; ask once all before it have ended."""
-        with self._lock:
-            alike, short = (list(self._alike.get(head, ())) for head in (_head(entry.prompt), ()))
+        alike, short = (list(self._alike.get(head, ())) for head in (_head(entry.prompt), ()))
         best = _longest(entry, alike, entry.cached, self.longest_output)
         best = _longest(entry, short, best, self.longest_output)
         if best >= HEAD:
             return best  # the others begin otherwise, and share less
-        with self._lock:
-            others = list(self._entries)
+        others = list(self._entries)
         return _longest(entry, others, best, None)
 
 

@@ -86,8 +86,8 @@ class Pool:
         self._admit()
 
     def _forget(self, request: Request) -> None:
-        ready = self._ready[request]
-        if not ready.done():
+        ready = self._ready.get(request)
+        if ready is not None and not ready.done():  # else it has its slot and is not sent yet, or waits no more
             ready.set_exception(Cancelled("cancelled before it was sent"))
 
     def _admit(self) -> None:

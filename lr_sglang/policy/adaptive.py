@@ -30,19 +30,17 @@ class Adaptive(Policy):
         self.choice = BLIND
 
     def __enter__(self) -> Adaptive:
-        with self.experience.lock:
-            # answers that begin together do not all look into the same thing at the same time
-            self._since = self.experience.answers * 7 % PROBE
-            self._probes = self.experience.answers
-            self.experience.answers += 1
+        # answers that begin together do not all look into the same thing at the same time
+        self._since = self.experience.answers * 7 % PROBE
+        self._probes = self.experience.answers
+        self.experience.answers += 1
         self._choose()
         return self
 
     def __exit__(self, *_: object) -> None:
         for branch in list(self._open):
             self.ended(branch)
-        with self.experience.lock:
-            self.experience.answers -= 1
+        self.experience.answers -= 1
 
     @property
     def steady(self) -> bool:
@@ -68,22 +66,19 @@ class Adaptive(Policy):
 
     def begun(self, branch: Branch) -> None:
         super().begun(branch)
-        with self.experience.lock:
-            self._open[branch] = self.experience.load(branch.role).begin(self.clock())
+        self._open[branch] = self.experience.load(branch.role).begin(self.clock())
 
     def ended(self, branch: Branch, tokens: int = 0) -> None:
         super().ended(branch, tokens)
-        with self.experience.lock:
-            mark = self._open.pop(branch, None)
-            if mark is not None:
-                self.experience.load(branch.role).end(self.clock(), mark, tokens)
+        mark = self._open.pop(branch, None)
+        if mark is not None:
+            self.experience.load(branch.role).end(self.clock(), mark, tokens)
 
     def _alpha(self) -> float:
         return self.experience.alpha(self.own)
 
     def _choose(self) -> None:
-        with self.experience.lock:
-            scene = self._scene()
+        scene = self._scene()
         if scene is None:
             self.choice = BLIND if self.experience.answers <= 8 else Choice(0, 1, 0.0)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -56,7 +55,7 @@ class Mean:
 
 @dataclass
 class Experience:
-    """Shared by the answers of a run, in all their threads.
+    """Shared by the answers of a run.
 
     Attributes:
         answers: that are being written now.
@@ -71,7 +70,6 @@ class Experience:
     verdict: Mean = field(default_factory=Mean)
     tokens: Mean = field(default_factory=Mean)
     calibration: Calibration = field(default_factory=Calibration)
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _loads: dict[str, Load] = field(default_factory=dict)
     _samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MEMORY))
     _new: int = 0
@@ -81,7 +79,7 @@ class Experience:
         self._least = _OWN if self.calibration.samples else 0
 
     def load(self, role: str) -> Load:
-        """Of the runtime that plays a role; under the lock."""
+        """Of the runtime that plays a role."""
         return self._loads.setdefault(role, Load())
 
     def alpha(self, own: Share) -> float:
@@ -91,22 +89,21 @@ class Experience:
     def decided(self, node: Node, own: Share) -> None:
         """The step after ``node`` is decided: what its verdicts say."""
         verdicts = [c.verdict for c in node.children]
-        with self.lock:
-            if node.chosen is not None and node.chosen.step is not None:
-                self.tokens.add(len(node.chosen.step.ids))
-            for child, verdict in zip(node.children, verdicts, strict=True):
-                if verdict is None or verdict.failed or verdict.by in NO_COMPARISON:
-                    continue
-                self.verdict.add(verdict.seconds)
-                if child.confidence is not None:
-                    self._learn(child.confidence, verdict.accepted)
-            compared = [v for v in verdicts if v is not None and not v.failed and v.by != "guard"]
-            if compared and verdicts[0] is compared[0]:
-                own.add(compared[0].accepted)
-                self.first.add(compared[0].accepted)
-                if not compared[0].accepted:
-                    for verdict in compared[1:]:
-                        self.others.add(verdict.accepted)
+        if node.chosen is not None and node.chosen.step is not None:
+            self.tokens.add(len(node.chosen.step.ids))
+        for child, verdict in zip(node.children, verdicts, strict=True):
+            if verdict is None or verdict.failed or verdict.by in NO_COMPARISON:
+                continue
+            self.verdict.add(verdict.seconds)
+            if child.confidence is not None:
+                self._learn(child.confidence, verdict.accepted)
+        compared = [v for v in verdicts if v is not None and not v.failed and v.by != "guard"]
+        if compared and verdicts[0] is compared[0]:
+            own.add(compared[0].accepted)
+            self.first.add(compared[0].accepted)
+            if not compared[0].accepted:
+                for verdict in compared[1:]:
+                    self.others.add(verdict.accepted)
 
     def _learn(self, confidence: float, accepted: bool) -> None:
         self._samples.append((confidence, accepted))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -59,38 +58,34 @@ class Fault(Table):
 
 
 class Faults:
-    """What a runtime has been ordered to do wrong. Thread-safe."""
+    """What a runtime has been ordered to do wrong."""
 
     def __init__(self, seed: int = 0) -> None:
         self._orders: list[list[Any]] = []  # fault, requests seen, times left
         self._draw = random.Random(seed)
-        self._lock = threading.Lock()
         self.dead = False
 
     def order(self, fault: Fault) -> None:
         """From the next request on."""
-        with self._lock:
-            self._orders.append([fault, 0, fault.times])
+        self._orders.append([fault, 0, fault.times])
 
     def clear(self) -> None:
         """Everything is well again."""
-        with self._lock:
-            self._orders.clear()
-            self.dead = False
+        self._orders.clear()
+        self.dead = False
 
     def next(self) -> Fault | None:
         """What is wrong with the request that comes now; the first order that applies."""
         if not self._orders:
             return None
-        with self._lock:
-            for order in self._orders:
-                fault: Fault
-                fault, seen, left = order
-                order[1] += 1
-                if seen < fault.after or left == 0 or (fault.share < 1 and self._draw.random() >= fault.share):
-                    continue
-                if left is not None:
-                    order[2] -= 1
-                self.dead = self.dead or fault.kind == "die"
-                return fault
+        for order in self._orders:
+            fault: Fault
+            fault, seen, left = order
+            order[1] += 1
+            if seen < fault.after or left == 0 or (fault.share < 1 and self._draw.random() >= fault.share):
+                continue
+            if left is not None:
+                order[2] -= 1
+            self.dead = self.dead or fault.kind == "die"
+            return fault
         return None

@@ -146,6 +146,18 @@ def test_who_is_cancelled_when_its_turn_has_just_come_gives_it_on(by):
     run_virtually(scene())
 
 
+def test_a_request_whose_task_has_left_can_still_be_cancelled():
+    async def scene():
+        asks = await full()
+        await asks.ask("a")
+        asks.tasks["a"].cancel()
+        await settled()
+        asks.requests["a"].cancel()
+        assert asks.pool.waiting == 0 and await asks.serve() == []
+
+    run_virtually(scene())
+
+
 def test_who_was_cancelled_before_does_not_enter():
     async def scene():
         pool, request = Pool(1), Request()
