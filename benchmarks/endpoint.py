@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,13 +32,15 @@ from lr_sglang import policy, verifiers
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.chat import load_tokenizer
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.client import Client
+from lr_sglang.engine.loop import call
+from lr_sglang.engine.run import run_program
 from lr_sglang.job import Job
 from lr_sglang.modes import MODES
 from lr_sglang.policy import Experience
 from lr_sglang.runner import keep_what_is_imported
 from lr_sglang.serve.program import answer_request
 from lr_sglang.simulated.words import tokenizer_path
-from lr_sglang.transport import HttpTransport
 
 ROOT = Path(__file__).parents[1]
 
@@ -85,25 +86,30 @@ class InProcess:
     def __init__(self, urls: Mapping[str, str], look: Lookahead, concurrency: int, slots: int) -> None:
         tokenizer = load_tokenizer(tokenizer_path())
         self.roles = {
-            role: RuntimeBackend(
-                role, HttpTransport(url, role, ""), tokenizer, seeded=True, slots=slots, token_layer=""
-            )
+            role: RuntimeBackend(role, Client(url, role), tokenizer, seeded=True, slots=slots, token_layer="")
             for role, url in urls.items()
         }
         for backend in self.roles.values():
             backend.roles, backend.simulated = self.roles, True
         self.look, self.verifier = look, verifiers.make(look.verifier, verifiers.Setup(self.roles, "paper"))
-        self.experience, self.threads = Experience(), ThreadPoolExecutor(concurrency)
+        self.experience, self._places = Experience(), asyncio.Semaphore(concurrency)
         keep_what_is_imported()
 
     def __call__(self, questions: list[str], mode: str) -> Measured:
         made, before = Measured(), time.process_time()
-        for question, gaps in zip(questions, self.threads.map(lambda q: self._one(q, mode), questions), strict=True):
-            made.steps[question] = gaps
+        made.steps = call(self._all(questions, mode), self.roles["target"].loop)
         made.cpu = time.process_time() - before
         return made
 
-    def _one(self, question: str, mode: str) -> list[float]:
+    async def _all(self, questions: list[str], mode: str) -> dict[str, list[float]]:
+        answers = await asyncio.gather(*(self._one(question, mode) for question in questions))
+        return dict(zip(questions, answers, strict=True))
+
+    async def _one(self, question: str, mode: str) -> list[float]:
+        async with self._places:
+            return await self._made(question, mode)
+
+    async def _made(self, question: str, mode: str) -> list[float]:
         gaps, last = [], time.monotonic()
 
         def on_step(step: object) -> None:
@@ -122,7 +128,8 @@ class InProcess:
             experience=self.experience,
         )
         job.on_step = on_step
-        answer_request.run([{"role": "user", "content": question}], job, ahead, backend=self.roles["target"])
+        asked = [{"role": "user", "content": question}]
+        await run_program(answer_request, asked, job, ahead, backend=self.roles["target"])
         return gaps
 
 
