@@ -1,7 +1,7 @@
 """An answer on a simulated clock: the real programs and step tree, and steps that take as long as they are told.
 
-Only what touches a runtime is replaced, and nothing waits for a real one. A draft step takes ``c1``, a target step 1, a verdict ``judge``. Every step has
-one token, so that the budget is the number of steps.
+Only what touches a runtime is replaced, and nothing waits for a real one. A draft step takes ``c1``, a target step 1, a
+verdict ``judge``. Every step has one token, so that the budget is the number of steps.
 """
 
 import heapq
