@@ -61,7 +61,7 @@ class Sent(Arrival):
 
     Attributes:
         state: writes it.
-        before: the text of the unfinished step that it goes on with, empty for none.
+        before: the step that it follows; None at the beginning.
         step: what was generated, once somebody has made a step of it.
         way: how far the same thread may go on; ``plan`` is what it would write then, ``then`` what it does write:
             ``node`` and ``child`` of that are not known before it is claimed.
@@ -74,7 +74,7 @@ class Sent(Arrival):
     key: Branch
     call: Call = field(default_factory=Call)
     state: ProgramState | None = None
-    before: str = ""
+    before: Step | None = None
     step: Step | None = None
     way: Way | None = None
     plan: Sent | None = None

@@ -211,10 +211,13 @@ class LookaheadBackend(BaseBackend):
                 if shown is not None:
                     shown.show(text, known, part, step)
 
+            told = 0
+
             def keep(step: StepRecord) -> None:
-                ids = job.record.ids[len(job.record.ids) - step.tokens :]
+                nonlocal told
+                ids, told = job.record.ids[told:], len(job.record.ids)
                 text = "".join(piece.text for piece in delivery.add(ids))
-                own = ids[:-1] if step.ending == "end of sequence" else ids
+                own = ids[:-1] if step.ending == "end of sequence" and ids[-1:] and ids[-1] in self.target.ends else ids
                 give(TokenText.of(text, own, known.vocabulary) if text == step.text else TokenText.wrap(text), step)
                 if delivery.stopped:
                     raise Cancelled("a stop string was written")

@@ -126,7 +126,7 @@ class Writing:
         if sent.child is not None and self._policy.steady and not weighs:
             steps = self._tree.depth - self._tree.ahead(node) - 1
             sent.way = Way(steps, self._tree.room(node) - look.max_step_tokens, sent.child.lineage)
-        sent.before = node.step.text if node.step is not None and node.cut else ""
+        sent.before = node.step
         sent.state = watch(self._spares.fork(node.state, role), sent.call)
         sent.state += gen
 
@@ -160,6 +160,7 @@ class Writing:
             whole, asked = self._whole(sent), not sent.takes_turn()
             then = sent.plan if asked else self._plan(sent) if whole else None
             if then is not None:
+                then.before = sent.step
                 watch(sent.state, then.call)
                 if not asked:
                     self._ask(then)
@@ -190,4 +191,4 @@ class Writing:
 
     def _made(self, sent: Sent) -> Step:
         written, known = sent.result, self._roles[sent.key.role].tokenizer
-        return make_step(written.ids, written.finish, sent.before, known.decode, written.ends, known.vocabulary)
+        return make_step(written.ids, written.finish, sent.before, known, written.ends)

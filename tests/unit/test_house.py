@@ -18,7 +18,20 @@ ROOT = Path(__file__).parents[2]
 # From bottom to top. A module imports its own layer and those below it, never one above.
 LAYERS = (
     {"errors", "tables", "files", "memo"},
-    {"config", "tokens", "steps", "speculation", "stages", "node", "tree", "trace", "events", "witness", "delivery"},
+    {
+        "config",
+        "tokens",
+        "detokenize",
+        "steps",
+        "speculation",
+        "stages",
+        "node",
+        "tree",
+        "trace",
+        "events",
+        "witness",
+        "delivery",
+    },
     {"policy", "modes", "theory", "verifier_names", "catalog", "tasks"},
     {"cpu", "pocket"},
     {"ends", "chat", "lean", "call", "transport", "router", "aborter", "reuse"},
