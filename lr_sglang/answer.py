@@ -8,8 +8,6 @@ from functools import partial
 from typing import Any, Self
 
 import sglang as sgl
-from sglang.lang.interpreter import ProgramState
-from sglang.lang.ir import SglGen
 
 from lr_sglang import policy
 from lr_sglang.chat import resolve
@@ -18,6 +16,7 @@ from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLo
 from lr_sglang.flight import Arrival, Flight, Sent
 from lr_sglang.hearing import Hearing
 from lr_sglang.job import Job
+from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.spares import Spares
 from lr_sglang.steps import Step, completed, split_ids
 from lr_sglang.trace import StepRecord

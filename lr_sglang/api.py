@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from sglang.lang.ir import SglFunction
-
 from lr_sglang.asking import Asked, Task, settle
 from lr_sglang.errors import LookaheadError
 from lr_sglang.events import Event
 from lr_sglang.live import STOP_AGAIN, Live
 from lr_sglang.program import Program
+from lr_sglang.sglang_api.interpreter import SglFunction
 from lr_sglang.solution import Solution
 from lr_sglang.streaming import Stream
 

@@ -11,13 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sglang.lang.backend.base_backend import BaseBackend
-from sglang.lang.backend.runtime_endpoint import RuntimeEndpoint
-from sglang.lang.chat_template import ChatTemplate
-from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
-from sglang.lang.interpreter import StreamExecutor
-from sglang.lang.ir import SglSamplingParams
-
 from lr_sglang.call import Call
 from lr_sglang.chat import Tokenizer, resolve
 from lr_sglang.choices import decide
@@ -28,6 +21,15 @@ from lr_sglang.memo import Memo
 from lr_sglang.poison import Failed, poison
 from lr_sglang.policy import Sharing
 from lr_sglang.reuse import Entry, Ledger
+from lr_sglang.sglang_api.interpreter import (
+    BaseBackend,
+    ChatTemplate,
+    ChoicesDecision,
+    ChoicesSamplingMethod,
+    RuntimeEndpoint,
+    SglSamplingParams,
+    StreamExecutor,
+)
 from lr_sglang.tokens import TokenText
 from lr_sglang.transport import Transport
 

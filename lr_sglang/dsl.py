@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import sglang as sgl
-from sglang.lang.interpreter import ProgramState, StreamExecutor
-from sglang.lang.ir import SglGen, SglSamplingParams
 
 from lr_sglang.backend import RuntimeBackend, StepStop
 from lr_sglang.call import Call
 from lr_sglang.errors import ConfigError
+from lr_sglang.sglang_api.interpreter import ProgramState, SglGen, SglSamplingParams, StreamExecutor
 from lr_sglang.steps import DELIMITER
 from lr_sglang.tokens import TokenText
 from lr_sglang.tree import Branch, Pair, Verdict

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from sglang.lang.interpreter import ProgramState
-
 from lr_sglang.call import Call
 from lr_sglang.dsl import Inbox, Inquiry
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.generation import Generation
 from lr_sglang.reuse import Unsettled
+from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps import Step
 from lr_sglang.trace import Trace
 from lr_sglang.tree import Branch, Node, Outcome

@@ -16,11 +16,6 @@ from functools import cache
 from queue import SimpleQueue
 from typing import Any
 
-from sglang.lang.backend.base_backend import BaseBackend
-from sglang.lang.choices import ChoicesDecision
-from sglang.lang.interpreter import ProgramState, StreamExecutor
-from sglang.lang.ir import SglSamplingParams
-
 from lr_sglang import policy, verifiers
 from lr_sglang.ahead import ALL, Ahead, lookahead, stops_of, unmark, why_not
 from lr_sglang.answer import Answer
@@ -35,6 +30,13 @@ from lr_sglang.job import Job
 from lr_sglang.parts import Part
 from lr_sglang.poison import Failed, poison
 from lr_sglang.programs.lookahead import look_ahead
+from lr_sglang.sglang_api.interpreter import (
+    BaseBackend,
+    ChoicesDecision,
+    ProgramState,
+    SglSamplingParams,
+    StreamExecutor,
+)
 from lr_sglang.tokens import TokenText
 from lr_sglang.trace import StepRecord, Trace
 

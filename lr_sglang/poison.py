@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any, NoReturn
 
-from sglang.lang.interpreter import StreamExecutor
-
 from lr_sglang.errors import LookaheadError
+from lr_sglang.sglang_api.interpreter import StreamExecutor
 
 
 def _tell(error: LookaheadError) -> NoReturn:

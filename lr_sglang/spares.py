@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from sglang.lang.interpreter import ProgramState, StreamExecutor
-from sglang.lang.ir import SglSamplingParams
-
 from lr_sglang.dsl import backend_of, end, fork
+from lr_sglang.sglang_api.interpreter import ProgramState, SglSamplingParams, StreamExecutor
 
 
 class Spares:

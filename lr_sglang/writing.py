@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sglang.lang.interpreter import ProgramState
-from sglang.lang.ir import SglGen
-
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.call import Call
 from lr_sglang.dsl import after, step, watch
@@ -21,6 +18,7 @@ from lr_sglang.errors import LookaheadError
 from lr_sglang.flight import Flight, Sent, Way
 from lr_sglang.job import Job
 from lr_sglang.policy import Policy
+from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.spares import Spares
 from lr_sglang.steps import Ending, Step, make_step
 from lr_sglang.tree import Branch, Node, StepTree, lineage

@@ -32,6 +32,7 @@ LAYERS = (
         "witness",
         "delivery",
     },
+    {"sglang_api"},
     {"policy", "modes", "theory", "verifier_names", "catalog", "tasks"},
     {"cpu", "pocket"},
     {"ends", "chat", "lean", "call", "transport", "router", "aborter", "reuse"},
@@ -53,7 +54,7 @@ LAYERS = (
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # These could stand alone: beside themselves they know only what is named here.
-SELF_CONTAINED = {"cpu": {"errors", "config"}, "pocket": {"errors", "config"}}
+SELF_CONTAINED = {"cpu": {"errors", "config", "sglang_api"}, "pocket": {"errors", "config"}}
 
 MAX_LINES = 300
 

@@ -1,0 +1,26 @@
+"""SGLang's frontend language for the rest of the package: an untested release is asked first for what we need of it."""
+
+from lr_sglang.sglang_api import language, need, release
+
+if not release.is_tested(release.version()):
+    need.check(language.NEEDS)
+
+from sglang.lang.backend.base_backend import BaseBackend
+from sglang.lang.backend.runtime_endpoint import RuntimeEndpoint
+from sglang.lang.chat_template import ChatTemplate
+from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
+from sglang.lang.interpreter import ProgramState, StreamExecutor
+from sglang.lang.ir import SglFunction, SglGen, SglSamplingParams
+
+__all__ = [
+    "BaseBackend",
+    "ChatTemplate",
+    "ChoicesDecision",
+    "ChoicesSamplingMethod",
+    "ProgramState",
+    "RuntimeEndpoint",
+    "SglFunction",
+    "SglGen",
+    "SglSamplingParams",
+    "StreamExecutor",
+]
