@@ -211,9 +211,10 @@ def test_a_machine_is_recognised(text):
     assert MACHINE.search(text.replace("~", ""))
 
 
-def test_every_dependency_is_pinned():
-    """constraints.txt holds names and exact versions only, among them what pyproject.toml asks for."""
-    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+@pytest.mark.parametrize("file", sorted(path.name for path in ROOT.glob("constraints*.txt")))
+def test_every_dependency_is_pinned(file):
+    """Each file of pins holds names and exact versions only, among them what pyproject.toml asks for."""
+    lines = (ROOT / file).read_text("utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert not [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[\w.+!]+", pin)]
 
