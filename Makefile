@@ -1,9 +1,12 @@
 # Targets that need .venv make or mend it first (scripts/setup.sh): quick when nothing changed.
 # ARGS is passed on: make test-unit ARGS="-k steps", make demo ARGS=--help
+# SGLANG=0.5.23 does the same with that release, in an environment beside (.venv-0.5.23).
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test test-unit test-full check docs wheel pocket pin clean
-PYTHON_RUN := .venv/bin/python
+.PHONY: help setup browser demo test test-unit test-full test-next check docs wheel pocket pin clean
+export SGLANG
+export VENV := .venv$(addprefix -,$(SGLANG))
+PYTHON_RUN := $(VENV)/bin/python
 PYTEST := $(PYTHON_RUN) -m pytest
 
 help:  ## list these targets
@@ -13,7 +16,7 @@ setup:  ## make or mend .venv
 	@bash scripts/setup.sh
 
 demo: setup  ## answer a few questions on three real SGLang runtimes, on this machine
-	@.venv/bin/lr-sglang demo $(ARGS)
+	@$(VENV)/bin/lr-sglang demo $(ARGS)
 
 browser:
 	@bash scripts/browser.sh
@@ -24,12 +27,16 @@ test: setup browser  ## all tests, about 21 minutes on 2 cores
 test-unit: setup  ## the tests that start nothing: under a minute
 	env -u LR_SGLANG_FULL $(PYTEST) tests/unit $(ARGS)
 
-test-full: setup browser  ## all tests, the long ones too
+test-full: setup browser  ## all tests, the long ones too, and each mode with the other release of SGLang
 	LR_SGLANG_FULL=1 $(PYTEST) tests $(ARGS)
+	[ -n "$(SGLANG)" ] || $(MAKE) test SGLANG=0.5.23 ARGS="-k four_modes_side_by_side"
+
+test-next:  ## install the newest SGLang there is, also a pre-release, and say what breaks
+	@bash scripts/next.sh
 
 check: setup  ## lint, types, and who may import whom
-	.venv/bin/ruff check .
-	.venv/bin/mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
 	$(PYTHON_RUN) scripts/imports.py
 
 docs: setup  ## write docs/cli.md, and build the pages into build/site
@@ -41,7 +48,7 @@ wheel: setup  ## build the wheel and try it alone, with one question on real ser
 pocket: setup  ## train the pocket models again, from nothing
 	$(PYTHON_RUN) -m lr_sglang.pocket.train --role all $(ARGS)
 
-pin: setup  ## write constraints.txt from what .venv holds
+pin: setup  ## write constraints.txt (or that of SGLANG) from what .venv holds
 	bash scripts/pin.sh
 
 clean:  ## remove caches and build outputs, not .venv

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Self
 
-from sglang.lang.interpreter import ProgramState
-
 from lr_sglang import policy
 from lr_sglang.branches import Branches, Completion
+from lr_sglang.chat import resolve
 from lr_sglang.dsl import backend_of, sync
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.inquiry import Inquiry
 from lr_sglang.job import Job
-from lr_sglang.steps import Step, split_ids
+from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.steps import Step, completed, split_ids
 from lr_sglang.trace import StepRecord
 from lr_sglang.tree import Branch, Node, Outcome, Pair, StepTree, Verdict
 from lr_sglang.verification import Verification
@@ -234,6 +234,8 @@ class Answer:
         parent, kept = node.parent, node.step
         assert parent is not None and kept is not None
         drafted = node.source == "draft"
+        if self.tree.ends(node) and not kept.complete:
+            node.step = kept = completed(kept, self.roles["draft" if drafted else "target"].tokenizer)
         outcome = Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
         for branch in (*_of(node), parent.expanding):
             self._branches.give_up(branch, outcome)
@@ -274,7 +276,7 @@ class Answer:
         result, known, node = arrival.result, self.roles["target"].tokenizer, self.tree.root
         if isinstance(result, LookaheadError):
             raise result
-        for kept in split_ids(result.ids, result.finish, known.decode, result.ends, known.vocabulary):
+        for kept in split_ids(result.ids, result.finish, known, result.ends):
             self._record(kept, "target", "written")
             node, prefix = Node(None, node.position + 1, kept, "target"), node
             self._witness.kept(prefix, node, Outcome.BONUS)
@@ -288,7 +290,9 @@ class Answer:
         self.s += kept.tokens()
         position, seconds = len(self.trace.steps), self._branches.now()
         record = StepRecord(position, kept.text, len(kept.ids), source, outcome, kept.ending.value, seconds, **versions)
-        self.trace.add(record, kept.ids)
+        known = self.roles["target"].tokenizer  # the answer's tokens are those that the target reads
+        own = kept.vocabulary == known.vocabulary
+        self.trace.add(record, kept.ids if own else resolve(kept.tokens(), known))
         if self.job.on_step:
             self._left = True
             self.job.on_step(record)

@@ -11,14 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sglang.lang.ir import SglFunction
-
 from lr_sglang.asking import Asked, Task, settle
 from lr_sglang.engine.loop import call, elsewhere
 from lr_sglang.errors import LookaheadError
 from lr_sglang.events import Event
 from lr_sglang.live import Live
 from lr_sglang.program import Program
+from lr_sglang.sglang_api.interpreter import SglFunction
 from lr_sglang.solution import Solution
 from lr_sglang.streaming import Stream
 

@@ -12,13 +12,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from sglang.lang.backend.base_backend import BaseBackend
-from sglang.lang.backend.runtime_endpoint import RuntimeEndpoint
-from sglang.lang.chat_template import ChatTemplate
-from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
-from sglang.lang.interpreter import StreamExecutor
-from sglang.lang.ir import SglSamplingParams
-
 from lr_sglang.chat import Tokenizer, resolve, turns_of
 from lr_sglang.choices import decide
 from lr_sglang.config import Limits
@@ -30,6 +23,15 @@ from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.generation import Generation, Written
 from lr_sglang.reuse import Entry, Ledger
+from lr_sglang.sglang_api.interpreter import (
+    BaseBackend,
+    ChatTemplate,
+    ChoicesDecision,
+    ChoicesSamplingMethod,
+    RuntimeEndpoint,
+    SglSamplingParams,
+    StreamExecutor,
+)
 from lr_sglang.tokens import TokenText
 
 # SGLang's interpreter writes roles into the state's text by a template; ours are rendered from ``messages_`` instead.

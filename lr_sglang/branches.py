@@ -7,13 +7,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from sglang.lang.interpreter import ProgramState
-
 from lr_sglang.chat import Tokenizer
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.generation import Generation
 from lr_sglang.reuse import Unsettled
+from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps import Step, make_step
 from lr_sglang.trace import Trace
 from lr_sglang.tree import Branch, Node, Outcome
@@ -47,8 +46,7 @@ class Completion:
             known: the tokenizer of who has written it.
         """
         node, result, state = self.node, self.result, self.state
-        before = node.step.text if node.step is not None and node.cut else ""
-        made = make_step(result.ids, result.finish, before, known.decode, result.ends, known.vocabulary)
+        made = make_step(result.ids, result.finish, node.step, known, result.ends)
         assert state is not None
         if made.ids != result.ids:
             state = node.state.fork(1)[0]

@@ -47,6 +47,9 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out."""
 
+    def is_special(self, token: int) -> bool:
+        """Whether an id is left out of the text; so is one that the tokenizer does not know."""
+
     def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
         """The rendered prompt; with ``answer`` it is open for the assistant's."""
 
@@ -78,6 +81,9 @@ class ModelTokenizer:
         if self._inner.eos_token_id is not None:
             own.add(int(self._inner.eos_token_id))
         self.ends = ends.of_model(path) | own
+        self._hidden = {number for number, token in self._inner.added_tokens_decoder.items() if token.special}
+        self._hidden |= set(self._inner.all_special_ids)
+        self._size = len(self._inner)
         self._added = sorted((str(t) for t in added), key=len, reverse=True)
         self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
         self._rendered = Memo(self._render, lambda text, *_: len(text.ids), PROMPTS)
@@ -99,6 +105,9 @@ class ModelTokenizer:
             return str(self._fast.decode(list(ids), skip_special_tokens=True))
         with self._lock:
             return str(self._inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def is_special(self, token: int) -> bool:
+        return token in self._hidden or token >= self._size
 
     def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
         return self._rendered(tuple((m["role"], m["content"]) for m in messages), answer)

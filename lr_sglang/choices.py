@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
-from sglang.lang.ir import SglSamplingParams
-
 from lr_sglang.engine.executor import Executor
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, ConfigError
+from lr_sglang.sglang_api.interpreter import ChoicesDecision, ChoicesSamplingMethod, SglSamplingParams
 
 if TYPE_CHECKING:
     from lr_sglang.backend import RuntimeBackend

@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sglang.lang.ir import SglSamplingParams
-
 from lr_sglang import parts
 from lr_sglang.ahead import unmark
 from lr_sglang.backend import RuntimeBackend, StepStop
@@ -24,6 +22,7 @@ from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
 from lr_sglang.job import Job
 from lr_sglang.parts import Part
 from lr_sglang.reuse import Unsettled
+from lr_sglang.sglang_api.interpreter import SglSamplingParams
 from lr_sglang.tokens import TokenText
 from lr_sglang.trace import StepRecord, Trace
 from lr_sglang.tree import Branch

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from lr_sglang.detokenize import Ids, added
 from lr_sglang.steps import THINK_END
 
 THINK = "<think>"
-_HALF = "\ufffd"  # what the bytes of half a character are decoded to
-MOST_BYTES = 4  # of one character, each of which may be a token
 
 Kind = Literal["content", "reasoning"]
 
@@ -123,8 +122,9 @@ class Delivery:
     ) -> None:
         self._decode, self._stops = decode, Stops(stops)
         self._reasoning = reasoning or Reasoning(split=False)
-        self._half: tuple[int, ...] = ()  # tokens that end in the middle of a character
-        self._runs: list[tuple[int, tuple[int, ...]]] = []  # where in the text each run of tokens begins
+        self._tail: Ids = ()
+        self._held = 0  # tokens that end in the middle of a character
+        self._runs: list[tuple[int, Ids, Ids]] = []  # steps: where in the text each begins, the tail before it
         self._length = 0
         self.tokens = self.reasoning_tokens = 0
 
@@ -134,34 +134,22 @@ class Delivery:
 
     def add(self, ids: Sequence[int]) -> list[Piece]:
         """One more step: what of it can be shown."""
-        if self.stopped:
-            return []
-        run = (*self._half, *ids)
-        for late in range(min(MOST_BYTES, len(run) + 1)):
-            whole = run[: len(run) - late]
-            text = self._decode(whole)
-            if not text.endswith(_HALF):
-                self._half = run[len(whole) :]
-                return self._shown(whole, text) if whole else []
-        self._half = ()  # it is no character at all
-        return self._shown(run, self._decode(run))
+        return [] if self.stopped else self._shown(tuple(ids))
 
     def rest(self) -> list[Piece]:
         """What was held back, at the end."""
-        half, self._half = self._half, ()
-        pieces = self._shown(half, self._decode(half)) if half and not self.stopped else []
+        pieces = self._shown((), last=True) if self._held and not self.stopped else []
         if not self.stopped:
             pieces += self._reasoning.add(self._stops.rest())
         return self._told([*pieces, *self._reasoning.rest()])
 
-    def _shown(self, run: tuple[int, ...], text: str) -> list[Piece]:
-        self._runs.append((self._length, run))
+    def _shown(self, ids: Ids, last: bool = False) -> list[Piece]:
+        self._runs.append((self._length, self._tail, ids))
+        text, self._tail, held = added(self._tail, ids, self._decode, last)
+        whole, self._held = self._held + len(ids) - held, held
         self._length += len(text)
         pieces = list(self._reasoning.add(self._stops.add(text)))
-        if self.stopped:
-            self.tokens = self._tokens_until(self._stops.shown)
-        else:
-            self.tokens += len(run)
+        self.tokens = self._tokens_until(self._stops.shown) if self.stopped else self.tokens + whole
         return self._told(pieces)
 
     def _told(self, pieces: list[Piece]) -> list[Piece]:
@@ -171,19 +159,16 @@ class Delivery:
 
     def _tokens_until(self, end: int) -> int:
         """Tokens that the first ``end`` characters were written with."""
-        tokens = 0
-        for at, run in self._runs:
+        tokens = before = 0
+        for at, head, ids in self._runs:
             if at >= end:
                 break
-            if at + len(self._decode(run)) <= end:
-                tokens += len(run)
-                continue
-            low, high = 1, len(run)
+            low, high = 0, len(ids)
             while low < high:
                 middle = (low + high) // 2
-                whole = self._decode(run[:middle]).rstrip(_HALF)
-                low, high = (low, middle) if at + len(whole) >= end else (middle + 1, high)
-            tokens += low
+                whole = at + len(added(head, ids[:middle], self._decode).text)
+                low, high = (low, middle) if whole >= end else (middle + 1, high)
+            tokens, before = before + low, before + len(ids)
         return tokens
 
 

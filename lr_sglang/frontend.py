@@ -15,10 +15,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
-from sglang.lang.backend.base_backend import BaseBackend
-from sglang.lang.interpreter import ProgramState
-from sglang.lang.ir import SglSamplingParams
-
 from lr_sglang import policy, verifiers
 from lr_sglang.ahead import ALL, Ahead, lookahead, stops_of, unmark, why_not
 from lr_sglang.answer import Answer
@@ -33,6 +29,11 @@ from lr_sglang.events import Event
 from lr_sglang.job import Job
 from lr_sglang.parts import Part
 from lr_sglang.programs.lookahead import look_ahead
+from lr_sglang.sglang_api.interpreter import (
+    BaseBackend,
+    ProgramState,
+    SglSamplingParams,
+)
 from lr_sglang.tokens import TokenText
 from lr_sglang.trace import StepRecord, Trace
 
@@ -202,10 +203,13 @@ class LookaheadBackend(BaseBackend):
                 if shown is not None:
                     shown.show(text, known, part, step)
 
+            told = 0
+
             def keep(step: StepRecord) -> None:
-                ids = job.record.ids[len(job.record.ids) - step.tokens :]
+                nonlocal told
+                ids, told = job.record.ids[told:], len(job.record.ids)
                 text = "".join(piece.text for piece in delivery.add(ids))
-                own = ids[:-1] if step.ending == "end of sequence" else ids
+                own = ids[:-1] if step.ending == "end of sequence" and ids[-1:] and ids[-1] in self.target.ends else ids
                 give(TokenText.of(text, own, known.vocabulary) if text == step.text else TokenText.wrap(text), step)
                 if delivery.stopped:
                     raise Cancelled("a stop string was written")

@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sglang.lang.interpreter import ProgramState
-
 from lr_sglang.engine.request import Request
 from lr_sglang.generation import Generation
+from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.tree import Branch, Pair, Verdict
 
 

@@ -50,7 +50,7 @@ class Part:
             return
         result.book(branch)
         source, outcome = ("draft", "accepted") if self.role == "draft" else ("target", "written")
-        for step in split_ids(result.ids, result.finish, known.decode, result.ends, known.vocabulary):
+        for step in split_ids(result.ids, result.finish, known, result.ends):
             position, ending = len(self.trace.steps), step.ending.value
             kept = StepRecord(position, step.text, len(step.ids), source, outcome, ending, seconds)
             self.trace.add(kept, step.ids)

@@ -11,9 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang.lang.interpreter import ProgramState
-from sglang.lang.ir import SglFunction
-
 from lr_sglang import catalog
 from lr_sglang.ahead import ALL
 from lr_sglang.course import Course
@@ -21,6 +18,7 @@ from lr_sglang.engine.run import run_program
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend import LookaheadBackend
 from lr_sglang.job import Job
+from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction
 from lr_sglang.tokens import TokenText
 
 _HINT = "docs/programs.md has an example"

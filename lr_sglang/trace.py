@@ -40,7 +40,7 @@ class Trace:
     """The course of one answer. Times are seconds since the question was asked.
 
     Attributes:
-        text: the whole answer; ``ids`` are its tokens, the end of sequence included.
+        text: the whole answer; ``ids`` are its tokens, the end of sequence included, as the target reads them.
         finish: ``stop`` (the model ended it) or ``length`` (a token budget did).
         seconds: until the last step was kept.
         drained: until no branch was left on any runtime.

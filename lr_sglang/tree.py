@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from lr_sglang.config import MOST_WIDTH
 from lr_sglang.node import Branch, Node, Outcome, Pair, Verdict
-from lr_sglang.steps import Step, same_ending
+from lr_sglang.steps import Step, same_ending, same_special
 
 __all__ = ["Branch", "Node", "Outcome", "Pair", "StepTree", "Verdict", "without_a_judge"]
 
@@ -97,12 +97,12 @@ class StepTree:
     def to_weigh(self, child: Node) -> bool:
         """Whether a drafted step may be accepted without the target's version, if it turns out to be certain.
 
-        Not one that was cut, or that follows one; nor one that ends the thinking.
+        Not one that was cut, or that follows one; nor one that ends the thinking, or has special tokens in it.
         """
         if not self.fast or child.step is None or child.verdict or child.weighed or child.asked:
             return False
         guarded = child.parent is None or (child.parent.cut and self.half_sentence_guard)
-        child.doubted = guarded or not child.step.complete or child.step.closes_thinking
+        child.doubted = guarded or not child.step.complete or child.step.closes_thinking or bool(child.step.special)
         return not child.doubted
 
     def to_propose(self) -> list[Node]:
@@ -192,9 +192,11 @@ def lineage(before: int, alternative: int = 0) -> int:
 
 
 def without_a_judge(pair: Pair) -> Verdict | None:
-    """What is clear before any verifier is asked: a cut prefix or different endings are never accepted."""
+    """What is clear before any verifier is asked: a cut prefix, other endings or special tokens are never accepted."""
     if not pair.prefix_complete:
         return Verdict(False, "guard", "the prefix ends in the middle of a step")
     if not same_ending(pair.target, pair.draft):
         return Verdict(False, "ending", "the versions end differently")
+    if not same_special(pair.target, pair.draft):
+        return Verdict(False, "special", "the versions have different special tokens")
     return None

@@ -7,13 +7,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from sglang.lang.interpreter import ProgramState
-
 from lr_sglang.branches import Branches
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError
 from lr_sglang.inquiry import Inquiry, Verifier
 from lr_sglang.job import Job
+from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.tree import Branch, Node, Pair, Verdict, without_a_judge
 from lr_sglang.witness import Witness
 

@@ -6,11 +6,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 export NO_MKDOCS_2_WARNING=true # of Material's, about another program's future
 case ${1-} in
---write) .venv/bin/python scripts/cli_page.py ;;
---serve) exec .venv/bin/python -m mkdocs serve --strict ;;
+--write) "${VENV:-.venv}"/bin/python scripts/cli_page.py ;;
+--serve) exec "${VENV:-.venv}"/bin/python -m mkdocs serve --strict ;;
 esac
 # Not --quiet: warnings that are not said are not counted by --strict either.
-log=$(.venv/bin/python -m mkdocs build --strict 2>&1) || {
+log=$("${VENV:-.venv}"/bin/python -m mkdocs build --strict 2>&1) || {
     printf '%s\n' "$log" >&2
     exit 1
 }

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Writes constraints.txt from what .venv holds: run it after a change of dependencies has been tested.
+# Writes constraints.txt from what .venv holds (VENV and SGLANG name another, as in the Makefile): run it after a change of
+# dependencies has been tested.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-.venv/bin/python -I - >constraints.new <<'PYTHON'
+"${VENV:-.venv}"/bin/python -I - >constraints.new <<'PYTHON'
 import re
 from importlib.metadata import distributions
 
@@ -13,4 +14,4 @@ found = {re.sub(r"[-_.]+", "-", one.name).lower(): one.version for one in distri
 for name in sorted(found.keys() - {"lr-sglang", "pip", "uv"}):
     print(f"{name}=={found[name]}")
 PYTHON
-mv constraints.new constraints.txt
+mv constraints.new "constraints${SGLANG:+-$SGLANG}.txt"

@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
 # Makes .venv with the project and its `dev` extra at the versions of constraints.txt, or mends it.
 #
+# SGLANG=0.5.23 makes .venv-0.5.23 from constraints-0.5.23.txt instead, SGLANG=next .venv-next with whatever is newest.
 # Quick when nothing changed: a stamp inside .venv names the content it was made from. It is written last, so an
 # interrupted set-up is seen by the next call, which starts afresh. PYTHON=/path/to/python3.12 chooses the Python.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
-stamp=.venv/.lr-sglang-ready
-unfinished=.venv/.lr-sglang-unfinished
-project=(-c constraints.txt -e '.[dev]')
+sglang=${SGLANG-}
+venv=.venv${sglang:+-$sglang}
+pins=constraints${sglang:+-$sglang}.txt
+stamp=$venv/.lr-sglang-ready
+unfinished=$venv/.lr-sglang-unfinished
+project=(-c "$pins" -e '.[dev]')
+# A specifier that names a pre-release lets pre-releases of this package in, and of no other.
+if [[ $sglang == next ]]; then project=(--upgrade -e '.[dev]' 'sglang>=0.5.23.dev0') pins=; fi
 
 say() { printf 'set-up: %s\n' "$*" >&2; }
 fail() {
@@ -17,8 +23,8 @@ fail() {
 }
 
 # What the stamp must hold: the folder too, because an environment does not survive being moved or copied.
-inputs() { printf '%s %s\n' "$(cat pyproject.toml constraints.txt scripts/setup.sh | sha256sum | cut -d' ' -f1)" "$root"; }
-ready() { [[ -x .venv/bin/python && -x .venv/bin/lr-sglang && -f $stamp && $(<"$stamp") == "$(inputs)" ]]; }
+inputs() { printf '%s %s\n' "$(cat pyproject.toml $pins scripts/setup.sh | sha256sum | cut -d' ' -f1)" "$root"; }
+ready() { [[ $sglang != next && -x $venv/bin/python && -x $venv/bin/lr-sglang && -f $stamp && $(<"$stamp") == "$(inputs)" ]]; }
 
 # Prints the interpreter behind $1 if it runs and is a CPython 3.11 or 3.12; a pyenv shim may exist and yet fail.
 # Inside an active environment this is the Python beneath it, so that .venv may be the active one.
@@ -65,7 +71,7 @@ check_machine() {
 }
 
 check_headers() {
-    .venv/bin/python -I -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null && return 0
+    "$venv"/bin/python -I -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null && return 0
     say "warning: this Python has no headers; on a GPU, Triton compiles against them."
     say "         On Debian or Ubuntu: apt install python3-dev"
 }
@@ -76,14 +82,14 @@ create() {
     if (($(df -Pk . | awk 'NR == 2 {print $4}') < 10 * 1024 * 1024)); then
         say "warning: less than 10 GB free here; SGLang and what it brings take about 9 GB."
     fi
-    find .venv/ -mindepth 1 ! -path ".venv/${unfinished##*/}" -delete
+    find "$venv"/ -mindepth 1 ! -path "$venv/${unfinished##*/}" -delete
     if have_uv; then
         python=$(find_python) || python='>=3.11,<3.13' # uv may have one of its own, or fetch one
-        say "making .venv with uv and Python $python"
-        uv venv -q --allow-existing --python "$python" .venv || fail "uv could not make .venv. Python 3.11 or 3.12 is needed; on Debian 12: apt install python3.11"
+        say "making $venv with uv and Python $python"
+        uv venv -q --allow-existing --python "$python" "$venv" || fail "uv could not make $venv. Python 3.11 or 3.12 is needed; on Debian 12: apt install python3.11"
     elif python=$(find_python ensurepip); then
-        say "making .venv with $python"
-        "$python" -m venv .venv
+        say "making $venv with $python"
+        "$python" -m venv "$venv"
     elif python=$(find_python); then
         fail "$python cannot make environments: on Debian or Ubuntu, apt install python3-venv (or install uv)."
     else
@@ -94,15 +100,15 @@ create() {
 # uv where there is one, else one kept in a corner of .venv, else pip: also when the registry that uv is set up for does
 # not answer, for uv does not read pip's configuration.
 install() {
-    local quiet=() uv=uv pip=(.venv/bin/python -m pip)
+    local quiet=() uv=uv pip=("$venv"/bin/python -m pip)
     [[ -t 2 ]] || quiet=(-q)
     if ! have_uv; then
         ensure_pip
-        uv=.venv/.uv/bin/uv
-        [[ -x $uv ]] || "${pip[@]}" install -q --disable-pip-version-check --target .venv/.uv uv || uv=
+        uv=$venv/.uv/bin/uv
+        [[ -x $uv ]] || "${pip[@]}" install -q --disable-pip-version-check --target $venv/.uv uv || uv=
     fi
     if [[ -n $uv ]]; then
-        "$uv" pip install "${quiet[@]}" --python .venv/bin/python "${project[@]}" && return
+        "$uv" pip install "${quiet[@]}" --python "$venv"/bin/python "${project[@]}" && return
         say "uv did not manage; trying pip (slower)"
     fi
     ensure_pip
@@ -110,12 +116,13 @@ install() {
 }
 
 ensure_pip() {
-    .venv/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m ensurepip >/dev/null 2>&1 ||
-        fail "there is no pip for .venv: on Debian or Ubuntu, apt install python3-venv"
+    "$venv"/bin/python -m pip --version >/dev/null 2>&1 || "$venv"/bin/python -m ensurepip >/dev/null 2>&1 ||
+        fail "there is no pip for $venv: on Debian or Ubuntu, apt install python3-venv"
 }
 
 main() {
     trap 'exit 130' INT TERM
+    [[ -z $pins || -f $pins ]] || fail "there is no $pins: SGLANG may be $(ls constraints-*.txt | sed 's/constraints-\(.*\).txt/\1/' | paste -sd ' '), next or nothing."
     ready && return
     command -v flock >/dev/null || fail "flock is missing: on Debian or Ubuntu, apt install util-linux"
     exec 9<"$root" # the folder itself is the lock
@@ -124,25 +131,25 @@ main() {
 
     check_machine
     local started=$SECONDS afresh=
-    if [[ -e .venv && ! -d .venv/ ]]; then fail ".venv is not a folder."; fi
+    if [[ -e $venv && ! -d $venv/ ]]; then fail "$venv is not a folder."; fi
     # A stranger's environment without our mark is used as it is, if its Python fits.
-    if [[ -e $unfinished ]] || ! interpreter .venv/bin/python >/dev/null; then afresh=yes; fi
+    if [[ -e $unfinished ]] || ! interpreter "$venv"/bin/python >/dev/null; then afresh=yes; fi
     if [[ -f $stamp && $(<"$stamp") != *" $root" ]]; then afresh=yes; fi
-    mkdir -p .venv
+    mkdir -p "$venv"
     : >"$unfinished"
     rm -f "$stamp"
     if [[ -n $afresh ]]; then
         create
         say "installing SGLang and what it brings (about 9 GB: a minute, or as long as the download takes)"
     else
-        say "bringing .venv up to date"
+        say "bringing $venv up to date"
     fi
     # An installer that gives up has not begun to write, so an environment that was good still is.
     if ! install; then
         if [[ -z $afresh ]]; then rm -f "$unfinished"; fi
         fail "the packages could not be installed; the reason stands above."
     fi
-    (cd / && "$root/.venv/bin/python" -c 'import lr_sglang.programs') || fail "the installed package cannot be imported."
+    (cd / && "$root/$venv/bin/python" -c 'import lr_sglang.programs') || fail "the installed package cannot be imported."
     check_headers
     inputs >"$stamp"
     rm -f "$unfinished"

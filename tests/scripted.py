@@ -33,6 +33,9 @@ class CharTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(chr(i) for i in ids if i > END)
 
+    def is_special(self, token: int) -> bool:
+        return token <= END
+
     def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
         ids: list[int] = []
         for message in messages:
@@ -124,7 +127,7 @@ class ScriptedTransport:
         end, what = min(found, default=(most + 1, ""))
         after = -(-end // self.passes) * self.passes  # where the pass of the token layer ends that wrote the end
         if (after >= most) if self.length_first else (end > most):
-            text, finish = text[:end].ljust(after, "x")[:most], {"type": "length", "length": most}
+            text, finish = text[:end].ljust(after if found else 0, "x")[:most], {"type": "length", "length": most}
         else:
             text, finish = text[:end], {"type": "stop", "matched": what if what in _each(stop) else ord(what)}
         if aborted:

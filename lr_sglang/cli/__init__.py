@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
+from lr_sglang import __version__
 from lr_sglang.cli import variables
 from lr_sglang.cli.failures import guarded
 from lr_sglang.cli.nearest import nearest
+from lr_sglang.sglang_api import release
 
 # Name -> module and what the list of commands says. The module has the command under the command's own name.
 COMMANDS = {
@@ -61,6 +63,12 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
+def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"lr-sglang, version {__version__}; SGLang {release.describe(release.version())}")
+        ctx.exit()
+
+
 @click.group(
     cls=Commands,
     context_settings={
@@ -70,7 +78,9 @@ class Commands(click.Group):
     },
     epilog="Every option of a command can come from a variable: --depth of run is LR_SGLANG_RUN_DEPTH.",
 )
-@click.version_option(package_name="lr-sglang", prog_name="lr-sglang")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Say both versions."
+)
 def cli() -> None:
     """Lookahead Reasoning on SGLang: a draft model looks several reasoning steps ahead of the target.
 

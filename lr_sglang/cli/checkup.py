@@ -26,7 +26,7 @@ class Findings:
 
 def examine() -> Findings:
     """Runs all checks; a few seconds at most."""
-    both = [*here.system(), *installed.packages(), here.port()]
+    both = [*here.system(), *installed.sglang(), *installed.packages(), here.port()]
     for_cpu = [here.memory(), installed.pack(), installed.pocket_models()]
     seen = gpus.visible()
     for_gpu = list(here.graphics(seen))

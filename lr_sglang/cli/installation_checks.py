@@ -14,14 +14,31 @@ from http.client import HTTPException
 
 from lr_sglang import pocket
 from lr_sglang.cli.machine_checks import Check, needed
+from lr_sglang.errors import SetupError
+from lr_sglang.sglang_api import language, need, release, server
 
 HUB_SECONDS = 3.0
-PACKAGES = ("sglang", "torch", "transformers", "flashinfer-python", "sglang-kernel")
+PACKAGES = ("torch", "transformers", "flashinfer-python", "sglang-kernel")
 INSTALL = "pip install -c constraints.txt . in a checkout of lr-sglang"
 
 
+def sglang() -> Iterator[Check]:
+    """Whether the installed SGLang was tested, and has what we need of its insides."""
+    found = release.version()
+    if not found:
+        yield Check("sglang", "missing", "not installed", INSTALL)
+        return
+    try:
+        need.check((*language.NEEDS, *server.NEEDS))
+    except SetupError as error:
+        yield Check("sglang", "missing", error.message, error.hint)
+    else:
+        tested = release.is_tested(found)
+        yield Check("sglang", "ok" if tested else "note", release.describe(found), "" if tested else INSTALL)
+
+
 def packages() -> Iterator[Check]:
-    """Versions, against those that are asked for."""
+    """Versions, against those that SGLang asks for."""
     pins = {**_pins("sglang"), **_pins("lr-sglang")}
     for name in PACKAGES:
         wanted = pins.get(name, "")

@@ -1,12 +1,10 @@
-"""One server at a time compiles what SGLang compiles on first use: the corpus of its n-gram speculation."""
+"""One server at a time compiles what SGLang 0.5.16 compiles on first use: the corpus of its n-gram speculation."""
 
 import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-TARGET = "sglang.jit_kernel.utils.compile.load_jit"
 
 
 def load_alone(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -8,21 +8,19 @@ from typing import Any
 
 import torch
 
-# Not the class whose method is meant: importing it takes two seconds, in every process. The scheduler calls this.
-CREATE_TARGET = "sglang.srt.constrained.base_grammar_backend.create_grammar_backend"
-MASK_TARGETS = tuple(
-    f"sglang.srt.constrained.xgrammar_backend.{owner}.apply_vocab_mask"
-    for owner in ("XGrammarGrammar", "XGrammarGrammarBackend")
-)
+from lr_sglang.sglang_api import server
 
 
 def mask_on_cpu(backend: Any, server_args: Any, *args: object, **kwargs: object) -> None:
-    """After create_grammar_backend: let xgrammar's own function apply the masks of its grammars."""
+    """After create_grammar_backend: let xgrammar's own function apply the masks of its grammars.
+
+    The classes whose methods are meant are not hooked before: importing them takes two seconds, in every process.
+    """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     if backend is not None and server_args.grammar_backend == "xgrammar":
-        for target in MASK_TARGETS:
-            HookRegistry.register(target, apply_mask, HookType.REPLACE)
+        for need in server.MASKS:
+            HookRegistry.register(need.name, apply_mask, HookType.REPLACE)
         HookRegistry.apply_hooks()
 
 

@@ -1,47 +1,65 @@
-"""What we change in SGLang 0.5.16 on a CPU, through its own HookRegistry."""
+"""What we change in SGLang on a CPU, through its own HookRegistry; ``sglang_api.server`` says where and why."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 
 from lr_sglang.cpu.attention import BatchedAttention
-
-BACKEND = "sglang.srt.layers.attention.intel_amx_backend.IntelAMXAttnBackend"
-
-LINEAR = "sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.process_weights_after_loading"
+from lr_sglang.errors import SetupError
+from lr_sglang.sglang_api import release, server
+from lr_sglang.sglang_api.need import Need, check
 
 
 def install() -> None:
-    """Register all hooks; SGLang applies them when every plugin has been called."""
+    """Register all hooks; SGLang applies them when every plugin has been called.
+
+    Raises SystemExit where an untested SGLang lacks what they need: it would log any other exception and go on without.
+    """
+    if not release.is_tested(release.version()):
+        try:
+            check(server.NEEDS)
+        except SetupError as error:
+            raise SystemExit(f"lr-sglang: {error}") from error
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from lr_sglang.cpu import builds, grammar, qwen3, seeds
     from lr_sglang.cpu.speculation import sampling
 
     _allow_intel_amx()
-    HookRegistry.register(builds.TARGET, builds.load_alone, HookType.AROUND)
-    HookRegistry.register(LINEAR, _lay_out_weight, HookType.AFTER)
-    HookRegistry.register(qwen3.TARGET, qwen3.forward_qwen3, HookType.AROUND)
-    HookRegistry.register(f"{BACKEND}.__init__", _use_batched_attention, HookType.AFTER)
-    HookRegistry.register(f"{BACKEND}.init_forward_metadata", _begin_forward, HookType.BEFORE)
-    HookRegistry.register(seeds.BATCH_TARGET, seeds.carry_seeds, HookType.AFTER)
-    HookRegistry.register(seeds.SAMPLE_TARGET, seeds.sample_with_seeds, HookType.AROUND)
-    HookRegistry.register(sampling.SAMPLE_TARGET, sampling.sample_and_verify, HookType.AROUND)
-    HookRegistry.register(sampling.SETTINGS_TARGET, sampling.refuse_processors, HookType.AFTER)
-    HookRegistry.register(sampling.SCALE_TARGET, sampling.scale_penalties, HookType.REPLACE)
-    HookRegistry.register(grammar.CREATE_TARGET, grammar.mask_on_cpu, HookType.AFTER)
+    hooks: tuple[tuple[Need, Callable[..., Any], Any], ...] = (
+        (server.LINEAR, _lay_out_weight, HookType.AFTER),
+        (server.FORWARD, qwen3.forward_qwen3, HookType.AROUND),
+        (server.BACKEND_MADE, _use_batched_attention, HookType.AFTER),
+        (server.BACKEND_BEGINS, _begin_forward, HookType.BEFORE),
+        (server.SEEDS, seeds.carry_seeds, HookType.AFTER),
+        (server.SAMPLE, seeds.sample_with_seeds, HookType.AROUND),
+        (server.VERIFY, sampling.sample_and_verify, HookType.AROUND),
+        (server.SPECULATES, sampling.refuse_processors, HookType.AFTER),
+        (server.SCALE, sampling.scale_penalties, HookType.REPLACE),
+    )
+    if server.BUILD.applies():
+        hooks += ((server.BUILD, builds.load_alone, HookType.AROUND),)
+    if server.GRAMMAR.applies():
+        hooks += ((server.GRAMMAR, grammar.mask_on_cpu, HookType.AFTER),)
+    for need, hook, kind in hooks:
+        HookRegistry.register(need.name, hook, kind)
 
 
 def _allow_intel_amx() -> None:
     """Keep `--attention-backend intel_amx`: ServerArgs would turn it into torch_native.
 
-    Only this module's name is bound again. Everywhere else the answer stays no, so that linear layers and
+    Only what the arguments are settled by is changed. Everywhere else the answer stays no, so that linear layers and
     norms keep their PyTorch forward; HookRegistry would change it in every module.
     """
+    from sglang.srt import runtime_context
     from sglang.srt.arg_groups import overrides
 
-    overrides.cpu_has_amx_support = lambda: True
+    if server.PLATFORM.applies():
+        runtime_context.override_platform(has_amx=True).install()
+    else:
+        overrides.cpu_has_amx_support = lambda: True
 
 
 def _use_batched_attention(result: None, backend: Any, *args: object, **kwargs: object) -> None:
@@ -51,19 +69,32 @@ def _use_batched_attention(result: None, backend: Any, *args: object, **kwargs: 
     backend.extend_attention_fwd = partial(_extend, backend)
 
 
-# Under speculation SGLang works out the lengths for a pass and then hands over the batch's own, which leave the drafted
-# tokens out (sgl-project/sglang#36430). These two put the right ones in; `seq_lens` is the 11th and the 9th argument.
+# SGLang 0.5.23 hands over two scales more, those of an 8-bit KV cache, and last whether attention is causal. 0.5.16
+# works out the lengths for a pass under speculation and then hands over the batch's own, which leave the drafted tokens
+# out (sgl-project/sglang#36430): the right ones are put in; `seq_lens` is the 11th and the 9th argument.
 
 
 def _decode(backend: Any, *arguments: Any) -> None:
-    drafting = backend.draft_decode_metadata
-    if drafting is not None:
-        arguments = (*arguments[:10], drafting[1], *arguments[11:])
+    if len(arguments) == 19:
+        _refuse(arguments[3], arguments[4])
+        arguments = (*arguments[:3], *arguments[5:])
+    elif backend.draft_decode_metadata is not None:
+        arguments = (*arguments[:10], backend.draft_decode_metadata[1], *arguments[11:])
     backend.batched_attention.decode(*arguments)
 
 
 def _extend(backend: Any, *arguments: Any) -> None:
-    backend.batched_attention.extend(*arguments[:8], backend.extend_metadata[0], *arguments[9:])
+    if len(arguments) == 22:
+        _refuse(arguments[6], arguments[7], arguments[21])
+        arguments = (*arguments[:6], *arguments[8:21])
+    else:
+        arguments = (*arguments[:8], backend.extend_metadata[0], *arguments[9:])
+    backend.batched_attention.extend(*arguments)
+
+
+def _refuse(key_scale: float, value_scale: float, is_causal: bool = True) -> None:
+    if not is_causal or (key_scale, value_scale) != (1.0, 1.0):
+        raise NotImplementedError("lr-sglang's CPU attention is causal and has no scales for keys and values")
 
 
 def _begin_forward(backend: Any, *args: object, **kwargs: object) -> None:

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 
 from lr_sglang.cpu.attention import BatchedAttention
 
-TARGET = "sglang.srt.models.qwen3.Qwen3Model.forward"
 _CACHE = "_lr_sglang_forward"
 
 
@@ -141,11 +140,11 @@ def _layer(layer: Any) -> _Layer:
 
 def _is_plain(model: Any) -> bool:
     """Whether the model is one that Qwen3Forward computes: float32, no bias, adapter or split of any kind."""
-    from sglang.srt.distributed import get_pp_group, get_tensor_model_parallel_world_size
     from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
     from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
+    from sglang.srt.runtime_context import get_parallel
 
-    if get_tensor_model_parallel_world_size() != 1 or get_pp_group().world_size != 1:
+    if get_parallel().tp_size != 1 or get_parallel().pp_size != 1:
         return False
     for layer in model.layers:
         attention, mlp = layer.self_attn, layer.mlp

@@ -1,6 +1,6 @@
 """Seeded sampling: the same seed draws the same tokens, alone or in a batch.
 
-SGLang 0.5.16 drops `sampling_seed` unless it runs with --enable-deterministic-inference, which refuses a
+SGLang drops `sampling_seed` unless it runs with --enable-deterministic-inference, which refuses a
 CPU. Two hooks bring it back. Every candidate token gets a uniform number hashed from (seed, position, token
 id), where position is the token's place in its own sequence; the draw is the token with the largest
 probability / -log(uniform), which has exactly the filtered distribution (an exponential race). Nothing in it
@@ -8,12 +8,13 @@ depends on the rest of the batch, on the cache, or on the order of near-equal pr
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-BATCH_TARGET = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch"
-SAMPLE_TARGET = "sglang.srt.layers.sampler.Sampler._sample_from_probs"
+# SGLang 0.5.23 samples tokens and, for the requests that this field lists, what their filters left; 0.5.16 only tokens.
+CAPTURED = "sampling_mask_batch_indices"
+Sampled: TypeAlias = torch.Tensor | tuple[torch.Tensor, Any]
 
 FEW = 64  # tokens that filters are first tried on: finding them is several times as fast as sorting all
 NO_SEED = torch.iinfo(torch.int64).min
@@ -36,13 +37,13 @@ def carry_seeds(info: Any, cls: type, batch: Any, *args: object, **kwargs: objec
 
 
 def sample_with_seeds(
-    plain: Callable[..., torch.Tensor],
+    plain: Callable[..., Sampled],
     sampler: Any,
     probs: torch.Tensor,
     info: Any,
     positions: torch.Tensor,
     simple_sampling_case: bool,
-) -> torch.Tensor:
+) -> Sampled:
     """Around Sampler._sample_from_probs: seeded rows by `draw`, the others by SGLang's own sampling."""
     seeds = info.sampling_seed
     info.sampling_seed = None
@@ -54,9 +55,13 @@ def sample_with_seeds(
         top_ks = info.top_ks if info.need_top_k_sampling else None
         top_ps = info.top_ps if info.need_top_p_sampling else None
         drawn = draw(probs, seeds, positions, top_ks=top_ks, top_ps=top_ps, min_ps=min_ps)
-        if bool(seeded.all()):
-            return drawn
-        return torch.where(seeded, drawn, plain(sampler, probs, info, positions, simple_sampling_case))
+        if bool(seeded.all()) and getattr(info, CAPTURED, None) is None:
+            return (drawn, None) if hasattr(info, CAPTURED) else drawn
+        made = plain(sampler, probs, info, positions, simple_sampling_case)
+        if not isinstance(made, tuple):
+            return torch.where(seeded, drawn, made)
+        tokens, capture = made
+        return torch.where(seeded, drawn, tokens), capture and capture._replace(selected_weight=None)
     finally:
         info.sampling_seed = seeds
 

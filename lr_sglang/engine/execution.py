@@ -12,13 +12,21 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Protocol
 
-from sglang.lang.choices import ChoicesDecision, ChoicesSamplingMethod
-from sglang.lang.interpreter import StreamExecutor
-from sglang.lang.ir import SglConcateAndAppend, SglExpr, SglExprList, SglGen, SglSamplingParams, SglSelect, SglVariable
-
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.values import Defaults, FailedText, FailedVariables, Flag
 from lr_sglang.errors import Cancelled, ConfigError
+from lr_sglang.sglang_api.interpreter import (
+    ChoicesDecision,
+    ChoicesSamplingMethod,
+    SglConcateAndAppend,
+    SglExpr,
+    SglExprList,
+    SglGen,
+    SglSamplingParams,
+    SglSelect,
+    SglVariable,
+    StreamExecutor,
+)
 
 
 class AsyncBackend(Protocol):

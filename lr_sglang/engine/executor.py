@@ -11,11 +11,10 @@ import threading
 from collections import deque
 from typing import Any
 
-from sglang.lang.interpreter import ProgramState, StreamExecutor
-
 from lr_sglang.engine.execution import Execution, ForkHere, running_loop
 from lr_sglang.engine.values import Flag
 from lr_sglang.errors import LookaheadError
+from lr_sglang.sglang_api.interpreter import ProgramState, StreamExecutor
 
 
 class NotReady(LookaheadError):

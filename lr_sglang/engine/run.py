@@ -6,12 +6,9 @@ import asyncio
 import inspect
 from typing import Any
 
-from sglang.lang import interpreter
-from sglang.lang.interpreter import ProgramState
-from sglang.lang.ir import SglFunction
-
 from lr_sglang.engine.executor import Executor
 from lr_sglang.engine.loop import call, in_thread
+from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction, interpreter
 
 
 async def run_program(program: SglFunction, *args: Any, backend: Any, **more: Any) -> ProgramState:

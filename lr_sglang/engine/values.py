@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang.lang.ir import SglSamplingParams
+from lr_sglang.sglang_api.interpreter import SglSamplingParams
 
 
 class Defaults(SglSamplingParams):

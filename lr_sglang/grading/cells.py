@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lr_sglang.grading import walls
-from lr_sglang.grading.cell.test_process import STARTED
+from lr_sglang.grading.cell.first_process import STARTED
 
 OUTPUT, ERRORS, REPORT = "output", "errors", "report"
 START_SECONDS = 60.0  # for a cell to come up, on a busy machine
@@ -82,6 +82,7 @@ class Run:
 
     Attributes:
         data: what was read, by stream.
+        started: whether the program's own code may have run.
         status: as of ``os.waitpid``, once it has ended.
         too_long: the first stream on which there was more than allowed.
     """
@@ -92,6 +93,7 @@ class Run:
         self.cell, self.most = cell, most
         self.data = {name: bytearray() for name in most}
         self.ends: dict[str, int] = {}
+        self.started = False
         self.status: int | None = None
         self.too_long = ""
         theirs = [sealed(json.dumps(job).encode()), sealed(text.encode("utf-8", "replace"))]
@@ -112,11 +114,6 @@ class Run:
             for number in theirs:
                 os.close(number)
 
-    @property
-    def started(self) -> bool:
-        """Whether the program's own code may have run."""
-        return self.data[REPORT].startswith(STARTED)
-
     def read(self, name: str) -> bool:
         """Takes what there is on a stream; whether no more of it is wanted."""
         part = os.read(self.ends[name], 1 << 16)
@@ -127,10 +124,15 @@ class Run:
         return not part or bool(self.too_long)
 
     def learn(self) -> bool:
-        """Takes the status, or that the cell has ended; true."""
+        """Takes that it has started, or its status, or that the cell has ended; whether no more is to come."""
+        said = b""
         with contextlib.suppress(ConnectionError):
-            if said := self.cell.control.recv(4):
-                self.status = int.from_bytes(said, "little")
+            said = self.cell.control.recv(4)
+        if said == STARTED:
+            self.started = True
+            return False
+        if said:
+            self.status = int.from_bytes(said, "little")
         return True
 
     def close(self) -> None:

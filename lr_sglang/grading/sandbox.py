@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from lr_sglang.errors import SetupError
 from lr_sglang.grading import walls
-from lr_sglang.grading.cell.test_process import PASSED, STARTED
+from lr_sglang.grading.cell.test_process import PASSED
 from lr_sglang.grading.cells import ERRORS, OUTPUT, REPORT, Cell, Run, watch
 from lr_sglang.grading.outputs import same_output, same_value
 
@@ -153,8 +153,7 @@ class Sandbox:
         with self._cell(wall) as cell:
             for number, test in enumerate(job["tests"], 1):
                 expected = test["output"] if stream == OUTPUT else json.dumps(test["expected"])
-                most = {REPORT: len(STARTED), ERRORS: MOST_ERRORS}
-                most[stream] = most.get(stream, 0) + 2 * len(expected.encode("utf-8", "replace")) + CHATTER
+                most = {ERRORS: MOST_ERRORS, stream: 2 * len(expected.encode("utf-8", "replace")) + CHATTER}
                 given = {**about, "arguments": test.get("arguments", ())}
                 with contextlib.closing(Run(cell, given, test.get("input", ""), most)) as run:
                     seconds = min(limits.patience, deadline - time.monotonic())
@@ -173,14 +172,14 @@ class Sandbox:
                 for number in numbers:
                     pipes.callback(os.close, number)
                 answer = {**about, "kind": "serve", "program": job["program"]}
-                served = Run(cells[0], answer, "", {REPORT: len(STARTED), ERRORS: MOST_ERRORS}, [ask, replied])
+                served = Run(cells[0], answer, "", {ERRORS: MOST_ERRORS}, [ask, replied])
                 stack.callback(served.close)
                 tests = {**about, "kind": "asserts", "program": job["before"], "test": job["test"]}
-                most = {REPORT: len(STARTED + PASSED), ERRORS: MOST_ERRORS}
+                most = {REPORT: len(PASSED), ERRORS: MOST_ERRORS}
                 tester = Run(cells[1], tests, "", most, [asked, reply])
                 stack.callback(tester.close)
             late = not watch([tester, served], min(limits.patience, limits.total))
-            if not late and tester.data[REPORT] == STARTED + PASSED:
+            if not late and tester.data[REPORT] == PASSED:
                 return ""
             if not late and served.status is None:  # it ends now, as nothing asks it any more
                 watch([served], SOON)
@@ -228,7 +227,7 @@ def _failure(run: Run, wall: str, limits: Limits, late: bool, again: bool) -> st
 def _difference(run: Run, test: dict[str, Any]) -> str:
     """What is wrong with what a test printed, or returned; empty if nothing is."""
     if "expected" in test:
-        same = same_value(bytes(run.data[REPORT][len(STARTED) :]), test["expected"])
+        same = same_value(bytes(run.data[REPORT]), test["expected"])
         if same is None:
             return "returned nothing that can be compared"
     else:

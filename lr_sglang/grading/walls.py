@@ -22,7 +22,7 @@ STREAMS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/st
 SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 INSIDE = "/lr"  # where bubblewrap's cells have the folder ``cell``
 FLAGS = "--die-with-parent --new-session --as-pid-1 --unshare-pid --unshare-net --unshare-ipc --unshare-uts"
-LAST = "--proc /proc --dir /tmp --remount-ro / --chdir /"
+LAST = "--proc /proc --dir /answer --remount-ro / --chdir /"
 # For the file system of each test, and for becoming a user that owns nothing; gone before any code of an answer runs.
 CAPABILITIES = "--cap-drop ALL --cap-add CAP_SYS_ADMIN --cap-add CAP_SETUID --cap-add CAP_SETGID"
 
@@ -58,6 +58,8 @@ def layout() -> Layout:
             wanted.append(name)
     there = sorted({path for path in wanted if os.path.exists(path)})
     binds = [path for path in there if not any(path.startswith(f"{other}/") for other in there)]
+    if not any(path.startswith("/tmp/") for path in binds):
+        links["/tmp"] = "/answer"
     # The package has questions with their solutions and tests.
     covers = [f"{path}/lr_sglang" for path in packages if os.path.isdir(f"{path}/lr_sglang")]
     return Layout(binds, links, covers, packages)

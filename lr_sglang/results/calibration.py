@@ -20,7 +20,7 @@ from lr_sglang.results.summary import wilson
 from lr_sglang.verifier_names import Stage
 
 LEAST = 20  # pairs on one side of a threshold, below which it is not believed
-_DECIDED_WITHOUT = ("guard", "ending", "late", "draft", "certain")
+_DECIDED_WITHOUT = ("guard", "ending", "special", "late", "draft", "certain")
 
 Truth = Callable[[str, str], bool]  # of the target's and the drafted version
 

@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from lr_sglang.sglang_api import release
+
 PACKAGES = ("lr-sglang", "sglang", "torch", "transformers")
 
 
@@ -21,6 +23,7 @@ def versions() -> dict[str, str]:
             found[name.replace("-", "_")] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found[name.replace("-", "_")] = ""
+    found["sglang_tested"] = "yes" if release.is_tested(found["sglang"]) else "no"
     return found
 
 

@@ -16,7 +16,7 @@ from lr_sglang.results.record import Record
 from lr_sglang.results.statistics import Difference, Estimate
 from lr_sglang.theory.measured import finished
 
-_UNASKED = ("late", "draft", "guard", "ending")
+_UNASKED = ("late", "draft", "guard", "ending", "special")
 MOST_POSITIONS = 16
 
 

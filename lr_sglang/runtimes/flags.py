@@ -13,6 +13,7 @@ from lr_sglang.config import Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import shapes, token_layer
 from lr_sglang.runtimes.ports import HOST
+from lr_sglang.sglang_api import server
 
 Device = Literal["cpu", "cuda"]
 Flags = dict[str, Any]
@@ -126,8 +127,9 @@ def command(
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
         if "CUDA_DEVICE_ORDER" not in environ:
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi counts; CUDA would begin with the fastest
-    if flags.get("speculative-algorithm") == "NGRAM" and "CXX" not in environ:
-        # SGLang compiles its n-gram corpus when it starts; the source lacks this header, which GCC 12 insists on.
+    if flags.get("speculative-algorithm") == "NGRAM" and "CXX" not in environ and server.BUILD.applies():
+        # SGLang compiles its n-gram corpus when it starts; 0.5.16's source lacks this header, which GCC 12 insists on.
+        # 0.5.23 takes no options in CXX, and needs none.
         env["CXX"] = "c++ -include cstddef"
     # -P: a file in the directory that we are called from must not stand in for a module that SGLang imports.
     return Command((sys.executable, "-P", "-m", platform.module, *arguments(flags)), env)

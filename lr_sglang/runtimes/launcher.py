@@ -14,6 +14,8 @@ import os
 import sys
 from typing import Any
 
+from lr_sglang.sglang_api import server
+
 
 def main(arguments: list[str]) -> None:
     """Runs a server until it ends.
@@ -28,9 +30,9 @@ def main(arguments: list[str]) -> None:
     from sglang.srt.plugins import load_plugins
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.server_args import prepare_server_args
-    from sglang.srt.utils import kill_process_tree
+    from sglang.srt.utils.common import kill_process_tree
 
-    HookRegistry.register("sglang.srt.entrypoints.engine._set_envs_and_config", _fork_from_now_on, HookType.AFTER)
+    HookRegistry.register(server.SPAWNING.name, _fork_from_now_on, HookType.AFTER)
     load_plugins()
     gc.freeze()  # what is imported stays: neither looked at again nor copied after the fork
     gc.enable()

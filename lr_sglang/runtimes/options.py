@@ -1,8 +1,9 @@
 """The flags of the installed SGLang, read from its source.
 
-Importing ``ServerArgs`` takes many seconds; parsing the file that defines it takes a fraction of one. Every field is a
+Importing ``ServerArgs`` takes many seconds; parsing the files that define it takes a fraction of one. Every field is a
 flag under its own name unless it says otherwise, and every further literal that begins with two dashes in a call of
-``Arg`` or ``add_argument`` is one as well.
+``Arg`` or ``add_argument`` is one as well. SGLang 0.5.16 has the fields in ``ServerArgs`` itself; 0.5.23 puts it
+together from the classes in ``arg_groups/fields``.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ def known() -> frozenset[str]:
     Raises:
         SetupError: SGLang is not installed.
     """
-    tree = _source("server_args.py")
-    return frozenset(_fields(tree) | _literals(tree))
+    folder = _folder()
+    files = [folder / "server_args.py", *sorted((folder / "arg_groups" / "fields").glob("*.py"))]
+    trees = [ast.parse(file.read_text("utf-8")) for file in files]
+    return frozenset().union(*(_fields(tree, tree is trees[0]) | _literals(tree) for tree in trees))
 
 
 @cache
@@ -58,20 +61,24 @@ def check(flags: list[str], where: str) -> None:
 
 def _source(path: str) -> ast.Module:
     """A file of SGLang's runtime, parsed."""
+    return ast.parse((_folder() / path).read_text("utf-8"))
+
+
+def _folder() -> Path:
     spec = find_spec("sglang")  # finds a top-level package without running it
     if spec is None or spec.origin is None:
         raise SetupError("SGLang is not installed", hint="pip install lr-sglang brings it")
-    return ast.parse((Path(spec.origin).parent / "srt" / path).read_text("utf-8"))
+    return Path(spec.origin).parent / "srt"
 
 
 def _is_text(node: ast.AST) -> TypeGuard[ast.Constant]:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def _fields(tree: ast.Module) -> set[str]:
-    server_args = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "ServerArgs")
+def _fields(tree: ast.Module, is_server_args: bool) -> set[str]:
+    classes = [n for n in tree.body if isinstance(n, ast.ClassDef) and (n.name == "ServerArgs" or not is_server_args)]
     found = set()
-    for node in server_args.body:
+    for node in (node for one in classes for node in one.body):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             keywords = {k.arg for c in ast.walk(node.annotation) if isinstance(c, ast.Call) for k in c.keywords}
             if not keywords & {"cli_name", "no_cli"}:

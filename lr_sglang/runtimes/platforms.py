@@ -11,6 +11,7 @@ from lr_sglang.cpu import settings
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import models
 from lr_sglang.runtimes.flags import Device, Platform
+from lr_sglang.sglang_api import need, release, server
 
 
 def device(runtime: Runtime, role: str | None = None) -> Device:
@@ -32,7 +33,7 @@ def platform(kind: Device, model: str) -> Platform:
     """Flags and variables for a server of this model (a path or a hub name) on this kind of device.
 
     Raises:
-        SetupError: SGLang would not find what it needs of us on a CPU.
+        SetupError: SGLang would not find what it needs of us on a CPU, or has not what we need of it.
     """
     if kind == "cuda":
         # With it a server reports when a request entered, and prefix reuse is known exactly (lr_sglang/reuse.py). On a
@@ -43,6 +44,8 @@ def platform(kind: Device, model: str) -> Platform:
             "lr-sglang is not installed, only on the path: SGLang then does not find its operators for the CPU",
             hint="install it: pip install -e . in its checkout",
         )
+    if not release.is_tested(release.version()):
+        need.check(server.NEEDS)
     return Platform(
         "cpu",
         flags=settings.flags(),

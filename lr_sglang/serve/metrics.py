@@ -8,7 +8,9 @@ from dataclasses import asdict
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from lr_sglang import __version__
 from lr_sglang.serve.summary import Costs
+from lr_sglang.sglang_api import release
 from lr_sglang.trace import Trace
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -28,6 +30,12 @@ class Metrics:
         def gauge(name: str, about: str, *labels: str) -> Gauge:
             return Gauge(f"lr_sglang_{name}", about, labels, registry=registry)
 
+        installed = release.version()
+        tested = str(release.is_tested(installed)).lower()
+        about = gauge(
+            "build_info", "Always 1: which lr-sglang and SGLang this is", "version", "sglang", "sglang_tested"
+        )
+        about.labels(__version__, installed, tested).set(1)
         self.requests = counter("requests", "Requests, by what became of them", "route", "status", "mode")
         self.refused = counter("rejected", "Requests that ended with an error, also in mid-stream", "reason")
         self.disconnects = counter("disconnects", "Clients that hung up before their answer was complete")

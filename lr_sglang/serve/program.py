@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 import sglang as sgl
-from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.answer import Answer
 from lr_sglang.backend import RuntimeBackend
@@ -19,6 +18,7 @@ from lr_sglang.policy import Experience
 from lr_sglang.program import Program, perform
 from lr_sglang.programs.lookahead import accept, expand, look_ahead
 from lr_sglang.serve.settings import Service
+from lr_sglang.sglang_api.interpreter import ProgramState
 
 
 @sgl.function

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from sglang.lang.interpreter import ProgramState
-
 from lr_sglang.errors import LookaheadError
 from lr_sglang.generation import Generation
 from lr_sglang.inquiry import Inquiry
+from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.tree import Verdict
 
 REST, LONGEST_REST = 2.0, 60.0  # seconds

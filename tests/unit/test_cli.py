@@ -22,6 +22,7 @@ from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDow
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.results import summary
 from lr_sglang.runtimes import ProgressEvent, probe
+from lr_sglang.sglang_api import release
 from lr_sglang.tasks import lookup
 from lr_sglang.trace import StepRecord
 from tests.scripted import END, ScriptedTransport
@@ -95,7 +96,8 @@ def test_help_imports_nothing_heavy():
 
 
 def test_the_version_is_the_packages(call):
-    assert call("--version").output.startswith("lr-sglang, version ")
+    said = call("--version").output
+    assert said.startswith("lr-sglang, version ") and f"SGLang {release.version()} (tested)" in said
 
 
 def test_a_broken_task_of_another_package_does_not_hide_the_others(call, monkeypatch):

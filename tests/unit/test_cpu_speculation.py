@@ -429,6 +429,13 @@ def test_sglangs_own_layers_get_the_lengths_with_the_drafted_tokens():
     hooks._decode(backend, *range(17))
     backend.draft_decode_metadata = (None, backend.seq_lens, None)
     hooks._decode(backend, *range(17))
+    # SGLang 0.5.23 hands over the right ones, and two scales; and whether attention is causal.
+    hooks._decode(backend, 0, 1, 2, 1.0, 1.0, *range(3, 17))
+    hooks._extend(backend, *range(6), 1.0, 1.0, *range(6, 19), True)
+    assert seen[3] == tuple(range(17)) and seen[4] == tuple(range(19))
+    for scale, causal in ((2.0, True), (1.0, False)):
+        with pytest.raises(NotImplementedError, match="causal"):
+            hooks._extend(backend, *range(6), scale, 1.0, *range(6, 19), causal)
     assert seen[0] == (*range(8), backend.seq_lens, *range(9, 19))
     assert seen[1] == tuple(range(17))
     assert seen[2] == (*range(10), backend.seq_lens, *range(11, 17))

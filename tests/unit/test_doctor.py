@@ -19,6 +19,8 @@ from click.testing import CliRunner
 from lr_sglang.cli import checkup, cli, installation_checks, machine_checks
 from lr_sglang.errors import LaunchError
 from lr_sglang.runtimes.gpus import Gpu
+from lr_sglang.sglang_api import release, server
+from lr_sglang.sglang_api.need import Need
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +32,7 @@ def offline(monkeypatch):
 def test_this_machine_can_run_the_embedded_default():
     result = CliRunner().invoke(cli, ["doctor"])
     assert result.exit_code == 0, result.output
-    assert "lr-sglang demo" in result.output and "sglang" in result.output and "0.5.16" in result.output
+    assert "lr-sglang demo" in result.output and f"{release.version()} (tested)" in result.output
     assert max(map(len, result.output.splitlines())) <= 105
 
 
@@ -86,9 +88,24 @@ def test_other_versions_are_noted_and_lacking_ones_missed(monkeypatch):
 
     monkeypatch.setattr(installation_checks.importlib.metadata, "version", version)
     checks = {check.name: check for check in installation_checks.packages()}
-    assert checks["torch"].status == "note" and "2.11.0" in checks["torch"].found
+    assert checks["torch"].status == "note" and "tested with" in checks["torch"].found
     assert checks["transformers"].status == "missing" and checks["transformers"].get
-    assert checks["sglang"].status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("installed", "lacks", "status", "says"),
+    [
+        ("0.5.23", False, "ok", "0.5.23 (tested)"),
+        ("0.5.24rc1", False, "note", "0.5.24rc1 (not tested; tested: 0.5.16, 0.5.23)"),
+        ("0.5.24rc1", True, "missing", "this SGLang (0.5.24rc1) has no sglang.srt.gone; tested with 0.5.16 and 0.5.23"),
+        ("", False, "missing", "not installed"),
+    ],
+)
+def test_the_release_of_sglang(monkeypatch, installed, lacks, status, says):
+    monkeypatch.setattr(release, "version", lambda: installed)
+    monkeypatch.setattr(server, "NEEDS", (Need("sglang.srt.gone", "stands for what is needed"),) if lacks else ())
+    (check,) = installation_checks.sglang()
+    assert (check.status, check.found) == (status, says) and (check.get or status == "ok")
 
 
 def test_flashinfer_is_for_gpus(monkeypatch):

@@ -116,7 +116,7 @@ def test_code_is_graded_when_it_is_allowed(tmp_path):
     result = call("grade", path)
     assert "--allow-code-execution" in result.stderr and "1 ungraded" in result.stdout
     assert read(path)[0]["correct"] is None
-    call("grade", path, "--allow-code-execution")
+    call("grade", path, "--allow-code-execution", "--unsafe-code-execution")  # where no wall stands, too
     assert read(path)[0]["correct"] is True and read(path)[0]["grade"]["walls"]
 
 

@@ -1,5 +1,6 @@
 """Hostile answers, behind every wall that this machine has: they get nowhere, harm nothing, and are graded wrong."""
 
+import dataclasses
 import os
 import secrets
 import socket
@@ -110,6 +111,20 @@ def test_a_right_answer_is_right_behind_each_wall(sandbox):
     job = {"kind": "asserts", "function": "sq", "before": "", "test": "assert sq(3) == 9"}
     assert sandbox.run({**job, "program": "def sq(x): return x * x"}).passed
     assert sandbox.run({"kind": "stdio", "program": "import numpy; print(3)", "tests": [{"output": "3"}]}).passed
+
+
+def test_where_this_package_is_installed_its_questions_are_covered(sandbox, tmp_path, monkeypatch):
+    os.chmod(tmp_path, 0o755)
+    package = tmp_path / "lr_sglang"
+    package.mkdir()
+    (package / "solutions").write_text("x")
+    there = walls.layout()
+    links = {path: target for path, target in there.links.items() if path != "/tmp"}
+    changed = dataclasses.replace(there, binds=[*there.binds, str(tmp_path)], links=links, covers=[str(package)])
+    monkeypatch.setattr(walls, "layout", lambda: changed)
+    program = f"import os; print(os.listdir({str(tmp_path)!r}), os.listdir({str(package)!r}))"
+    done = sandbox.run({"kind": "stdio", "program": program, "tests": [{"output": "['lr_sglang'] []"}]})
+    assert done.passed, done
 
 
 def test_each_test_has_a_fresh_folder(sandbox):

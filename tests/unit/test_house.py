@@ -18,7 +18,21 @@ ROOT = Path(__file__).parents[2]
 # From bottom to top. A module imports its own layer and those below it, never one above.
 LAYERS = (
     {"errors", "tables", "files", "memo"},
-    {"config", "tokens", "steps", "speculation", "stages", "node", "tree", "trace", "events", "witness", "delivery"},
+    {
+        "config",
+        "tokens",
+        "detokenize",
+        "steps",
+        "speculation",
+        "stages",
+        "node",
+        "tree",
+        "trace",
+        "events",
+        "witness",
+        "delivery",
+    },
+    {"sglang_api"},
     {"policy", "modes", "theory", "verifier_names", "catalog", "tasks"},
     {"cpu", "pocket"},
     {"ends", "chat", "lean", "reuse"},
@@ -41,7 +55,7 @@ LAYERS = (
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # These could stand alone: beside themselves they know only what is named here.
-SELF_CONTAINED = {"cpu": {"errors", "config"}, "pocket": {"errors", "config"}}
+SELF_CONTAINED = {"cpu": {"errors", "config", "sglang_api"}, "pocket": {"errors", "config"}}
 
 MAX_LINES = 300
 
@@ -198,9 +212,10 @@ def test_a_machine_is_recognised(text):
     assert MACHINE.search(text.replace("~", ""))
 
 
-def test_every_dependency_is_pinned():
-    """constraints.txt holds names and exact versions only, among them what pyproject.toml asks for."""
-    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+@pytest.mark.parametrize("file", sorted(path.name for path in ROOT.glob("constraints*.txt")))
+def test_every_dependency_is_pinned(file):
+    """Each file of pins holds names and exact versions only, among them what pyproject.toml asks for."""
+    lines = (ROOT / file).read_text("utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert not [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[\w.+!]+", pin)]
 

@@ -6,6 +6,7 @@ from click.testing import CliRunner
 from lr_sglang.cli import cli, issue_text
 from lr_sglang.cli.checkup import Findings
 from lr_sglang.cli.machine_checks import Check
+from lr_sglang.sglang_api import release
 
 FOUND = Findings([Check("model hub", "ok", "https://me:pw@mirror.example/hub?key=1")], True, False, [], ["It runs."])
 SECRETS = {
@@ -60,7 +61,8 @@ def test_the_command(monkeypatch):
     monkeypatch.setenv("LR_SGLANG_API_KEYS", "very-secret")
     result = CliRunner().invoke(cli, ["doctor", "--report"])
     assert result.exit_code == 0, result.output
-    for part in ("### Versions", "- sglang: 0.5.16", "### Machine", "- CPU:", "### Settings", "pocket models"):
+    sglang = f"- sglang: {release.version()}"
+    for part in ("### Versions", sglang, "### Machine", "- CPU:", "### Settings", "pocket models"):
         assert part in result.stdout
     assert "very-secret" not in result.stdout
     assert CliRunner().invoke(cli, ["doctor", "--report", "--json"]).exit_code == 2

@@ -24,6 +24,7 @@ from lr_sglang.runtimes import ProgressEvent, Server, diagnosis, flags, fleet, l
 from lr_sglang.runtimes.attach import attach
 from lr_sglang.runtimes.flags import Platform
 from lr_sglang.runtimes.ports import Reservation
+from lr_sglang.sglang_api import release
 
 GPU, CPU = Platform("cuda"), Platform("cpu", {"dtype": "float32", "sleep-on-idle": True}, {"SWITCH": "1"})
 
@@ -219,15 +220,18 @@ def test_a_pipeline_uses_more_gpus_than_the_file_counts():
     assert flags.command(runtime, 1, GPU).env["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
-def test_the_ngram_corpus_is_compiled_with_the_header_that_it_lacks():
+def test_the_ngram_corpus_is_compiled_with_the_header_that_it_lacks(monkeypatch):
     ngram = Runtime(model="m", token_layer=TokenLayer("ngram"))
+    monkeypatch.setattr(release, "version", lambda: "0.5.16")
     assert "cstddef" in flags.command(ngram, 1, CPU).env["CXX"]
     assert "CXX" not in flags.command(ngram, 1, CPU, environ={"CXX": "clang++"}).env
     assert "CXX" not in flags.command(Runtime(model="m"), 1, CPU).env
+    monkeypatch.setattr(release, "version", lambda: "0.5.23")  # has the header
+    assert "CXX" not in flags.command(ngram, 1, CPU).env
 
 
 def test_an_unknown_flag_gets_the_nearest_name():
-    options.check(["speculative-algorithm", "model", "tp-size", "cuda-graph-bs", "tensor-parallel-size"], "x")
+    options.check(["speculative-algorithm", "model", "tp-size", "speculative-draft-model", "tensor-parallel-size"], "x")
     with pytest.raises(ConfigError) as caught:
         options.check(["speculative-algoritm"], "[runtimes.target]")
     assert "'speculative-algorithm'" in caught.value.hint and "[runtimes.target]" in str(caught.value)

@@ -193,11 +193,11 @@ def test_unknown_ids_are_no_text_and_are_kept(tokenizer):
     mixed = (*unknown, *known, *unknown)
     assert tokenizer.decode(mixed) == "Ava has 4 boxes.\n\n"
 
-    step = make_step(mixed, "length", "", tokenizer.decode, frozenset({2}), tokenizer.vocabulary)
+    step = make_step(mixed, "length", None, tokenizer, frozenset({2}))
     assert step.ids == (*unknown, *known) and step.ending is Ending.DELIMITER
-    capped = make_step(unknown, "length", "", tokenizer.decode, frozenset({2}), tokenizer.vocabulary)
+    capped = make_step(unknown, "length", None, tokenizer, frozenset({2}))
     assert (capped.text, capped.ids, capped.ending) == ("", unknown, Ending.CAP)
-    assert sum((s.ids for s in split_ids(mixed, "length", tokenizer.decode, frozenset({2}))), ()) == mixed
+    assert sum((s.ids for s in split_ids(mixed, "length", tokenizer, frozenset({2}))), ()) == mixed
 
 
 def test_a_step_without_text_reaches_the_next_branch(tokenizer):

@@ -28,8 +28,22 @@ def decode(ids):
     return "".join(WORDS.get(i, chr(i)) for i in ids)
 
 
+class Known:
+    vocabulary = "v"
+
+    def __init__(self, decode=decode):
+        self.decode = decode
+
+    def is_special(self, token):
+        return token <= EOS
+
+
+KNOWN = Known()
+
+
 def made(ids, finish="stop", before="", eos=(EOS,)):
-    return make_step(ids, finish, before, decode, frozenset(eos), "v")
+    cut = Step(before, (), Ending.CAP, vocabulary="v") if before else None
+    return make_step(ids, finish, cut, KNOWN, frozenset(eos))
 
 
 def test_the_examples_in_the_module_hold():
@@ -144,7 +158,7 @@ generations = st.lists(st.sampled_from(sorted(WORDS)), max_size=30)
 @given(generations, st.booleans())
 def test_the_steps_of_a_generation_are_its_tokens(ids, ended):
     whole = (*ids, EOS) if ended else tuple(ids)
-    parts = split_ids(whole, "stop" if ended else "length", decode, frozenset({EOS}))
+    parts = split_ids(whole, "stop" if ended else "length", KNOWN, frozenset({EOS}))
     assert tuple(i for step in parts for i in step.ids) == whole
     assert "".join(step.text for step in parts) == decode(ids)
     for step in parts[:-1]:
@@ -163,12 +177,12 @@ def test_cutting_a_long_generation_decodes_each_token_a_few_times_only():
         return decode(ids)
 
     ids = ([10, 11] * 40 + [14]) * 300
-    assert len(split_ids(ids, "length", counting, frozenset({EOS}))) == 300
+    assert len(split_ids(ids, "length", Known(counting), frozenset({EOS}))) == 300
     assert decoded < 20 * len(ids)
 
 
 def test_a_long_step_is_cut_like_a_short_one():
     ids = [10, 11] * 2000 + [15] + [10] * 3000
-    first, second = split_ids(ids, "length", decode, frozenset({EOS}))
+    first, second = split_ids(ids, "length", KNOWN, frozenset({EOS}))
     assert (len(first.ids), first.ending) == (4001, Ending.DELIMITER)
     assert (len(second.ids), second.ending) == (3000, Ending.CAP)

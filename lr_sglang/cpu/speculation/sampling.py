@@ -1,6 +1,6 @@
 """Sampling under speculation: every token is one draw from the target's distribution, whatever was drafted.
 
-Without a GPU, SGLang 0.5.16 verifies drafts against the target's most probable tokens, at any temperature. Here the
+Without a GPU, SGLang verifies drafts against the target's most probable tokens, at any temperature. Here the
 target draws a token after every node of the draft tree, as it would if that node were the end of the text, and the
 tree is walked with the drawn tokens: a drafted token is kept where it is the one that was drawn. A draft so decides
 how many tokens a step gives, never which. A request's seed gives the same tokens as without speculation, because
@@ -16,12 +16,10 @@ from typing import Any
 
 import torch
 
-SAMPLE_TARGET = "sglang.srt.speculative.eagle_utils.eagle_sample"
-SCALE_TARGET = "sglang.srt.sampling.penaltylib.repetition_penalty.apply_scaling_penalties"
-SETTINGS_TARGET = "sglang.srt.arg_groups.speculative_hook.handle_speculative_decoding"
+from lr_sglang.cpu.seeds import CAPTURED, Sampled
 
 # SGLang's Sampler._sample_from_probs: (sampler, probabilities, sampling info, positions, no filters at all) -> tokens.
-Sample = Callable[[Any, torch.Tensor, Any, torch.Tensor, bool], torch.Tensor]
+Sample = Callable[[Any, torch.Tensor, Any, torch.Tensor, bool], Sampled]
 Verified = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 _PER_REQUEST = ("temperatures", "top_ps", "top_ks", "min_ps", "sampling_seed")
@@ -32,15 +30,20 @@ def sample_and_verify(
     verify_input: Any,
     batch: Any,
     logits_output: Any,
-    vocab_mask: torch.Tensor | None = None,
+    mask: Any = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> Verified:
-    """Around eagle_sample: trees of requests that sample or have penalties by `verify`, the others by SGLang."""
+    """Around eagle_sample: trees of requests that sample or have penalties by `verify`, the others by SGLang.
+
+    mask: what a grammar allows after every node: a tensor in its own format, or an object that applies it (0.5.23).
+    """
     greedy = batch.forward_mode.is_idle() or batch.sampling_info.is_all_greedy
     if greedy and not any(_has_penalties(request) for request in batch.reqs):
-        return plain(verify_input, batch, logits_output, vocab_mask)
+        return plain(verify_input, batch, logits_output, mask, *args, **kwargs)
     from sglang.srt.layers.sampler import Sampler
 
-    return verify(verify_input, batch, logits_output.next_token_logits, vocab_mask, Sampler._sample_from_probs)
+    return verify(verify_input, batch, logits_output.next_token_logits, mask, Sampler._sample_from_probs)
 
 
 def refuse_processors(result: None, server_args: Any) -> None:
@@ -61,14 +64,11 @@ def scale_penalties(logits: torch.Tensor, scales: torch.Tensor) -> None:
     logits.copy_(torch.where(logits < 0, logits * scales, logits / scales))
 
 
-def verify(
-    verify_input: Any, batch: Any, logits: torch.Tensor, vocab_mask: torch.Tensor | None, sample: Sample
-) -> Verified:
+def verify(verify_input: Any, batch: Any, logits: torch.Tensor, mask: Any, sample: Sample) -> Verified:
     """Draw a token for every node, and walk the trees of `n` nodes each with them.
 
     logits: [batch * n, vocabulary], what the target gives after every node; penalties, biases and masks are applied in
-    place, the temperature is not (SGLang computes log probabilities from them afterwards). vocab_mask: what a grammar
-    allows after every node, in the grammar's own format.
+    place, the temperature is not (SGLang computes log probabilities from them afterwards). mask: as above.
 
     Returns int32 tensors: tokens [batch * n], one per node; how many each sequence got [batch]; and, of those, at
     which nodes they are [batch, depth], -1 behind the last.
@@ -79,8 +79,10 @@ def verify(
     penalise(logits, batch.reqs, candidates, *links)
     if info.logit_bias is not None:
         logits.add_(info.logit_bias.repeat_interleave(n, dim=0))
-    if vocab_mask is not None:
-        verify_input.grammar.apply_vocab_mask(logits=logits, vocab_mask=vocab_mask)
+    if isinstance(mask, torch.Tensor):
+        verify_input.grammar.apply_vocab_mask(logits=logits, vocab_mask=mask)
+    elif mask is not None:
+        mask.apply(logits)
     drawn = draw(logits, info, verify_input.positions, sample).view(-1, n)
     tokens = torch.zeros(candidates.numel(), dtype=torch.int32)
     nodes = torch.full((len(candidates), verify_input.max_tree_depth), -1, dtype=torch.int32)
@@ -102,6 +104,8 @@ def draw(logits: torch.Tensor, info: Any, positions: torch.Tensor, sample: Sampl
     free = info.top_ks != 1  # top-k 1 is how SGLang says greedy
     rows = None if bool(free.all()) else free.repeat_interleave(n).nonzero().view(-1)
     nodes = copy.copy(info)
+    if hasattr(info, CAPTURED):
+        setattr(nodes, CAPTURED, None)
     for name in _PER_REQUEST:
         of_requests = getattr(info, name)
         if of_requests is not None:
@@ -113,12 +117,16 @@ def draw(logits: torch.Tensor, info: Any, positions: torch.Tensor, sample: Sampl
     no_filter = not (nodes.need_top_k_sampling or nodes.need_top_p_sampling or nodes.need_min_p_sampling)
     if rows is None:
         probs = torch.softmax(logits / nodes.temperatures, dim=-1)
-        return sample(None, probs, nodes, positions, no_filter).to(torch.int64)
+        return _tokens(sample(None, probs, nodes, positions, no_filter))
     tokens = logits.argmax(-1)
     if len(rows):
         probs = torch.softmax(logits[rows] / nodes.temperatures, dim=-1)
-        tokens[rows] = sample(None, probs, nodes, positions[rows], no_filter).to(torch.int64)
+        tokens[rows] = _tokens(sample(None, probs, nodes, positions[rows], no_filter))
     return tokens
+
+
+def _tokens(sampled: Sampled) -> torch.Tensor:
+    return (sampled[0] if isinstance(sampled, tuple) else sampled).to(torch.int64)
 
 
 def penalise(

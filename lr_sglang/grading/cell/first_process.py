@@ -19,6 +19,7 @@ from typing import Any
 
 from . import kernel, test_process
 
+STARTED = b"+"
 MOST_DESCRIPTORS = 7  # the job, the standard streams, and up to three more
 
 
@@ -63,16 +64,23 @@ def main() -> None:
 
 def start(control: Any, received: list[int], folder: str, user: int, walled: bool) -> None:
     """In the new process."""
-    control.detach()
     # Out of the way of the numbers that the test gets.
-    moved = [fcntl.fcntl(number, fcntl.F_DUPFD, 16) for number in received]
+    kept, *moved = [fcntl.fcntl(number, fcntl.F_DUPFD, 16) for number in (control.detach(), *received)]
     with os.fdopen(moved[0], "rb") as file:
         job = json.load(file)
     for number, stream in enumerate(moved[1:]):
         os.dup2(stream, number)
-    os.closerange(len(moved) - 1, 256)
+    os.closerange(len(moved) - 1, kept)
+    os.closerange(kept + 1, 256)
+
+    def started() -> None:
+        """By a socket, for what is in a pipe could be read again by the answer."""
+        only = _socket.socket(fileno=kept)
+        only.send(STARTED)
+        only.close()
+
     os.environ.update(HOME=folder, TMPDIR=folder)
-    test_process.run(job, folder, user, walled)
+    test_process.run(job, folder, user, walled, started)
 
 
 def receive(control: Any) -> list[int]:

@@ -21,7 +21,7 @@ from . import kernel
 from .values import pack, unpack
 
 REPORT, ASK, REPLY = 3, 4, 5  # descriptors, after the standard streams
-STARTED, PASSED = b"+", b"passed"
+PASSED = b"passed"
 THREADS, FILES, MAX_REPLY = 64, 64, 16 << 20
 # What an answer on LeetCode may take as imported.
 PRELUDE = """
@@ -138,13 +138,16 @@ def stand_in(*arguments: Any, **named: Any) -> Any:
     raise kind(rest[1]) if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError(*rest)
 
 
-def run(job: dict[str, Any], folder: str, user: int, walled: bool) -> NoReturn:
-    """Never returns. It ends as Python does, with status 1 after an error, but for taking apart what was imported."""
+def run(job: dict[str, Any], folder: str, user: int, walled: bool, started: Callable[[], None]) -> NoReturn:
+    """Calls ``started`` before any code of the answer runs, and never returns.
+
+    The process ends as Python does, with status 1 after an error, but does not take apart what was imported.
+    """
     lock_up(job, user, walled)
     os.chdir(folder)
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "w" if n else "r", closefd=False) for n in range(3))
     sys.argv = ["answer.py"]
-    os.write(REPORT, STARTED)
+    started()
     status = 1
     try:
         status = finish(lambda: execute(job, compile(job["program"], "answer.py", "exec")))

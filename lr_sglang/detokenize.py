@@ -1,0 +1,62 @@
+"""The text of tokens that come in parts, as it is in the whole.
+
+Two things go wrong where each part is decoded by itself: a character whose bytes are in two parts is lost in both, and
+decoders such as SentencePiece's cut the space before the first token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+HALF = "\ufffd"  # what the bytes of half a character are decoded to
+MOST_BYTES = 4  # of one character, each of which may be a token
+CONTEXT = 8  # tokens among which one that has a text is looked for
+
+Decode = Callable[[Sequence[int]], str]
+Ids = tuple[int, ...]
+
+
+class Added(NamedTuple):
+    """What tokens add to a text.
+
+    Attributes:
+        text: of whole characters.
+        tail: the last tokens, after which what comes next is to be decoded.
+        held: how many of them are the beginning of a character that is not in ``text``.
+    """
+
+    text: str
+    tail: Ids
+    held: int
+
+
+def added(head: Ids, ids: Sequence[int], decode: Decode, last: bool = False) -> Added:
+    """The text of ``ids`` after ``head``, which is the ``tail`` of what came before.
+
+    Args:
+        last: nothing comes after them, so that half a character is shown as what it is.
+    """
+    run = (*head, *ids)
+    shown, _ = _whole(head, decode)
+    text, size = (decode(run), len(run)) if last else _whole(run, decode)
+    return Added(text[len(shown) :], run[_context(run, size, text, decode) :], len(run) - size)
+
+
+def _whole(run: Ids, decode: Decode) -> tuple[str, int]:
+    """The text of the leading tokens that end with a whole character, and how many they are."""
+    for late in range(min(MOST_BYTES, len(run) + 1)):
+        text = decode(run[: len(run) - late])
+        if not text.endswith(HALF):
+            return text, len(run) - late
+    return decode(run), len(run)  # it is no character at all
+
+
+def _context(run: Ids, size: int, text: str, decode: Decode) -> int:
+    """Where the fewest tokens before ``size`` begin that have a text of whole characters."""
+    first = max(0, size - CONTEXT)
+    for at in range(size - 1, first, -1):
+        found = decode(run[at:size])
+        if found and HALF not in found and text.endswith(found):
+            return at
+    return first

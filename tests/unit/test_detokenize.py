@@ -1,0 +1,164 @@
+"""The text of tokens that come in parts, with tokenizers of every kind: what a step adds, what is shown and kept."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from lr_sglang.chat import ModelTokenizer
+from lr_sglang.delivery import Delivery
+from lr_sglang.detokenize import HALF, added
+from lr_sglang.steps import DELIMITER, Ending, completed, make_step, split_ids
+from lr_sglang.tree import Pair, without_a_judge
+from tests import examples
+
+TEXTS = (
+    "five 🎉 toys 中文 end",
+    "It is 5.\n\nSo  two spaces 👩‍👩‍👧 and é.\n\n 中 🎉\n\nend",
+    "🎉🎉中中",
+    " leading and trailing ",
+    "tabs\t\tand\n lines\n\n\n\nتم",
+)
+
+
+def byte_level():
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    raw.train_from_iterator(["five toys end"], trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet))
+    return raw
+
+
+def sentencepiece():
+    """As Llama 2's: a space before the first word, bytes for what is unknown; its decoder takes that space off."""
+    words = ["▁", "▁five", "▁toys", "▁end", "▁It", "▁is", "e", "n", "d", "s", "o", "i", "t", "."]
+    vocabulary = {"<unk>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}}
+    vocabulary |= {word: 257 + number for number, word in enumerate(words)}
+    raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    raw.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return raw
+
+
+def metaspace():
+    """As T5's and others': words with their space, cut off before the first."""
+    raw = Tokenizer(models.Unigram())
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    alphabet = sorted(set("".join(TEXTS)))
+    raw.train_from_iterator(
+        TEXTS, trainers.UnigramTrainer(vocab_size=120, initial_alphabet=alphabet, unk_token="<unk>")
+    )
+    return raw
+
+
+@pytest.fixture(scope="session", params=[byte_level, sentencepiece, metaspace])
+def known(request, tmp_path_factory):
+    raw = request.param()
+    raw.add_special_tokens([AddedToken(t, special=True) for t in ("<s>", "<e>", "<x>")])
+    folder = str(tmp_path_factory.mktemp(request.param.__name__))
+    PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<e>").save_pretrained(folder)
+    return ModelTokenizer(folder)
+
+
+def steps_of(ids, cuts, known):
+    """The steps of an answer that is cut there."""
+    steps, at = [], 0
+    for end in (*cuts, len(ids)):
+        while at < end:  # what is after a delimiter is another step
+            steps.append(make_step(ids[at:end], "length", steps[-1] if steps else None, known, known.ends))
+            at += len(steps[-1].ids)
+    return [*steps[:-1], completed(steps[-1], known)]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_whatever_the_cap_splits_is_whole_in_the_text(known, text):
+    ids = known.encode(text)
+    whole = known.decode(ids)
+    for cut in range(1, len(ids)):
+        steps = steps_of(ids, (cut,), known)
+        assert "".join(step.text for step in steps) == whole
+        shown, delivery = [], Delivery(known.decode)
+        for part in (ids[:cut], ids[cut:]):
+            shown += delivery.add(part)
+        shown += delivery.rest()
+        assert "".join(piece.text for piece in shown) == whole and delivery.tokens == len(ids)
+        assert HALF in whole or all(HALF not in piece.text for piece in shown)
+    assert "".join(step.text for step in split_ids(ids, "length", known, known.ends)) == whole
+
+
+words = st.lists(st.sampled_from(("five", " toys", " ", "\n", "\n\n", "🎉", "中", "é", "end", "  ", ".")), max_size=12)
+
+
+@settings(max_examples=examples(60))
+@given(words.map("".join), st.lists(st.integers(1, 60), max_size=30))
+def test_many_cuts_lose_nothing(known, text, sizes):
+    ids, whole = known.encode(text), known.decode(known.encode(text))
+    tail, shown, at = (), "", 0
+    for size in (*sizes, len(ids)):
+        part = ids[at : at + size]
+        read = added(tail, part, known.decode, at + size >= len(ids))
+        tail, shown, at = read.tail, shown + read.text, at + size
+        assert whole.startswith(shown)
+        if at >= len(ids):
+            break
+    assert shown == whole
+
+
+def test_one_token_at_a_time(known):
+    ids = known.encode(TEXTS[1])
+    steps = steps_of(ids, tuple(range(1, len(ids))), known)
+    assert "".join(step.text for step in steps) == known.decode(ids)
+    assert all(HALF not in step.text for step in steps) or HALF in known.decode(ids)
+
+
+def test_an_answer_that_ends_in_the_middle_of_a_character_says_so(known):
+    ids = known.encode("five 🎉")
+    for most in range(1, len(ids)):
+        assert steps_of(ids[:most], (), known)[0].text == known.decode(ids[:most])
+
+
+def test_the_delimiter_after_a_character_of_many_tokens_is_found(known):
+    ids = known.encode("🎉\n\n中\n\n")
+    first = make_step(ids, "length", None, known, known.ends)
+    if DELIMITER in known.decode(ids):  # not every tokenizer knows lines
+        assert first.text.endswith("🎉\n\n") and first.ending is Ending.DELIMITER
+        second = make_step(ids[len(first.ids) :], "length", first, known, known.ends)
+        assert first.ids + second.ids == ids
+
+
+def special_cases(known):
+    s, x = (known._inner.convert_tokens_to_ids(name) for name in ("<s>", "<x>"))
+    plain = known.encode("five toys")
+    return plain, (*plain[:1], s, x, *plain[1:]), (s, *plain), (*plain, len(known._inner) + 5)
+
+
+def test_special_tokens_are_no_part_of_a_text_and_make_it_another_step(known):
+    plain, *others = (make_step(ids, "stop", None, known, known.ends) for ids in special_cases(known))
+    assert without_a_judge(Pair(plain, plain)) is None
+    for other in others:
+        assert other.special and not plain.special
+        for pair in (Pair(plain, other), Pair(other, plain)):
+            assert without_a_judge(pair).by == "special"
+        assert without_a_judge(Pair(other, other)) is None
+
+
+def test_two_different_ends_of_one_vocabulary_are_not_the_same(known):
+    e, x = (known._inner.convert_tokens_to_ids(name) for name in ("<e>", "<x>"))
+    plain = known.encode("five")
+    one, other = (make_step((*plain, end), "stop", None, known, {e, x}) for end in (e, x))
+    assert one.final and other.final and one.text == other.text
+    assert not without_a_judge(Pair(one, other)).accepted and without_a_judge(Pair(one, one)) is None
+
+
+def test_a_stop_string_is_counted_in_tokens_wherever_the_text_was_cut(known):
+    ids = known.encode("five toys end")
+    for cut in range(1, len(ids)):
+        delivery = Delivery(known.decode, ("end",))
+        shown = [*delivery.add(ids[:cut]), *delivery.add(ids[cut:]), *delivery.rest()]
+        before = "".join(piece.text for piece in shown)
+        assert before == known.decode(ids).partition("end")[0] and delivery.stopped
+        assert len(known.decode(ids[: delivery.tokens])) >= len(before.rstrip())
+        assert delivery.tokens <= len(ids) and known.decode(ids[: delivery.tokens - 1]) != before
