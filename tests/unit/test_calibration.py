@@ -13,6 +13,9 @@ from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.policy import Calibration, Experience
 from lr_sglang.results.calibration import calibrate, confidence, thresholds
 from lr_sglang.runner import Runner, Settings
+from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
 
 CASCADE = "cascade:likelihood:min,judge"
 
@@ -142,7 +145,8 @@ def test_a_file_for_the_gate(tmp_path):
     assert f"--calibration {path}" in result.output and "cascade" not in result.output
     known = Calibration.read(str(path))
     assert known.chance(-0.2) > 0.8 > 0.2 > known.chance(-0.9) and known.samples == 80
-    runner = Runner({}, Settings(lookahead=Lookahead(gate=0.1, calibration=str(path))))
+    roles = simulated_roles(Simulation(Model()))
+    runner = Runner(roles, Settings(lookahead=Lookahead(gate=0.1, calibration=str(path))))
     assert runner._experience.calibration == known
     with pytest.raises(ConfigError, match="no parameters of a cascade"):
         verifier_names.stages(str(path))
