@@ -17,6 +17,7 @@ from lr_sglang.ahead import unmark
 from lr_sglang.backend import RuntimeBackend, StepStop
 from lr_sglang.call import Call
 from lr_sglang.chat import Tokenizer, resolve
+from lr_sglang.detokenize import joined
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
 from lr_sglang.flight import DRAIN_SECONDS
 from lr_sglang.job import Job
@@ -213,7 +214,8 @@ class Course:
         parts.place(made, answer)
         generations = parts.write(record, made)
         begun = record.ids if self.shown else ()  # what was shown stays the tokens that it was
-        record.text, record.ids = str.__str__(answer), begun + resolve(answer[len(self.shown) :], known)
+        record.text = joined(answer, known.vocabulary, known.decode)
+        record.ids = begun + resolve(answer[len(self.shown) :], known)
         record.finish = record.finish if finish is None else finish
         record.seconds, record.drained = seconds, self.now()
         record.program = {"answered": dict(self.counts), "generations": generations}
