@@ -7,11 +7,11 @@ from typing import Any
 
 import sglang as sgl
 
-from lr_sglang.backend import StepStop
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.executor import Executor
 from lr_sglang.errors import ConfigError
 from lr_sglang.sglang_api.interpreter import SglGen, SglSamplingParams
+from lr_sglang.steps import StepStop
 
 # Stands for as many tokens as the run and the model's context leave.
 ALL = 2**30

@@ -20,8 +20,7 @@ from lr_sglang.tree import Branch, Node, Outcome, Pair, StepTree, Verdict
 from lr_sglang.verification import Verification
 from lr_sglang.witness import Witness
 
-# A draft that failed is left alone for a while, then tried again: plain target decoding goes on meanwhile.
-REST_SECONDS = 2.0
+REST_SECONDS = 2.0  # for a draft that failed, before it is tried again: plain target decoding goes on meanwhile
 
 
 class Answer:
@@ -29,7 +28,6 @@ class Answer:
 
     Args:
         s: a state whose open assistant turn is to be written.
-        job: what is asked for.
 
     Raises:
         PromptTooLong: on entering: the prompt leaves no room for an answer.
@@ -75,11 +73,8 @@ class Answer:
         stopped = Completion(None, self.tree.root, None, Cancelled("stopped"))
         self._loop.call_soon_threadsafe(self._branches.put, stopped)
 
-    # What a program starts
-
     def can_ask(self, role: str, node: Node, steps: int = 1) -> bool:
-        """Whether a role can be asked for so many steps after ``node``: it is there, has not failed just now, and
-        hedges leave it room."""
+        """Whether a role can be asked for steps after ``node``: it has not failed just now, and has room for hedges."""
         if role not in self.roles or self._resting.get(role, 0.0) > self._loop.time():
             return False
         look = self.job.lookahead
@@ -124,14 +119,12 @@ class Answer:
         return self.tree.hedged(node), self.tree.ahead(node)
 
     def ask(self, child: Node, pair: Pair) -> None:
-        """Puts a pair to the verifier, unless it is clear without one."""
+        """As ``Verification.ask``."""
         self._verification.ask(child, pair)
 
     def fast_check(self, child: Node) -> None:
-        """Asks whether a drafted step is so certain that the target need not write its own version."""
+        """As ``Verification.fast_check``."""
         self._verification.fast_check(child)
-
-    # What arrives
 
     async def first_done(self) -> Node:
         """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.
@@ -184,8 +177,7 @@ class Answer:
 
     def _expanded(self, node: Node, arrival: Completion) -> None:
         if isinstance(arrival.result, LookaheadError):
-            if not self._unreadable(node, arrival.result):
-                raise arrival.result
+            self._refuse_unreadable(node, arrival.result)
             return
         node.target, node.target_state = arrival.step(self.roles["target"].tokenizer)
         self._witness.written(node)
@@ -193,20 +185,17 @@ class Answer:
             if late.step is None and late.verdict is None:
                 self._refuse(late, Verdict(False, "late", "the target was faster than the draft"))
 
-    def _unreadable(self, node: Node, error: LookaheadError) -> bool:
-        """Whether it is the drafted step before it that the target cannot go on from: tokens that it does not know."""
+    def _refuse_unreadable(self, node: Node, error: LookaheadError) -> None:
+        """Refuses the drafted step that the target cannot go on from, because it has tokens that it does not know."""
         refused = isinstance(error, RuntimeRefused) and not error.retryable and not isinstance(error, PromptTooLong)
         if not refused or node.source != "draft" or node.verdict is not None:
-            return False
+            raise error
         self.trace.failures["draft"] += 1
         self._refuse(node, Verdict(False, "draft", str(error), failed=True))
-        return True
 
     def _refuse(self, child: Node, verdict: Verdict) -> None:
         child.verdict = verdict
         self._witness.verified(child, verdict)
-
-    # What is decided
 
     def cancel_all_but_chosen(self, node: Node) -> None:
         """The step after ``node`` is decided: what hangs on another version of it is stopped, on the server too."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from lr_sglang.chat import Tokenizer, resolve, turns_of
@@ -21,7 +22,7 @@ from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
-from lr_sglang.generation import Generation, Written
+from lr_sglang.generation import Generation, Written, each_stop
 from lr_sglang.reuse import Entry, Ledger
 from lr_sglang.sglang_api.interpreter import (
     BaseBackend,
@@ -32,6 +33,7 @@ from lr_sglang.sglang_api.interpreter import (
     SglSamplingParams,
     StreamExecutor,
 )
+from lr_sglang.steps import StepStop
 from lr_sglang.tokens import TokenText
 
 # SGLang's interpreter writes roles into the state's text by a template; ours are rendered from ``messages_`` instead.
@@ -40,16 +42,9 @@ _NO_MARKERS = ChatTemplate(
     default_system_prompt=None,
     role_prefix_and_suffix=dict.fromkeys(("system", "user", "assistant"), ("", "")),
 )
-# Requests that enter the runtime within this time may be prefilled in one batch, and then share nothing.
-BATCH_SECONDS = 0.001
-# Tokens of a branch that no other branch of its answer has: a step of its own and the drafted step before it.
-BRANCH_TOKENS = 200
-# What SGLang says has matched where a model's output is not a number; it puts an end of sequence there.
-NO_NUMBER = "NaN happened"
-
-
-class StepStop(str):
-    """A stop string that stays in the text: marks a ``gen`` as a step (see ``dsl.step``)."""
+BATCH_SECONDS = 0.001  # requests that enter within this time may be prefilled together, and then share nothing
+BRANCH_TOKENS = 200  # that no other branch of its answer has: a step of its own and the drafted step before it
+NO_NUMBER = "NaN happened"  # what SGLang says has matched where a model's output is no number
 
 
 class RuntimeBackend(BaseBackend):
@@ -164,24 +159,28 @@ class RuntimeBackend(BaseBackend):
         """
         request, s.request = s.request or Request(), None
         try:
-            if s.images_:
-                raise ConfigError("pictures are not supported", hint="ask a SGLang RuntimeEndpoint instead")
-            RuntimeEndpoint._handle_dtype_to_regex(self, params)
-            generation = await self.ask(self.prompt_ids(s), params, request)
-            text = self._text(generation, isinstance(params.stop, StepStop))
-        except Exception as error:
-            request.result = named = self.named(error)
-            if named is error:
-                raise
-            raise named from error
+            with self.naming():
+                if s.images_:
+                    raise ConfigError("pictures are not supported", hint="ask a SGLang RuntimeEndpoint instead")
+                RuntimeEndpoint._handle_dtype_to_regex(self, params)
+                generation = await self.ask(self.prompt_ids(s), params, request)
+                text = self._text(generation, isinstance(params.stop, StepStop))
+        except LookaheadError as error:
+            request.result = error
+            raise
         request.result = generation
         return text, generation.meta
 
-    def named(self, error: Exception) -> LookaheadError:
-        """An error with this runtime's role; what is none of ours becomes ``BadReply``."""
-        named = error if isinstance(error, LookaheadError) else BadReply(repr(error), role=self.role)
-        named.role = named.role or self.role
-        return named
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Errors get this runtime's role; what is none of ours becomes ``BadReply``."""
+        try:
+            yield
+        except LookaheadError as error:
+            error.role = error.role or self.role
+            raise
+        except Exception as error:
+            raise BadReply(repr(error), role=self.role) from error
 
     def _text(self, generation: Generation, is_step: bool) -> str:
         ids = generation.ids[:-1] if generation.eos is not None else generation.ids
@@ -250,7 +249,7 @@ class RuntimeBackend(BaseBackend):
         made, eos = Written(ids, finish, meta["text"]), None
         if kind != "abort":
             ends = self._ends(params, matched)
-            stops = () if isinstance(params.stop, StepStop) else _each(params.stop)
+            stops = () if isinstance(params.stop, StepStop) else each_stop(params.stop)
             made = made.until(params.max_new_tokens, ends, stops, self.tokenizer.decode)
             kind, eos = made.finish["type"], made.ids[-1] if made.ids and made.ids[-1] in ends else None
             meta |= {"finish_reason": made.finish, "text": made.text, "completion_tokens": len(made.ids)}
@@ -284,13 +283,8 @@ class RuntimeBackend(BaseBackend):
         Raises:
             LookaheadError: as ``ask``.
         """
-        try:
+        with self.naming():
             return await decide(self, s, choices, method)
-        except Exception as error:
-            named = self.named(error)
-            if named is error:
-                raise
-            raise named from error
 
     def end_program(self, s: StreamExecutor) -> None:
         pass
@@ -304,7 +298,3 @@ class RuntimeBackend(BaseBackend):
         """Empties the runtime's radix cache: what was there cannot be shared any more. Not on the loop."""
         call(self.transport.get("/flush_cache"), self.loop)
         self.ledger = Ledger()
-
-
-def _each(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    return (stop,) if isinstance(stop, str) else tuple(stop or ())

@@ -13,9 +13,10 @@ from typing import Any
 
 from lr_sglang import parts
 from lr_sglang.ahead import unmark
-from lr_sglang.backend import RuntimeBackend, StepStop
+from lr_sglang.backend import RuntimeBackend
 from lr_sglang.branches import DRAIN_SECONDS
 from lr_sglang.chat import Tokenizer, resolve
+from lr_sglang.detokenize import joined
 from lr_sglang.engine.executor import Executor
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
@@ -23,6 +24,7 @@ from lr_sglang.job import Job
 from lr_sglang.parts import Part
 from lr_sglang.reuse import Unsettled
 from lr_sglang.sglang_api.interpreter import SglSamplingParams
+from lr_sglang.steps import StepStop
 from lr_sglang.tokens import TokenText
 from lr_sglang.trace import StepRecord, Trace
 from lr_sglang.tree import Branch
@@ -210,7 +212,8 @@ class Course:
         parts.place(made, answer)
         generations = parts.write(record, made)
         begun = record.ids if self.shown else ()  # what was shown stays the tokens that it was
-        record.text, record.ids = str.__str__(answer), begun + resolve(answer[len(self.shown) :], known)
+        record.text = joined(answer, known.vocabulary, known.decode)
+        record.ids = begun + resolve(answer[len(self.shown) :], known)
         record.finish = record.finish if finish is None else finish
         record.seconds, record.drained = seconds, self.now()
         record.program = {"answered": dict(self.counts), "generations": generations}
@@ -231,20 +234,18 @@ class Noted:
             return await self.inner.agenerate(s, params)
         self.course.seen(s)
         try:
-            unmark(params)
-            params.max_new_tokens = min(params.max_new_tokens, self._room(s))
-            if s.backend is self:  # else the LookaheadBackend has counted it
-                self.course.count(self.inner.role)
-            with self.course.generation(s, self.inner, isinstance(params.stop, StepStop)) as part:
-                text, meta = await self.inner.agenerate(s, params)
-                part.given = TokenText.wrap(text)
-        except Exception as error:
-            named = self.inner.named(error)
-            if named not in self.course.errors:
-                self.course.failed(named)
-            if named is error:
-                raise
-            raise named from error
+            with self.inner.naming():
+                unmark(params)
+                params.max_new_tokens = min(params.max_new_tokens, self._room(s))
+                if s.backend is self:  # else the LookaheadBackend has counted it
+                    self.course.count(self.inner.role)
+                with self.course.generation(s, self.inner, isinstance(params.stop, StepStop)) as part:
+                    text, meta = await self.inner.agenerate(s, params)
+                    part.given = TokenText.wrap(text)
+        except LookaheadError as error:
+            if error not in self.course.errors:
+                self.course.failed(error)
+            raise
         return text, meta
 
     def _room(self, s: Executor) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from lr_sglang.tokens import TokenText
+
 HALF = "\ufffd"  # what the bytes of half a character are decoded to
 MOST_BYTES = 4  # of one character, each of which may be a token
 CONTEXT = 8  # tokens among which one that has a text is looked for
@@ -41,6 +43,22 @@ def added(head: Ids, ids: Sequence[int], decode: Decode, last: bool = False) -> 
     shown, _ = _whole(head, decode)
     text, size = (decode(run), len(run)) if last else _whole(run, decode)
     return Added(text[len(shown) :], run[_context(run, size, text, decode) :], len(run) - size)
+
+
+def joined(text: TokenText, vocabulary: str, decode: Decode) -> str:
+    """What a program made of generations, each of which was decoded by itself, as the text of all their tokens.
+
+    Args:
+        vocabulary: that ``decode`` reads; a piece of another one, or without tokens, is as it is.
+    """
+    said, tail = "", Ids()
+    for piece in text.pieces:
+        if piece.ids is not None and piece.vocabulary == vocabulary:
+            read = added(tail, piece.ids, decode)
+            said, tail = said + read.text, read.tail
+        else:
+            said, tail = said + added(tail, (), decode, last=True).text + piece.text, ()
+    return said + added(tail, (), decode, last=True).text
 
 
 def _whole(run: Ids, decode: Decode) -> tuple[str, int]:

@@ -12,12 +12,12 @@ from typing import Any
 
 import sglang as sgl
 
-from lr_sglang.backend import RuntimeBackend, StepStop
+from lr_sglang.backend import RuntimeBackend
 from lr_sglang.engine.executor import sync
 from lr_sglang.engine.run import run_program
 from lr_sglang.errors import ConfigError
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
-from lr_sglang.steps import DELIMITER
+from lr_sglang.steps import DELIMITER, StepStop
 
 __all__ = ["backend_of", "converse", "end", "fork", "on", "run_program", "step", "sync"]
 

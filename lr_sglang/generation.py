@@ -92,3 +92,8 @@ class Generation:
     def ends(self) -> frozenset[int]:
         """The id that ended the sequence, as a set that is empty when none did."""
         return frozenset() if self.eos is None else frozenset((self.eos,))
+
+
+def each_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The stop strings of a ``gen``."""
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())

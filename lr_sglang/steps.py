@@ -17,6 +17,10 @@ WINDOW = 256
 _CONTEXT = 16  # characters
 
 
+class StepStop(str):
+    """A stop string that stays in the text: marks a ``gen`` as a step (see ``dsl.step``)."""
+
+
 class Ending(StrEnum):
     """How a step ended."""
 

@@ -11,6 +11,7 @@ from lr_sglang.answer import REST_SECONDS
 from lr_sglang.dsl import end, fork, step
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
 from lr_sglang.programs.rate import ask
+from lr_sglang.tokens import TokenText
 
 # For whole solutions; the digit is asked for as in ``rate``.
 SOLUTION = (
@@ -37,19 +38,23 @@ class Proposer:
         return state
 
     def failed(self, state: ProgramState) -> bool:
-        """Waits for the step of a fork.
+        """Waits for the step of a fork. One with special tokens in it, which no text shows, has failed too: a draft's
+        must not forge a turn.
 
         Raises:
             LookaheadError: it is the target that has failed, or the answer was stopped.
         """
+        known = state.stream_executor.backend
         try:
-            state["step"]
+            made = TokenText.wrap(state["step"])
         except LookaheadError as error:
             if isinstance(error, Cancelled) or error.role == "target":
                 raise
-            self._rests = time.monotonic() + REST_SECONDS
-            return True
-        return False
+            made = None
+        if made is not None and (known.role == "target" or not any(map(known.tokenizer.is_special, made.ids))):
+            return False
+        self._rests = time.monotonic() + REST_SECONDS
+        return True
 
 
 def room(s: ProgramState) -> int:

@@ -24,7 +24,6 @@ from lr_sglang.sglang_api.interpreter import (
     SglGen,
     SglSamplingParams,
     SglSelect,
-    SglVariable,
     StreamExecutor,
 )
 
@@ -144,8 +143,6 @@ class Execution(StreamExecutor):
             self._start(self._select(expr))
         elif isinstance(expr, SglConcateAndAppend):
             self._start(self._after([s.stream_executor for s in expr.states], expr))
-        elif isinstance(expr, SglVariable):
-            self._start(self._after([expr.source_stream_executor], expr))
         elif isinstance(expr, ForkHere):
             expr.adopt(self)
         else:

@@ -19,7 +19,6 @@ from sglang.lang.ir import (
     SglGen,
     SglSamplingParams,
     SglSelect,
-    SglVariable,
 )
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "SglGen",
     "SglSamplingParams",
     "SglSelect",
-    "SglVariable",
     "StreamExecutor",
     "interpreter",
 ]

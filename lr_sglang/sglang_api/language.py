@@ -52,7 +52,6 @@ NEEDS = (
             "SglExprList": ("expr_list",),
             "SglSelect": ("name", "choices", "temperature", "choices_method"),
             "SglConcateAndAppend": ("states",),
-            "SglVariable": ("name", "source_stream_executor"),
         }.items()
     ),
     Need("sglang.lang.ir.SglGen", "is one gen"),

@@ -16,11 +16,11 @@ from lr_sglang.serve.program import answer_request
 from lr_sglang.simulated.model import Model, Writer
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.verifiers import Exact
+from lr_sglang.verifiers import Exact, Likelihood
 from tests import FULL
 from tests.integration.test_properties import VERIFIERS, made
-from tests.integration.test_semantics import QUESTION, Whole
-from tests.scripted import END, ScriptedTransport, deployment
+from tests.integration.test_semantics import QUESTION, ShiftedTokenizer, ShiftedTransport, Whole, Yes
+from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment
 
 CAP = 6
 E = chr(END)
@@ -192,3 +192,80 @@ def test_a_model_without_numbers_is_an_error():
 
     with pytest.raises(BadReply, match="NaN"):
         autoregressive.run(QUESTION, Job(), backend=deployment(target=Broken(writer("ab" + E)))).sync()
+
+
+class Bytes(CharTokenizer):
+    """One token for each byte."""
+
+    vocabulary = "bytes"
+
+    def encode(self, text):
+        return tuple(byte + 10 for byte in text.encode())
+
+    def decode(self, ids):
+        return bytes(one - 10 for one in ids if one >= 10).decode("utf-8", "replace")
+
+
+MANY_BYTES = "a 🎉中\n\né🎉 b\n\n</think>\n\nتم end 👩‍👧"
+
+
+def in_bytes(drafted=MANY_BYTES):
+    """Runtimes that write bytes; a blank line ends a step there too."""
+    wrote = ["".join(chr(one) for one in Bytes().encode(text)) + E for text in (MANY_BYTES, drafted)]
+    target, draft = (ByteTransport(writer(one)) for one in wrote)
+    backend = deployment(target=target, draft=draft)
+    for one in backend.roles.values():
+        one.tokenizer = Bytes()
+    return backend
+
+
+class ByteTransport(ScriptedTransport):
+    def _reply(self, payload, text, sampling, aborted):
+        stop = sampling.get("stop") and "".join(map(chr, Bytes().encode(sampling["stop"])))
+        reply = super()._reply(payload, text, {**sampling, "stop": stop}, aborted)
+        return {**reply, "text": Bytes().decode(reply["output_ids"])}
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+@pytest.mark.parametrize("cap", [1, 2, 3, 5, 50])
+def test_no_cap_destroys_a_character(schedule, cap):
+    for guard, drafted in itertools.product((True, False), (MANY_BYTES, MANY_BYTES.replace("é", "è"), "zzz")):
+        backend = in_bytes(drafted)
+        job = Job(Lookahead(schedule, depth=3, max_step_tokens=cap, half_sentence_guard=guard), verifier=Exact())
+        state = lookahead.run(QUESTION, job, backend=backend)
+        assert job.record.text == MANY_BYTES == Bytes().decode(job.record.ids) and state.text().endswith(MANY_BYTES)
+        assert "".join(step.text for step in job.record.steps) == MANY_BYTES
+    for most in range(1, len(MANY_BYTES.encode()), 1 if FULL else 5):
+        job = Job(Lookahead(schedule, max_step_tokens=cap), limits=Limits(max_tokens=most), verifier=Exact())
+        lookahead.run(QUESTION, job, backend=in_bytes())
+        assert job.record.text == MANY_BYTES.encode()[:most].decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("cap", [1, 2, 3, 5])
+def test_what_a_program_streams_has_whole_characters(cap):
+    backend = LookaheadBackend(in_bytes().roles, Lookahead(max_step_tokens=cap, verifier="exact"), judge_prompt="paper")
+    state = told.run(500, backend=backend, stream=True)
+    chunks = list(state.text_iter(var_name="answer"))
+    assert "".join(chunks) == state["answer"] == MANY_BYTES and not any("\ufffd" in chunk for chunk in chunks)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("forged", ["One.\x02\x01\n\nTwo.", "\x01One.\n\nTwo.", "One.\n\nTwo.\x02"])
+def test_no_verifier_accepts_a_draft_with_other_special_tokens(forged, fast):
+    for schedule, verifier in itertools.product(("async", "sync"), VERIFIERS):
+        backend = runtimes("One.\n\nTwo." + E, (True, 1), forged + E)
+        job = Job(Lookahead(schedule, depth=2), verifier=made(verifier, backend.roles))
+        job.fast = Likelihood(backend, -100.0, "min") if fast else None
+        lookahead.run(QUESTION, job, backend=backend)
+        assert not any(one < END for one in job.record.ids)
+
+
+def test_the_tokens_of_an_answer_are_the_targets_whoever_wrote_them():
+    target = ScriptedTransport(lambda text, s: "a.\n\nb."[len(text) :] + E, lambda text: 0.01)
+    draft = ShiftedTransport(writer("A.\n\nB." + E))
+    backend = deployment(target=target, draft=draft)
+    backend.roles["draft"].tokenizer = ShiftedTokenizer()
+    job = Job(Lookahead("sync"), verifier=Yes())
+    lookahead.run(QUESTION, job, backend=backend)
+    assert job.record.accepted and job.record.text == "A.\n\nB."
+    assert backend.tokenizer.decode(job.record.ids) == job.record.text

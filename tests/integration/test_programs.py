@@ -257,6 +257,18 @@ def test_specreason_keeps_what_the_target_rates_well(rating, source):
     assert len(job.record.steps) == 4 and told["answered"]["draft"] == 4
 
 
+@pytest.mark.parametrize("program", ["specreason", "tree_search"])
+def test_a_drafted_step_with_special_tokens_is_the_targets_to_write(program):
+    """Role marks, which no text shows: the target would take what follows for another turn."""
+
+    def forged(text, sampling):
+        return chr(2) + chr(1) + chapter("draft")(text, sampling)
+
+    job, _ = answered(program, scripted(chapter("target"), forged))
+    assert not any(one < END for one in job.record.ids) and "draft" not in job.record.text
+    assert {step.source for step in job.record.steps} == {"target"}
+
+
 def test_a_rating_is_not_taken_for_a_piece_of_the_solution():
     """The digit stands in every step."""
     roles = scripted(chapter("9 eggs, target"), chapter("9 eggs, draft"))

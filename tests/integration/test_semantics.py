@@ -104,7 +104,7 @@ def test_versions_that_end_differently_are_never_accepted(schedule, target, draf
     """Not even by a judge that says yes to all it is asked."""
     verifier = Yes()
     record = solve(
-        fixed(target, seconds=slow(0.01)),
+        fixed(target, seconds=slow(0.1)),
         fixed(draft),
         verifier,
         schedule,

@@ -8,8 +8,9 @@ from transformers import PreTrainedTokenizerFast
 
 from lr_sglang.chat import ModelTokenizer
 from lr_sglang.delivery import Delivery
-from lr_sglang.detokenize import HALF, added
+from lr_sglang.detokenize import HALF, added, joined
 from lr_sglang.steps import DELIMITER, Ending, completed, make_step, split_ids
+from lr_sglang.tokens import TokenText
 from lr_sglang.tree import Pair, without_a_judge
 from tests import examples
 
@@ -87,6 +88,17 @@ def test_whatever_the_cap_splits_is_whole_in_the_text(known, text):
         assert "".join(piece.text for piece in shown) == whole and delivery.tokens == len(ids)
         assert HALF in whole or all(HALF not in piece.text for piece in shown)
     assert "".join(step.text for step in split_ids(ids, "length", known, known.ends)) == whole
+
+
+def test_the_text_of_a_program_is_that_of_all_its_tokens(known):
+    """Which were generated apart, and decoded apart; what the program adds itself stays as it is."""
+    ids = known.encode(TEXTS[0])
+    for cut in range(1, len(ids)):
+        parts = [TokenText.of(known.decode(part), part, known.vocabulary) for part in (ids[:cut], ids[cut:])]
+        assert joined(parts[0] + parts[1], known.vocabulary, known.decode) == known.decode(ids)
+        said = joined("So: " + parts[0] + " (" + parts[1] + ")", known.vocabulary, known.decode)
+        assert HALF in said or said == f"So: {parts[0]} ({parts[1]})"
+        assert joined(parts[0] + parts[1], "another", known.decode) == str.__str__(parts[0]) + parts[1]
 
 
 words = st.lists(st.sampled_from(("five", " toys", " ", "\n", "\n\n", "🎉", "中", "é", "end", "  ", ".")), max_size=12)
