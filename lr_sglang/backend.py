@@ -101,13 +101,13 @@ class RuntimeBackend(BaseBackend):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that all its requests are made on: the one that it was first used on, or the process's."""
-        if self._loop is None:
-            try:
-                self._loop = asyncio.get_running_loop()
-            except RuntimeError:
-                self._loop = background()
+        """The event loop that all its requests are made on: the process's own, unless it was bound to another."""
+        self._loop = self._loop or background()
         return self._loop
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Makes its requests on this loop, if it has no loop yet."""
+        self._loop = loop if self._loop is None or self._loop.is_closed() else self._loop
 
     def get_model_name(self) -> str:
         return str(call(self.transport.get("/model_info"), self.loop).get("model_path", ""))
@@ -290,7 +290,7 @@ class RuntimeBackend(BaseBackend):
         pass
 
     def shutdown(self) -> None:
-        """Closes the connections, in any thread but the loop's. They are gone already where the loop has ended."""
+        """Closes the connections, in any thread but the loop's."""
         if self.loop.is_running():
             call(self.transport.close(), self.loop)
 

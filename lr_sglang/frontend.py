@@ -113,6 +113,11 @@ class LookaheadBackend(BaseBackend):
         """The target's event loop."""
         return self.target.loop
 
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """As ``RuntimeBackend.bind``, for all roles."""
+        for backend in self.runtimes.values():
+            backend.bind(loop)
+
     async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
         """What is written after a state, by lookahead reasoning where that can be.
 

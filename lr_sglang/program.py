@@ -6,6 +6,7 @@ variable ``answer``, or else what the assistant has said in its last turn.
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,6 +101,7 @@ async def perform(program: Program, messages: Sequence[Mapping[str, str]], job: 
         ProgramError: the program raised something, or left no answer.
         LookaheadError: a runtime failed, or the job was stopped.
     """
+    backend.bind(asyncio.get_running_loop())
     known = backend.target.tokenizer
     course = Course(job, backend.runtimes if backend.ahead else {"target": backend.target})
     inside = backend.within(course)

@@ -31,7 +31,7 @@ from lr_sglang.sglang_api.interpreter import (
 class AsyncBackend(Protocol):
     """What an executor needs of a backend, beside what SGLang's ``BaseBackend`` has."""
 
-    loop: asyncio.AbstractEventLoop | None
+    loop: asyncio.AbstractEventLoop
 
     async def agenerate(self, s: Any, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
         """The text that the runtime writes after the state's, and its meta information."""
@@ -56,7 +56,7 @@ class ForkHere:
 
 
 class Execution(StreamExecutor):
-    """One state of a program. Made on its event loop, or in another thread for the loop of the backend.
+    """One state of a program, on the event loop of its backend. Made there or in any other thread.
 
     Args:
         backend: an ``AsyncBackend``.
@@ -66,7 +66,7 @@ class Execution(StreamExecutor):
         request: what the next ``gen`` is to be asked with; None is a new one.
 
     Raises:
-        ConfigError: speculative execution of API calls is asked for, or there is no event loop.
+        ConfigError: speculative execution of API calls is asked for.
     """
 
     def __init__(
@@ -83,9 +83,7 @@ class Execution(StreamExecutor):
             raise ConfigError("num_api_spec_tokens is for the chat services of others", hint="leave it out")
         defaults = Defaults(**vars(default_sampling_para))
         super().__init__(backend, arguments, defaults, chat_template, stream, None, use_thread=False)
-        self.loop = running_loop() or backend.loop
-        if self.loop is None:
-            raise ConfigError("the backend is not connected", hint="open its deployment first")
+        self.loop = backend.loop
         self._waiting: deque[SglExpr | ForkHere] = deque()
         self._task: asyncio.Future[Any] | None = None
         self._ended = self._closing = False

@@ -6,13 +6,14 @@ import asyncio
 import inspect
 from typing import Any
 
+from lr_sglang.engine.execution import running_loop
 from lr_sglang.engine.executor import Executor
 from lr_sglang.engine.loop import call, in_thread
 from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction, interpreter
 
 
 async def run_program(program: SglFunction, *args: Any, backend: Any, **more: Any) -> ProgramState:
-    """Runs a program to its end, on the loop of its backend; returns its state.
+    """Runs a program to its end on the running loop, which its runtimes are bound to; returns its state.
 
     Args:
         backend: an ``AsyncBackend``.
@@ -21,7 +22,8 @@ async def run_program(program: SglFunction, *args: Any, backend: Any, **more: An
     Raises:
         whatever the program raises.
     """
-    assert backend.loop is not None
+    for one in (backend, *getattr(backend, "roles", {}).values()):
+        one.bind(asyncio.get_running_loop())
     if inspect.iscoroutinefunction(program.func):
         state = program.run(*args, backend=backend, **more)  # begins it: its first line has not run yet
         try:
@@ -38,20 +40,12 @@ _run_internal = interpreter.run_internal
 
 
 def _run_to_its_end(state: ProgramState, program: SglFunction, args: Any, more: Any, sync: bool) -> None:
-    """SGLang's ``run_internal``, which would only begin a program that is a coroutine: in a thread without an event
-    loop, ``program.run`` and ``run_batch`` wait for its end."""
+    """SGLang's ``run_internal``, which would only begin a coroutine: ``program.run`` and ``run_batch`` wait for its end,
+    unless they are called on its own loop."""
     _run_internal(state, program, args, more, sync)
     executor = state.stream_executor
-    if inspect.iscoroutine(state.ret_value) and isinstance(executor, Executor) and not _on_a_loop():
+    if inspect.iscoroutine(state.ret_value) and isinstance(executor, Executor) and running_loop() is not executor.loop:
         state.ret_value = call(state.ret_value, executor.loop)
 
 
 interpreter.run_internal = _run_to_its_end
-
-
-def _on_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -70,6 +70,8 @@ def test_what_fails_together_is_one_failure():
     verifier = verifiers.make("judge", verifiers.Setup(backend.roles, "paper"))
 
     async def main():
+        for one in backend.roles.values():
+            one.bind(asyncio.get_running_loop())
         s = ProgramState(Executor(backend, {}, SglSamplingParams(), None, False))
         pair = Pair(*(Step(text, (1,), Ending.DELIMITER) for text in "ab"))
 
@@ -99,6 +101,8 @@ def test_a_draft_that_the_target_cannot_read_stays_refused():
     async def main():
         job, tree = Job(Lookahead(width=2), verifier=Slow()), StepTree(2, 2, 1000)
         backend = deployment(target=ScriptedTransport(writer("target")))
+        for one in backend.roles.values():
+            one.bind(asyncio.get_running_loop())
         tree.root.state = ProgramState(Executor(backend, {}, SglSamplingParams(), None, False))
         branches = Branches(job.record, asyncio.get_running_loop())
         verification = Verification(

@@ -226,7 +226,9 @@ def test_every_module_has_its_line():
     # Names in front of the colon of each bullet, and others that the bullet tells of.
     named = {name.removesuffix("/").split("/")[0] for name in re.findall(r"`([\w/]+)`", text)}
     assert modules() <= named
-    heads = [name for head in re.findall(r"^- ((?:`[\w/]+`(?:, )?)+)", text, re.M) for name in re.findall(r"`(\w+)", head)]
+    heads = [
+        name for head in re.findall(r"^- ((?:`[\w/]+`(?:, )?)+)", text, re.M) for name in re.findall(r"`(\w+)", head)
+    ]
     assert set(heads) <= modules(), "and no other has one"
 
 
