@@ -40,7 +40,7 @@ _run_internal = interpreter.run_internal
 
 
 def _run_to_its_end(state: ProgramState, program: SglFunction, args: Any, more: Any, sync: bool) -> None:
-    """SGLang's ``run_internal``, which would only begin a coroutine: ``program.run`` and ``run_batch`` wait for its end,
+    """SGLang's ``run_internal``, which would only begin a coroutine: ``program.run`` and ``run_batch`` wait for it,
     unless they are called on its own loop."""
     _run_internal(state, program, args, more, sync)
     executor = state.stream_executor
