@@ -191,12 +191,16 @@ def lineage(before: int, alternative: int = 0) -> int:
     return (before * (_TARGETS + 1) + alternative) % _LINEAGES
 
 
-def without_a_judge(pair: Pair) -> Verdict | None:
-    """What is clear before any verifier is asked: a cut prefix, other endings or special tokens are never accepted."""
+def without_a_judge(pair: Pair, words: bool = True) -> Verdict | None:
+    """What is clear before any verifier is asked: a cut prefix, other endings or special tokens are never accepted.
+
+    Args:
+        words: False where the models' words mean nothing (random weights): special tokens are as good as any there.
+    """
     if not pair.prefix_complete:
         return Verdict(False, "guard", "the prefix ends in the middle of a step")
     if not same_ending(pair.target, pair.draft):
         return Verdict(False, "ending", "the versions end differently")
-    if not same_special(pair.target, pair.draft):
+    if words and not same_special(pair.target, pair.draft):
         return Verdict(False, "special", "the versions have different special tokens")
     return None

@@ -45,7 +45,7 @@ class Verification:
         verifier = self._job.verifier
         if verifier is None:
             raise ConfigError("lookahead reasoning needs a verifier")
-        verdict = without_a_judge(pair)
+        verdict = without_a_judge(pair, getattr(verifier, "reads_words", True))
         if verdict is not None:
             child.verdict = verdict
             self._witness.verified(child, verdict)

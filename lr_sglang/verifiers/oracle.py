@@ -21,6 +21,7 @@ class Oracle:
     """
 
     name = "oracle"
+    reads_words = False
 
     def __init__(self, backend: RuntimeBackend, prompt: JudgePrompt, alpha: float) -> None:
         self.backend, self.prompt, self.random = backend, prompt, Random(alpha)

@@ -154,6 +154,7 @@ def test_special_tokens_are_no_part_of_a_text_and_make_it_another_step(known):
         assert other.special and not plain.special
         for pair in (Pair(plain, other), Pair(other, plain)):
             assert without_a_judge(pair).by == "special"
+            assert without_a_judge(pair, words=False) is None
         assert without_a_judge(Pair(other, other)) is None
 
 

@@ -15,12 +15,15 @@ from lr_sglang.policy.forecast import Runtime, Scene, best, forecast
 from lr_sglang.policy.load import Load
 from lr_sglang.simulated.model import Model, Writer
 from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
+from lr_sglang.simulated.virtual import alone, answer_all, numbers
 from lr_sglang.steps import Ending, Step
+from lr_sglang.tasks import Question
 from lr_sglang.tree import Branch, StepTree, Verdict
 from tests import FULL
 
 STEP = Step("a\n\n", (1,), Ending.DELIMITER)
+# Simulated models know these under the numbers 0 to 3: the questions that what is asserted here was measured with.
+QUESTIONS = [Question(f"simulated-{n}", f"Simulated question {n}?") for n in (54538, 65731, 6211, 30953)]
 YES, NO = Verdict(True, "judge"), Verdict(False, "judge")
 
 
@@ -30,7 +33,8 @@ class Case:
     def __init__(self, alpha, c1, count=1, steps=300, judge=0.05, slowdown=0.0, slots=None, **model):
         known = Model(alpha=(alpha,), steps=steps, tokens=9, **model)
         self.simulation = Simulation(known, 0.2, c1, 0.2 * judge, slowdown, slots)
-        self.writer, self.asked, self.steps = Writer(known), questions(count), steps
+        self.writer, self.asked, self.steps = Writer(known), QUESTIONS[:count], steps
+        assert numbers(self.writer, self.asked) == list(range(count))
 
     def run(self, told=True, **look):
         """Speed-up over plain decoding, and target branches per step."""
