@@ -148,7 +148,7 @@ def adaptive(full: bool, only: Sequence[int] = ()) -> tuple[Row, Iterator[Row]]:
 
 
 def priorities(full: bool) -> tuple[Row, Iterator[Row]]:
-    """Priorities where a runtime has too few slots: it does not say how many, or each answer keeps to its share."""
+    """Priorities where a runtime has too few slots: it does not say how many, or they are given out here."""
 
     def rows() -> Iterator[Row]:
         for count, slots in ((4, 8), (8, 8), (8, 16), (16, 16), (16, 32)):
@@ -157,7 +157,7 @@ def priorities(full: bool) -> tuple[Row, Iterator[Row]]:
             tried: list[dict[str, Any]] = [{"told": False}, {"told": False, **first}, {}, first]
             yield count, slots, *(f"{scene.run(**look)[0]:.2f}x" for look in tried)
 
-    return ("answers", "slots", "not told", "with priorities", "shares", "shares, priorities"), rows()
+    return ("answers", "slots", "not told", "with priorities", "told", "told, with priorities"), rows()
 
 
 MEASURED: dict[str, Callable[..., tuple[Row, Iterator[Row]]]] = {
