@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from lr_sglang.engine.request import Request
-from lr_sglang.engine.values import Defaults, FailedText, FailedVariables, Flag
+from lr_sglang.engine.values import Defaults, FailedText, FailedVariables, Flag, StreamedEvent, TextEvent
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.sglang_api.interpreter import (
     ChoicesDecision,
@@ -90,6 +90,8 @@ class Execution(StreamExecutor):
         self._sent = self._received = 0  # expressions from other threads: so many on their way, so many here
         self.request: Request | None = None
         self.error_: BaseException | None = None
+        if stream:
+            self.stream_text_event = TextEvent()
         self.text_: str = ""
         self.variables: dict[str, Any] = {}
 
@@ -107,6 +109,13 @@ class Execution(StreamExecutor):
             self._init_var_event(expr)
             self._sent += 1
             self.loop.call_soon_threadsafe(self._receive, expr)
+
+    def _init_var_event(self, expr: SglExpr) -> None:
+        super()._init_var_event(expr)
+        if self.stream:
+            for name, news in self.stream_var_event.items():
+                if not isinstance(self.variable_event[name], StreamedEvent):
+                    self.variable_event[name] = StreamedEvent(news)
 
     def _receive(self, expr: SglExpr) -> None:
         self._received += 1
@@ -221,7 +230,7 @@ class Execution(StreamExecutor):
         """Whoever reads the state from now on gets the error; what was there before stays."""
         if self.error_ is None:
             self.error_ = error
-            begun = [name for name, event in self.variable_event.items() if not event.is_set()]
+            begun = [name for name, event in self.variable_event.items() if not event.wait(0)]
             self.variables = FailedVariables({k: v for k, v in self.variables.items() if k not in begun}, error)
             if self.stream:
                 self.text_ = FailedText(self.text_, error)
@@ -237,10 +246,10 @@ class Execution(StreamExecutor):
 
     @property
     def is_finished(self) -> bool:
-        """As SGLang's: whether a stream has ended. Of one that failed, the failure is raised."""
+        """As SGLang's: whether a stream has ended and was read to its end. Of one that failed, raises the failure."""
         if self.stream and self.error_ is not None:
             raise self.error_
-        return self._finished
+        return self._finished and not (self.stream and self.stream_text_event.unread)
 
     @is_finished.setter
     def is_finished(self, finished: bool) -> None:

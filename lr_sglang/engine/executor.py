@@ -7,12 +7,11 @@ states as ever. After a failure every later reader gets the error.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from typing import Any
 
 from lr_sglang.engine.execution import Execution, ForkHere, running_loop
-from lr_sglang.engine.values import Flag
+from lr_sglang.engine.values import Flag, TextEvent
 from lr_sglang.errors import LookaheadError
 from lr_sglang.sglang_api.interpreter import ProgramState, StreamExecutor
 
@@ -40,7 +39,7 @@ class Executor(Execution):
 
     def get_var(self, name: str) -> Any:
         event = self.variable_event.get(name)
-        if event is not None and not event.is_set():
+        if event is not None and not event.wait(0):
             if running_loop() is self.loop and self.error_ is None:
                 raise NotReady(f"{name!r} is still being generated", hint="await lr.sync(s) before reading it")
             if not event.wait():
@@ -53,7 +52,7 @@ class Executor(Execution):
 
     def get_meta_info(self, name: str, timeout: float | None = None) -> Any:
         event = self.variable_event.get(name)
-        if event is not None and not event.is_set() and running_loop() is self.loop and self.error_ is None:
+        if event is not None and not event.wait(0) and running_loop() is self.loop and self.error_ is None:
             raise NotReady(f"{name!r} is still being generated", hint="await lr.sync(s) before reading it")
         if isinstance(event, Flag):
             self.sync()
@@ -115,7 +114,7 @@ class Executor(Execution):
             "request": None,
         }
         if self.stream:
-            made.stream_text_event, made.stream_var_event = threading.Event(), {}
+            made.stream_text_event, made.stream_var_event = TextEvent(), {}
         return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from lr_sglang.sglang_api.interpreter import SglSamplingParams
@@ -32,6 +33,36 @@ class Flag:
 
     def wait(self, timeout: float | None = None) -> bool:
         return self._set
+
+
+class TextEvent(threading.Event):
+    """There is news of a stream's text. ``read`` once somebody has taken some."""
+
+    read = False
+
+    def clear(self) -> None:
+        self.read = True
+        super().clear()
+
+    @property
+    def unread(self) -> bool:
+        """Whether a reader has not taken the last news yet."""
+        return self.read and self.is_set()
+
+
+class StreamedEvent(threading.Event):
+    """A streamed variable is complete. SGLang's readers leave when they see that; they see it once they have read all.
+
+    Args:
+        news: is set when there is more of the variable to read.
+    """
+
+    def __init__(self, news: threading.Event) -> None:
+        super().__init__()
+        self._news = news
+
+    def is_set(self) -> bool:
+        return super().is_set() and not self._news.is_set()
 
 
 class FailedVariables(dict[str, Any]):
