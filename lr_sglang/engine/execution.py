@@ -27,6 +27,10 @@ from lr_sglang.sglang_api.interpreter import (
     StreamExecutor,
 )
 
+# SGLang's reader of a streamed variable looks whether it is there, and then whether the stream has ended: between the two
+# looks a short program could begin and end. So a stream ends so many seconds after its last expression.
+READER_SECONDS = 0.05
+
 
 class AsyncBackend(Protocol):
     """What an executor needs of a backend, beside what SGLang's ``BaseBackend`` has."""
@@ -222,9 +226,14 @@ class Execution(StreamExecutor):
             self._finish()
 
     def _finish(self) -> None:
+        if self.stream:
+            self.loop.call_later(READER_SECONDS, self._set_finished)
+        else:
+            self.is_finished = True
+
+    def _set_finished(self) -> None:
         self.is_finished = True
-        if self.stream_text_event:
-            self.stream_text_event.set()
+        self.stream_text_event.set()
 
     def _fail(self, error: BaseException) -> None:
         """Whoever reads the state from now on gets the error; what was there before stays."""
