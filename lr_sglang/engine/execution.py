@@ -27,8 +27,8 @@ from lr_sglang.sglang_api.interpreter import (
     StreamExecutor,
 )
 
-# SGLang's reader of a streamed variable looks whether it is there, and then whether the stream has ended: a short program
-# could begin and end between the two looks. So a stream ends so many seconds after its last expression.
+# SGLang's reader of a streamed variable looks whether it is there, and then whether the stream has ended: a short
+# program could begin and end between the two looks. So a stream ends so many seconds after its last expression.
 READER_SECONDS = 0.05
 
 
