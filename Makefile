@@ -1,6 +1,6 @@
 # Targets that need .venv make or mend it first (scripts/setup.sh): quick when nothing changed.
 # ARGS is passed on: make test-unit ARGS="-k steps", make demo ARGS=--help
-# SGLANG=0.5.23 does the same with that release, in an environment beside (.venv-0.5.23).
+# SGLANG=0.5.16 does the same with that release, in an environment beside (.venv-0.5.16).
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser demo test test-unit test-full test-next check docs wheel pocket pin clean
@@ -29,7 +29,7 @@ test-unit: setup  ## the tests that start nothing: under a minute
 
 test-full: setup browser  ## all tests, the long ones too, and each mode with the other release of SGLang
 	LR_SGLANG_FULL=1 $(PYTEST) tests $(ARGS)
-	[ -n "$(SGLANG)" ] || $(MAKE) test SGLANG=0.5.23 ARGS="-k four_modes_side_by_side"
+	[ -n "$(SGLANG)" ] || $(MAKE) test SGLANG=0.5.16 ARGS="-k four_modes_side_by_side"
 
 test-next:  ## install the newest SGLang there is, also a pre-release, and say what breaks
 	@bash scripts/next.sh

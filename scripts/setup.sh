@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv with the project and its `dev` extra at the versions of constraints.txt, or mends it.
 #
-# SGLANG=0.5.23 makes .venv-0.5.23 from constraints-0.5.23.txt instead, SGLANG=next .venv-next with whatever is newest.
+# SGLANG=0.5.16 makes .venv-0.5.16 from constraints-0.5.16.txt instead, SGLANG=next .venv-next with whatever is newest.
 # Quick when nothing changed: a stamp inside .venv names the content it was made from. It is written last, so an
 # interrupted set-up is seen by the next call, which starts afresh. PYTHON=/path/to/python3.12 chooses the Python.
 set -euo pipefail
