@@ -22,7 +22,7 @@ from lr_sglang.runtimes.gpus import Gpu
 POCKET_MEMORY = 4.0
 DISK = 2.0
 GLIBC = (2, 34)
-# torch 2.11 is built for CUDA 13, which these drivers and those after them bring.
+# torch (2.11 and 2.14) is built for CUDA 13, which these drivers and those after them bring.
 DRIVER = 580
 
 
