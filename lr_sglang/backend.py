@@ -241,7 +241,9 @@ class RuntimeBackend(BaseBackend):
             raise BadReply(f"a reply without {error}", role=self.role) from error
         now = time.time()
         entry.cached = int(meta.get("cached_tokens") or 0)
-        entry.entered, entry.prefilled, entry.finished = request.sent, now, now
+        entry.entered = request.sent
+        if "prompt_tokens" in meta:  # else it was aborted while it waited, and leaves nothing to share
+            entry.prefilled = entry.finished = now
         if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
             # a prefill is a batch of its own: whatever is scheduled after it finds its tokens in the cache
             entry.entered, entry.prefilled = began, began + BATCH_SECONDS

@@ -271,6 +271,23 @@ def test_a_reply_that_is_no_generation_is_a_bad_reply(reply, monkeypatch, use_th
         assert reply["output_ids"] == [-5], "which this tokenizer leaves out"
 
 
+@pytest.mark.parametrize("prefilled", [True, False])
+def test_what_was_aborted_in_the_queue_cannot_be_shared(prefilled, monkeypatch):
+    """SGLang's reply says nothing of its prompt then."""
+    meta = {"finish_reason": {"type": "abort", "message": "Abort in waiting queue"}}
+    reply = {"text": "", "output_ids": [], "meta_info": meta | ({"prompt_tokens": 9} if prefilled else {})}
+    backend, ids = runtime(), []
+
+    async def generate(payload, request, timeout):
+        ids.extend(payload["input_ids"])
+        return reply
+
+    monkeypatch.setattr(backend.transport, "generate", generate)
+    within_bounds(lambda: broken.run(backend=backend)["good"])
+    after = backend.ledger.add((*ids, 1), time.time())
+    assert backend.ledger.shareable(after) == (len(ids) if prefilled else 0)
+
+
 def test_whatever_goes_wrong_in_the_transport_is_named(monkeypatch):
     def explode(*args):
         raise ZeroDivisionError("oh")
