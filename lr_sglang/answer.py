@@ -132,28 +132,36 @@ class Answer:
         Raises:
             LookaheadError: the target failed; Cancelled: the answer was stopped.
         """
-        arrival = await self._branches.first_done()
+        while True:
+            arrival = await self._branches.first_done()
+            if self._taken(arrival):
+                return arrival.node
+
+    async def all_done(self) -> list[Node]:
+        """Waits for every generation and verdict in flight; returns the prefixes they belong to."""
+        nodes = []
+        while self._branches:
+            arrival = await self._branches.first_done()
+            if self._taken(arrival):
+                nodes.append(arrival.node)
+        return list(dict.fromkeys(nodes))
+
+    def _taken(self, arrival: Completion) -> bool:
+        """Enters in the tree what has arrived; False where nobody needs it any more."""
         node, child, result = arrival.node, arrival.child, arrival.result
         if arrival.key is None:
             raise result  # it was stopped, whatever has become of that node meanwhile
         if isinstance(arrival.key, Branch):
             self.policy.ended(arrival.key, 0 if isinstance(result, LookaheadError) else len(result.ids))
         if node.dropped or (child.dropped if child is not None else node.chosen is not None):
-            return node
+            return False
         if isinstance(arrival.key, Inquiry) and child is not None:
             self._ruled(arrival.key, child, result)
         elif child is None:
             self._expanded(node, arrival)
         else:
             self._drafted(child, arrival)
-        return node
-
-    async def all_done(self) -> list[Node]:
-        """Waits for every generation and verdict in flight; returns the prefixes they belong to."""
-        nodes = []
-        while self._branches:
-            nodes.append(await self.first_done())
-        return list(dict.fromkeys(nodes))
+        return True
 
     def _ruled(self, inquiry: Inquiry, child: Node, result: Any) -> None:
         if not isinstance(result, Verdict):
@@ -210,13 +218,13 @@ class Answer:
 
     def _drop(self, node: Node, outcome: Outcome) -> None:
         """``outcome`` is for the draft step itself and its verdict; everything that follows it is cancelled."""
-        for below in node.subtree():
-            below.dropped = True
+        for below in self.tree.drop(node):
             own = outcome if below is node else Outcome.CANCELLED
             for branch in _of(below):
                 self._branches.give_up(branch, own)
             self._branches.give_up(below.expanding, Outcome.CANCELLED)
             self._witness.dropped(below.source, below.parent, below, own)
+            below.let_go()
 
     def keep(self, node: Node) -> None:
         """A step of the answer: its branches get their outcomes; its text goes to the program's state."""
@@ -245,7 +253,7 @@ class Answer:
             self._witness.ended(node, self.trace.finish)
         elif any(backend.pool.waiting for backend in self.roles.values()):
             self._reorder(node)
-        node.parent = None  # the past of a long answer need not stay in memory
+        node.let_go()  # the past of a long answer need not stay in memory
 
     def _reorder(self, root: Node) -> None:
         """What waits for a slot has come one step nearer to the accepted front."""

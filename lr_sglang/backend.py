@@ -112,30 +112,35 @@ class RuntimeBackend(BaseBackend):
     def get_model_name(self) -> str:
         return str(call(self.transport.get("/model_info"), self.loop).get("model_path", ""))
 
-    def prompt_ids(self, s: StreamExecutor) -> tuple[int, ...]:
+    def prompt_ids(self, s: Executor) -> tuple[int, ...]:
         """The ids of everything a state has said so far.
 
         Raises:
             ConfigError: some of it was said in roles and some outside of them; no template has a place for that.
         """
-        messages, answer, known = s.messages_, "", self.tokenizer.vocabulary
-        if not messages and s.cur_role is None:
+        if not s.messages_ and s.cur_role is None:
             return resolve(s.text_, self.tokenizer)
+        if s.cur_role != "assistant":
+            return self._rendered(s).ids
+        where = len(s.messages_), s.cur_role_begin_pos
+        if self.tokenizer not in s.opened or s.opened[self.tokenizer][0] != where:  # else a fork goes on from there
+            s.opened = {**s.opened, self.tokenizer: (where, self._rendered(s).ids)}
+        opened: tuple[int, ...] = s.opened[self.tokenizer][1]
+        written = TokenText.wrap(s.text_).ids_from(s.cur_role_begin_pos, self.tokenizer.vocabulary)
+        return opened + (resolve(s.text_[s.cur_role_begin_pos :], self.tokenizer) if written is None else written)
+
+    def _rendered(self, s: Executor) -> TokenText:
+        """What the template makes of a state's turns, without what stands in the assistant's open one."""
         closed = slice(None if s.cur_role is None else s.cur_role_begin_pos)
-        said = turns_of(str.__getitem__(s.text_, closed), tuple(m["content"] for m in messages))
+        said = turns_of(str.__getitem__(s.text_, closed), tuple(m["content"] for m in s.messages_))
         if said is None:
             raise ConfigError("text stands outside of any role", hint="put it into sgl.user or another role")
-        messages = [{"role": m["role"], "content": text} for m, text in zip(messages, said, strict=True)]
-        written: tuple[int, ...] | None = None
-        if s.cur_role == "assistant":
-            written = TokenText.wrap(s.text_).ids_from(s.cur_role_begin_pos, known)
-            answer = s.text_[s.cur_role_begin_pos :] if written is None else ""
-        elif s.cur_role is not None:
-            messages = [*messages, {"role": s.cur_role, "content": s.text_[s.cur_role_begin_pos :]}]
-        prompt = self.tokenizer.chat(messages, s.cur_role == "assistant")
-        return prompt.ids + (resolve(answer, self.tokenizer) if written is None else written)
+        turns = [{"role": m["role"], "content": text} for m, text in zip(s.messages_, said, strict=True)]
+        if s.cur_role not in (None, "assistant"):
+            turns.append({"role": s.cur_role, "content": s.text_[s.cur_role_begin_pos :]})
+        return self.tokenizer.chat(turns, s.cur_role == "assistant")
 
-    def budget(self, s: StreamExecutor, limits: Limits) -> tuple[int, int]:
+    def budget(self, s: Executor, limits: Limits) -> tuple[int, int]:
         """Tokens of a state's prompt, and of the answer that may follow it.
 
         Raises:
@@ -207,7 +212,7 @@ class RuntimeBackend(BaseBackend):
         """
         wanted = params.to_srt_kwargs()
         wanted["no_stop_trim"] = isinstance(params.stop, StepStop)
-        wanted = {key: value for key, value in wanted.items() if value not in (None, (), [])}
+        wanted = {key: value for key, value in wanted.items() if value or value == 0}  # not None, not empty
         payload: dict[str, Any] = {"input_ids": list(ids), "sampling_params": wanted}
         if request.seed is not None and self.seeded:
             wanted["sampling_seed"] = request.seed

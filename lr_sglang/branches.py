@@ -92,11 +92,11 @@ class Branches:
         self._open.add(branch)
         request = branch.request
 
-        def arrived(task: asyncio.Future[Any]) -> None:
+        def arrived() -> None:
             result = request.result or state.stream_executor.error_ or Cancelled("cancelled")
             self.put(Completion(branch, node, child, result, state))
 
-        state.stream_executor.task.add_done_callback(arrived)
+        state.stream_executor.when_done(arrived)
 
     def expect_verdict(self, inquiry: Any, work: Any, node: Node, child: Node) -> asyncio.Task[Any]:
         """A verdict that takes time: it will arrive."""
@@ -105,6 +105,9 @@ class Branches:
 
         def arrived(task: asyncio.Task[Any]) -> None:
             error = Cancelled("cancelled") if task.cancelled() else task.exception()
+            if isinstance(error, Cancelled):
+                error.__traceback__ = None  # its frames hold the request, which holds the error
+            inquiry.task = None
             self.put(Completion(inquiry, node, child, error or task.result()))
 
         task.add_done_callback(arrived)

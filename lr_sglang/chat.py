@@ -26,8 +26,8 @@ SHORT = 64
 # Characters from which on a text is tokenised in a batch: that alone lets other threads run meanwhile, and a megabyte
 # takes seconds.
 LONG = 10_000
-# Tokens of what is remembered, some 60 bytes each: rendered prompts, and steps that were decoded.
-PROMPTS, STEPS = 2**19, 2**16
+# What is remembered: rendered prompts, in tokens of some 60 bytes each, and steps that were decoded, if they are short.
+PROMPTS, STEPS, LONG_STEP = 2**19, 1024, 256
 
 
 class Tokenizer(Protocol):
@@ -89,7 +89,7 @@ class ModelTokenizer:
         self._rendered = Memo(self._render, lambda text, *_: len(text.ids), PROMPTS)
         self._encoded = lru_cache(maxsize=64)(self._encode)  # how a reply is opened, at every verdict
         # A step is decoded when it arrives, and again to be cut.
-        self._decoded = Memo(self._decode, lambda _, ids: len(ids), STEPS)
+        self._decoded = lru_cache(maxsize=STEPS)(self._decode)
 
     def encode(self, text: str) -> tuple[int, ...]:
         return self._encoded(text) if len(text) < SHORT else self._encode(text)
@@ -98,7 +98,7 @@ class ModelTokenizer:
         return self._encode_parts(_broken(text, self._added, mark := _unused(text)).split(mark))
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._decoded(tuple(ids))
+        return self._decoded(tuple(ids)) if len(ids) < LONG_STEP else self._decode(tuple(ids))
 
     def _decode(self, ids: tuple[int, ...]) -> str:
         if self._fast is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,10 +28,7 @@ class Inquiry:
     state: ProgramState
     track: Callable[[Inquiry, ProgramState], Request]
     branches: list[Branch] = field(default_factory=list)
-    _replied: asyncio.Future[Verdict] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._replied = self.state.stream_executor.loop.create_future()
+    _replied: asyncio.Future[Verdict] | None = field(default=None, init=False, repr=False)
 
     async def generation(self, state: ProgramState) -> Generation:
         """What a runtime generates in a state that has one ``gen`` under way.
@@ -42,24 +40,33 @@ class Inquiry:
         await executor.drained()
         if isinstance(request.result, Generation):
             return request.result
-        raise request.result or executor.error_
+        raise copy(request.result or executor.error_)  # with a traceback, that of the state would hold the state
 
     def reply(self, verdict: Verdict) -> None:
         """The verdict of a verifier that has returned None; once, from any thread."""
-        replied = self._replied
 
         def take() -> None:
-            if not replied.done():
-                replied.set_result(verdict)
+            if not self._reply().done():
+                self._reply().set_result(verdict)
 
-        replied.get_loop().call_soon_threadsafe(take)
+        self._loop.call_soon_threadsafe(take)
 
     async def replied(self) -> Verdict:
         """The verdict that ``reply`` gets."""
         try:
-            return await self._replied
+            return await self._reply()
         finally:
-            self._replied = self._replied.get_loop().create_future()  # a cascade asks its next stage
+            self._replied = None  # a cascade asks its next stage
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = self.state.stream_executor.loop
+        return loop
+
+    def _reply(self) -> asyncio.Future[Verdict]:
+        if self._replied is None:
+            self._replied = self._loop.create_future()
+        return self._replied
 
 
 class Verifier(Protocol):

@@ -124,6 +124,10 @@ class Node:
         """The prefix ends in the middle of a step, at the token cap."""
         return self.step is not None and not self.step.complete
 
+    def let_go(self) -> None:
+        """Forgets what refers back to it, and would keep it until a garbage collection: its parent, its inquiries."""
+        self.parent = self.asked = self.weighed = None
+
     def subtree(self) -> Iterator[Node]:
         """This node and everything under it."""
         waiting = [self]

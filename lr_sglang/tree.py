@@ -43,6 +43,7 @@ class StepTree:
     fast: bool = False
     hedging: bool = False
     root: Node = field(default_factory=lambda: Node(None, 0))
+    _live: list[Node] | None = field(default=None, init=False, repr=False)
 
     def ahead(self, node: Node) -> int:
         """How many steps the node is ahead of the root; with hedging, of what the target has written."""
@@ -72,9 +73,13 @@ class StepTree:
         """Whether the answer is over at this node."""
         return (node.step is not None and node.step.final) or self.room(node) <= 0
 
-    def live(self) -> Iterator[Node]:
+    def live(self) -> list[Node]:
         """Nodes whose prefix is known and still possible, the root first."""
-        return (n for n in self.root.subtree() if not n.dropped and (n.step is not None or n is self.root))
+        if self._live is None:
+            self._live = [
+                n for n in self.root.subtree() if not n.dropped and (n.step is not None or n is self.root)
+            ]
+        return self._live
 
     def to_expand(self, depth: int) -> list[Node]:
         """Nodes at most ``depth`` ahead, after which the target has not been asked for the next step, nearest first."""
@@ -136,7 +141,7 @@ class StepTree:
         if node.correction is None:
             made = Node(node, node.position + 1, node.target, "target", state=node.target_state)
             made.used, made.lineage = node.used + len(node.target.ids), lineage(node.lineage, _TARGETS)
-            node.correction = made
+            node.correction, self._live = made, None
         return node.correction
 
     def hedge(self, node: Node) -> None:
@@ -152,7 +157,14 @@ class StepTree:
     def drafted(self, node: Node, step: Step) -> None:
         """The draft step that leads to ``node`` is there."""
         assert node.parent is not None
-        node.step, node.used = step, node.parent.used + len(step.ids)
+        node.step, node.used, self._live = step, node.parent.used + len(step.ids), None
+
+    def drop(self, node: Node) -> list[Node]:
+        """A step that is not to be, and all that follow it; returns them, the step first."""
+        below, self._live = list(node.subtree()), None
+        for one in below:
+            one.dropped = True
+        return below
 
     def pair(self, child: Node) -> Pair | None:
         """The two versions that a verdict on ``child`` compares, if both are there and it has none."""
@@ -167,7 +179,7 @@ class StepTree:
         An accepted draft is chosen as soon as there is one. When every draft is rejected (or there is none) the
         target's own version is. Nothing is decided without that, but for fast acceptance.
         """
-        if node.chosen is not None or (node.target is None and not self.fast):
+        if node.dropped or node.chosen is not None or (node.target is None and not self.fast):
             return None
         accepted = [c for c in node.children if c.verdict and c.verdict.accepted]
         if accepted:
@@ -182,7 +194,7 @@ class StepTree:
         """Moves the root one decided step on and returns it, or None when the next step is not decided."""
         if self.root.chosen is None:
             return None
-        self.root = self.root.chosen
+        self.root, self._live = self.root.chosen, None
         return self.root
 
 

@@ -70,7 +70,7 @@ class Verification:
             state.stream_executor.request = request
             inquiry.branches.append(branch)
             self._branches.begin(branch, request)
-            state.stream_executor.task.add_done_callback(lambda _: self._branches.ended(branch))
+            state.stream_executor.when_done(lambda: self._branches.ended(branch))
             self._witness.begun("judge", node, child)
             return request
 

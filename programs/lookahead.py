@@ -94,7 +94,7 @@ def verify(answer: Answer, node: Node) -> None:
 
 def accept(answer: Answer) -> None:
     """Keeps the drafts that agree and puts the target's step in place of the first that does not."""
-    for node in list(answer.tree.live()):
+    for node in answer.tree.live():
         if answer.tree.decide(node):
             answer.cancel_all_but_chosen(node)
     while not answer.ended and (kept := answer.tree.advance()):

@@ -109,8 +109,7 @@ class Clocked:
     def cancel_all_but_chosen(self, node):
         for child in node.children:
             if child is not node.chosen:
-                for below in child.subtree():
-                    below.dropped = True
+                self.tree.drop(child)
 
     def keep(self, node):
         self.kept.append(self.now)

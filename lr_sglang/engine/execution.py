@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -68,6 +68,7 @@ class Execution(StreamExecutor):
 
     Attributes:
         request: what the next ``gen`` is to be asked with; None is a new one.
+        opened: what the backend keeps of the turns before the one that is open, by tokenizer; forks have it too.
 
     Raises:
         ConfigError: speculative execution of API calls is asked for.
@@ -86,13 +87,16 @@ class Execution(StreamExecutor):
         if num_api_spec_tokens is not None:
             raise ConfigError("num_api_spec_tokens is for the chat services of others", hint="leave it out")
         defaults = Defaults(**vars(default_sampling_para))
+        self.default_sampling_para: Defaults
         super().__init__(backend, arguments, defaults, chat_template, stream, None, use_thread=False)
         self.loop = backend.loop
         self._waiting: deque[SglExpr | ForkHere] = deque()
         self._task: asyncio.Future[Any] | None = None
         self._ended = self._closing = False
         self._sent = self._received = 0  # expressions from other threads: so many on their way, so many here
+        self._tell: list[Callable[[], None]] = []
         self.request: Request | None = None
+        self.opened: dict[Any, tuple[Any, tuple[int, ...]]] = {}
         self.error_: BaseException | None = None
         if stream:
             self.stream_text_event = TextEvent()
@@ -163,13 +167,22 @@ class Execution(StreamExecutor):
         self._task = self.loop.create_task(work)
         self._task.add_done_callback(self._arrived)
 
+    def when_done(self, tell: Callable[[], None]) -> None:
+        """Calls ``tell`` on the loop once what the state is waiting for is there or has failed, before what waits."""
+        self._tell.append(tell)
+
     def _arrived(self, task: asyncio.Future[Any]) -> None:
         self._task = None
         error = Cancelled("cancelled") if task.cancelled() else task.exception()
+        if isinstance(error, Cancelled):
+            error.__traceback__ = None  # its frames hold this state, which would hold them
         if error is not None:
             self._fail(error)
         if self.stream_text_event:
             self.stream_text_event.set()
+        tells, self._tell = self._tell, []
+        for tell in tells:
+            tell()
         self._drain()
 
     async def _after(self, sources: list[Execution], expr: SglExpr) -> None:
@@ -186,6 +199,12 @@ class Execution(StreamExecutor):
             self.text_ += text[0] if isinstance(text, list) else text
             self.variables[name], self.meta_info[name] = text, meta
         self.variable_event[name].set()
+
+    def _resolve_sampling_params(self, sampling_params: SglSamplingParams) -> SglSamplingParams:
+        if self.chat_template.stop_str:
+            resolved: SglSamplingParams = super()._resolve_sampling_params(sampling_params)
+            return resolved
+        return self.default_sampling_para.overridden(sampling_params)
 
     async def _stream(self, name: str, params: SglSamplingParams) -> None:
         heard = self.stream_var_event[name]
@@ -213,7 +232,9 @@ class Execution(StreamExecutor):
         if self.__dict__.get("_ended", True):
             return
         self._ended = True
-        if running_loop() is self.loop:
+        if self._task is None and self._sent == self._received and not self.stream:  # as almost always
+            self._finish()
+        elif running_loop() is self.loop:
             self._end()
         else:
             with suppress(RuntimeError):  # the loop is closed

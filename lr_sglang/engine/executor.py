@@ -111,6 +111,7 @@ class Executor(Execution):
             "_closing": False,
             "_sent": 0,
             "_received": 0,
+            "_tell": [],
             "request": None,
         }
         if self.stream:

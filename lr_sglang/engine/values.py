@@ -9,11 +9,12 @@ from lr_sglang.sglang_api.interpreter import SglSamplingParams
 
 
 class Defaults(SglSamplingParams):
-    """Sampling parameters with a cheap deep copy: SGLang copies a program's defaults at every ``gen``."""
+    """Sampling parameters of a program, in place of SGLang's own: each ``gen`` has them but for what it says itself."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Defaults:
-        made = object.__new__(Defaults)
-        made.__dict__ = {name: value[:] if type(value) is list else value for name, value in vars(self).items()}
+    def overridden(self, given: SglSamplingParams) -> SglSamplingParams:
+        """What a ``gen`` asks for, with no deep copy as SGLang makes one: nothing is changed in it."""
+        made = object.__new__(SglSamplingParams)
+        made.__dict__ = {**vars(self), **{name: value for name, value in vars(given).items() if value is not None}}
         return made
 
 

@@ -56,6 +56,7 @@ class Hosted:
         self._engine = simulation.engine()
         self._tickets: dict[str, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._first: Ticket | None = None  # that it rings for
 
     @property
     def running(self) -> int:
@@ -108,9 +109,12 @@ class Hosted:
                 ticket.owner.set_result(min(self._engine.served(now, ticket), 1 - 1e-9))
 
     def _set_timer(self) -> None:
+        head = self._engine.head()
+        if head is self._first and self.steady:
+            return  # its timer is set
         if self._timer is not None:
             self._timer.cancel()
-        head = self._engine.head()
+        self._first = head
         loop = asyncio.get_running_loop()
         self._timer = None if head is None else loop.call_at(self._engine.due(head), self._ring)
 

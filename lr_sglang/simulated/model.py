@@ -179,7 +179,7 @@ class Writer:
             most: tokens.
             one_step: whether a blank line ends it.
         """
-        ids: list[int] = []
+        ids: tuple[int, ...] = ()
         question, position, now, offset = place
         while True:
             now = now if offset else version
@@ -187,12 +187,12 @@ class Writer:
             room = most - len(ids)
             ids += rest[:room]
             if len(rest) > room:
-                return Written(tuple(ids), "length", Place(question, position, now, offset + room))
+                return Written(ids, "length", Place(question, position, now, offset + room))
             position, offset, last = position + 1, 0, rest[-1]
             if last == self.words.eos:
-                return Written(tuple(ids), "end", Place(question, position))
+                return Written(ids, "end", Place(question, position))
             if one_step:
-                return Written(tuple(ids), "delimiter", Place(question, position))
+                return Written(ids, "delimiter", Place(question, position))
 
     def reported(self, written: Written, most: int) -> Written:
         """What a server makes of it that was asked for ``most`` tokens."""

@@ -96,4 +96,4 @@ def body(
         meta["input_token_logprobs"] = [[None, None, None], *each]
     if cached is not None:
         meta["cached_tokens"] = cached
-    return {"text": writer.words.tokenizer.decode(shown), "output_ids": list(ids), "meta_info": meta}
+    return {"text": writer.words.text(shown), "output_ids": list(ids), "meta_info": meta}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -73,14 +73,29 @@ class Words:
 
     def read(self, ids: Sequence[int]) -> Head | None:
         """The head that ``ids`` begin with, if they do."""
-        if len(ids) < HEAD or ids[0] != self.start:
-            return None
-        return _head([self.value.get(token) for token in ids[1:HEAD]])
+        return self._read(tuple(ids[:HEAD])) if len(ids) >= HEAD and ids[0] == self.start else None
+
+    @cached_property
+    def _read(self) -> Callable[[tuple[int, ...]], Head | None]:
+        value = self.value  # the head of a step stands in the prompts of all that follow it
+        return lru_cache(maxsize=4096)(lambda ids: _head([value.get(token) for token in ids[1:]]))
 
     def find(self, text: str) -> list[Head]:
         """The heads of all steps in a text, such as a judge is shown."""
         found = (_head([self.spelled.get(word) for word in hit.split()[1:]]) for hit in _HEADS.findall(text))
         return [head for head in found if head is not None]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What they say: each is a whole word, so that none changes how another reads."""
+        shown = self._shown
+        for token in ids:
+            if token not in shown:
+                shown[token] = self.tokenizer.decode((token,))
+        return "".join([shown[token] for token in ids])
+
+    @cached_property
+    def _shown(self) -> dict[int, str]:
+        return {}
 
     def number(self, prompt: Sequence[int]) -> int:
         """A question's number, from the prompt that asks it."""

@@ -1,6 +1,7 @@
 """Simulated models, their time, their faults, and the virtual clock: nothing here waits."""
 
 import asyncio
+import gc
 import itertools
 import json
 import socket
@@ -12,7 +13,10 @@ from click.testing import CliRunner
 from lr_sglang.cli import cli
 from lr_sglang.cli.simulation import traced
 from lr_sglang.config import Lookahead
+from lr_sglang.engine.executor import Executor
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError, LaunchError, RecordError
+from lr_sglang.node import Node
 from lr_sglang.programs.rate import OPENING, QUESTION
 from lr_sglang.simulated import serving
 from lr_sglang.simulated.engine import Engine, Ticket
@@ -394,6 +398,21 @@ def test_the_mean_of_many_answers_is_the_formulas(schedule):
     mean = sum(answer.seconds for answer in answers) / len(answers)
     assert mean == pytest.approx(answer_time(schedule, 0.63, 0.1, 6, 0.2, 60), rel=0.025)
     assert 60 / mean == pytest.approx(speedup(schedule, 0.63, 0.1, 6, 0.2, 60), rel=0.025)
+
+
+@pytest.mark.parametrize(("schedule", "verifier"), itertools.product(("async", "sync"), ("judge", "exact")))
+def test_what_an_answer_was_made_of_goes_without_a_garbage_collection(schedule, verifier):
+    """A busy process seldom looks for garbage (``runner.keep_what_is_imported``), so there must be little."""
+    look = Lookahead(schedule, 4, 2, verifier=verifier)
+    gc.collect()
+    gc.disable()
+    try:
+        (answer,) = answer_all(setting(0.6, 0.1, 0.1, steps=40, own_words=verifier == "judge"), look, questions(1))
+        left = sum(isinstance(one, (Executor, Node, Request)) for one in gc.get_objects())
+    finally:
+        gc.enable()
+    assert sum(answer.calls.values()) > 200
+    assert left < 40  # the state of the answer, and what hung on its last step
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5])

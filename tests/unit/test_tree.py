@@ -143,8 +143,7 @@ def test_the_root_moves_along_what_was_chosen():
 
 def test_dropped_prefixes_are_not_live():
     tree = grown(drafts=2)
-    for node in tree.root.children[0].subtree():
-        node.dropped = True
+    tree.drop(tree.root.children[0])
     assert list(tree.live()) == [tree.root]
 
 
