@@ -16,7 +16,7 @@ from lr_sglang.job import Job
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps import Step, completed, split_ids
 from lr_sglang.trace import StepRecord
-from lr_sglang.tree import Branch, Node, Outcome, Pair, StepTree, Verdict
+from lr_sglang.tree import Branch, Node, Outcome, StepTree, Verdict
 from lr_sglang.verification import Verification
 from lr_sglang.witness import Witness
 
@@ -56,6 +56,7 @@ class Answer:
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
         self._witness = Witness(job.on_event, self._branches.now)
         self._verification = Verification(job, self._branches, self._witness, self._branch, self._request)
+        self.ask, self.fast_check = self._verification.ask, self._verification.fast_check
         self.trace.prompt_tokens = prompt_tokens
         self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
         job.listen(self._stop)
@@ -117,14 +118,6 @@ class Answer:
 
     def _order(self, node: Node) -> tuple[int, ...]:
         return self.tree.hedged(node), self.tree.ahead(node)
-
-    def ask(self, child: Node, pair: Pair) -> None:
-        """As ``Verification.ask``."""
-        self._verification.ask(child, pair)
-
-    def fast_check(self, child: Node) -> None:
-        """As ``Verification.fast_check``."""
-        self._verification.fast_check(child)
 
     async def first_done(self) -> Node:
         """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from lr_sglang.chat import Tokenizer, resolve, turns_of
+from lr_sglang.chat import Tokenizer, render, resolve
 from lr_sglang.choices import decide
 from lr_sglang.config import Limits
 from lr_sglang.engine.client import Transport
@@ -121,24 +121,13 @@ class RuntimeBackend(BaseBackend):
         if not s.messages_ and s.cur_role is None:
             return resolve(s.text_, self.tokenizer)
         if s.cur_role != "assistant":
-            return self._rendered(s).ids
+            return render(s, self.tokenizer).ids
         where = len(s.messages_), s.cur_role_begin_pos
         if self.tokenizer not in s.opened or s.opened[self.tokenizer][0] != where:  # else a fork goes on from there
-            s.opened = {**s.opened, self.tokenizer: (where, self._rendered(s).ids)}
+            s.opened = {**s.opened, self.tokenizer: (where, render(s, self.tokenizer).ids)}
         opened: tuple[int, ...] = s.opened[self.tokenizer][1]
         written = TokenText.wrap(s.text_).ids_from(s.cur_role_begin_pos, self.tokenizer.vocabulary)
         return opened + (resolve(s.text_[s.cur_role_begin_pos :], self.tokenizer) if written is None else written)
-
-    def _rendered(self, s: Executor) -> TokenText:
-        """What the template makes of a state's turns, without what stands in the assistant's open one."""
-        closed = slice(None if s.cur_role is None else s.cur_role_begin_pos)
-        said = turns_of(str.__getitem__(s.text_, closed), tuple(m["content"] for m in s.messages_))
-        if said is None:
-            raise ConfigError("text stands outside of any role", hint="put it into sgl.user or another role")
-        turns = [{"role": m["role"], "content": text} for m, text in zip(s.messages_, said, strict=True)]
-        if s.cur_role not in (None, "assistant"):
-            turns.append({"role": s.cur_role, "content": s.text_[s.cur_role_begin_pos :]})
-        return self.tokenizer.chat(turns, s.cur_role == "assistant")
 
     def budget(self, s: Executor, limits: Limits) -> tuple[int, int]:
         """Tokens of a state's prompt, and of the answer that may follow it.

@@ -160,7 +160,7 @@ class Branches:
         for branch in self._trace.branches:
             self.give_up(branch, Outcome.CANCELLED)
         for inquiry in [key for key in self._open if not isinstance(key, Branch)]:
-            if all(branch.request is None for branch in inquiry.branches):
+            if inquiry.task is not None and all(branch.request is None for branch in inquiry.branches):
                 inquiry.task.cancel()
         try:
             async with asyncio.timeout(DRAIN_SECONDS):

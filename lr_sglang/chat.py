@@ -187,8 +187,20 @@ def _turns(text: str, contents: tuple[str, ...]) -> tuple[str, ...] | None:
     return None if text[at:].strip() else tuple(said)
 
 
-# A conversation is looked at before each of its branches. Characters of what is remembered: some tens of megabytes.
-turns_of = Memo(_turns, lambda _, text, contents: 2 * len(text), 2**23)
+def render(s: Any, tokenizer: Tokenizer) -> TokenText:
+    """What the template makes of the turns of a state (SGLang's executor), without the assistant's open one.
+
+    Raises:
+        ConfigError: some text stands outside of any turn.
+    """
+    closed = slice(None if s.cur_role is None else s.cur_role_begin_pos)
+    said = _turns(str.__getitem__(s.text_, closed), tuple(m["content"] for m in s.messages_))
+    if said is None:
+        raise ConfigError("text stands outside of any role", hint="put it into sgl.user or another role")
+    turns = [{"role": m["role"], "content": text} for m, text in zip(s.messages_, said, strict=True)]
+    if s.cur_role not in (None, "assistant"):
+        turns.append({"role": s.cur_role, "content": s.text_[s.cur_role_begin_pos :]})
+    return tokenizer.chat(turns, s.cur_role == "assistant")
 
 
 def _unused(*texts: str) -> str:

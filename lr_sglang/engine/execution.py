@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
+from lr_sglang.engine.loop import running_loop
 from lr_sglang.engine.request import Request
-from lr_sglang.engine.values import Defaults, FailedText, FailedVariables, Flag, StreamedEvent, TextEvent
+from lr_sglang.engine.values import FailedText, FailedVariables, Flag, StreamedEvent, TextEvent, overridden
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.sglang_api.interpreter import (
     ChoicesDecision,
@@ -86,9 +87,7 @@ class Execution(StreamExecutor):
     ) -> None:
         if num_api_spec_tokens is not None:
             raise ConfigError("num_api_spec_tokens is for the chat services of others", hint="leave it out")
-        defaults = Defaults(**vars(default_sampling_para))
-        self.default_sampling_para: Defaults
-        super().__init__(backend, arguments, defaults, chat_template, stream, None, use_thread=False)
+        super().__init__(backend, arguments, default_sampling_para, chat_template, stream, None, use_thread=False)
         self.loop = backend.loop
         self._waiting: deque[SglExpr | ForkHere] = deque()
         self._task: asyncio.Future[Any] | None = None
@@ -204,7 +203,7 @@ class Execution(StreamExecutor):
         if self.chat_template.stop_str:
             resolved: SglSamplingParams = super()._resolve_sampling_params(sampling_params)
             return resolved
-        return self.default_sampling_para.overridden(sampling_params)
+        return overridden(self.default_sampling_para, sampling_params)
 
     async def _stream(self, name: str, params: SglSamplingParams) -> None:
         heard = self.stream_var_event[name]
@@ -299,11 +298,3 @@ class Execution(StreamExecutor):
         """Ends what is being generated; whoever reads the state gets ``Cancelled``. On the loop."""
         if self._task is not None:
             self._task.cancel()
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs in this thread."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

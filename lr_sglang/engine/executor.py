@@ -10,7 +10,8 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from lr_sglang.engine.execution import Execution, ForkHere, running_loop
+from lr_sglang.engine.execution import Execution, ForkHere
+from lr_sglang.engine.loop import running_loop
 from lr_sglang.engine.values import Flag, TextEvent
 from lr_sglang.errors import LookaheadError
 from lr_sglang.sglang_api.interpreter import ProgramState, StreamExecutor

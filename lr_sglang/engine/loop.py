@@ -32,6 +32,14 @@ def background(selector: selectors.BaseSelector | None = None) -> asyncio.Abstra
     return loop
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs in this thread."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
     """Runs a coroutine on the loop and waits for its result, in any other thread.
 

@@ -6,9 +6,8 @@ import asyncio
 import inspect
 from typing import Any
 
-from lr_sglang.engine.execution import running_loop
 from lr_sglang.engine.executor import Executor
-from lr_sglang.engine.loop import call, in_thread
+from lr_sglang.engine.loop import call, in_thread, running_loop
 from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction, interpreter
 
 

@@ -8,14 +8,12 @@ from typing import Any
 from lr_sglang.sglang_api.interpreter import SglSamplingParams
 
 
-class Defaults(SglSamplingParams):
-    """Sampling parameters of a program, in place of SGLang's own: each ``gen`` has them but for what it says itself."""
-
-    def overridden(self, given: SglSamplingParams) -> SglSamplingParams:
-        """What a ``gen`` asks for, with no deep copy as SGLang makes one: nothing is changed in it."""
-        made = object.__new__(SglSamplingParams)
-        made.__dict__ = {**vars(self), **{name: value for name, value in vars(given).items() if value is not None}}
-        return made
+def overridden(defaults: SglSamplingParams, given: SglSamplingParams) -> SglSamplingParams:
+    """What a ``gen`` asks for: a program's sampling parameters, but for those that it gives itself. Without the deep
+    copy that SGLang makes, for nothing is changed in them."""
+    made = object.__new__(SglSamplingParams)
+    made.__dict__ = {**vars(defaults), **{name: value for name, value in vars(given).items() if value is not None}}
+    return made
 
 
 class Flag:
