@@ -62,7 +62,7 @@ class RuntimeBackend(BaseBackend):
         token_layer: SGLang's name of its speculative algorithm, empty for none; None is not known.
 
     Attributes:
-        pool: the slots that its requests wait for.
+        pool: the slots that its requests wait for: ``room`` of them, or what other processes leave of it.
         simulated: whether it waits instead of computing, so that its figures say nothing of models.
         ends: ids that end a sequence, as far as they are known.
     """
@@ -97,7 +97,7 @@ class RuntimeBackend(BaseBackend):
         """What the runtime says that it can run: requests at a time, and tokens in its KV memory."""
         self.slots, self.holds = slots, holds
         known = [slots, None if holds is None else max(1, holds // BRANCH_TOKENS)]
-        self.pool.size = min((limit for limit in known if limit is not None), default=None)
+        self.room = self.pool.size = min((limit for limit in known if limit is not None), default=None)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -44,6 +44,9 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     "--queue", type=click.IntRange(min=0), default=64, show_default=True, help="Requests that may wait; others get 429."
 )
 @click.option(
+    "--processes", type=click.IntRange(1, 64), default=1, show_default=True, help="That answer, each on one core."
+)
+@click.option(
     "--request-timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=600.0,

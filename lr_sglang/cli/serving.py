@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lr_sglang import verifier_names
-from lr_sglang.cli import capacity, layers, session
+from lr_sglang.cli import capacity, layers
 from lr_sglang.cli.configuration import Plan, check
 from lr_sglang.cli.display import Display
+from lr_sglang.cli.processes import Ending, Endpoint
+from lr_sglang.cli.session import Session
 from lr_sglang.cli.settings import settle
 from lr_sglang.errors import ConfigError, LaunchError, LookaheadError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import launched
 from lr_sglang.runtimes.keeper import Event, Keeper, Patience
 from lr_sglang.serve import keys, settings
-from lr_sglang.serve.logs import log, set_up
+from lr_sglang.serve.logs import log
 from lr_sglang.serve.settings import Service
 
 if TYPE_CHECKING:
     from lr_sglang.runtimes import Fleet
-    from lr_sglang.serve.server import Server
 
 # Options that are called otherwise than the field of ``Service``.
 NAMES = {"stall_timeout": "stall", "request_timeout": "timeout", "model_name": "model"}
@@ -58,26 +59,33 @@ def serve(given: dict[str, Any], display: Display) -> None:
     for warning in warnings:
         display.warn(warning)
     with listening(service.host, service.port) as sock:
-        deployment = _sized(plan, service).needed(service.modes, service.concurrency)
-        lean = plan.lean(*service.verifiers)
-        logs = given["logs"] or launched.state_home() / "logs" / "serve" / str(sock.getsockname()[1])
-        with (
-            display.starting() as progress,
-            session.session(deployment, logs, progress, given["launch_timeout"], lean=lean) as live,
-        ):
-            progress.finish()
-            if any(backend.simulated for backend in live.roles.values()):
-                display.warn("these runtimes are simulated: their texts mean nothing")
-            capacity.report(plan, service.modes, live, service.concurrency, display)
-            from lr_sglang.serve.app import create_app
-            from lr_sglang.serve.server import Server
+        with display.starting() as progress:
 
-            set_up(given["log_level"])
-            server = Server(create_app(live.roles, service, allowed), service, lambda: _tell(sock, service, display))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or it could not listen beside old connections
-            with _kept_up(live.fleet, given["restarts"], given["launch_timeout"], server):
-                server.run(sockets=[sock])
-            display.note("stopped")
+            def ready(live: Session) -> None:
+                progress.finish()
+                if any(runtime.simulated for runtime in live.roles.values()):
+                    display.warn("these runtimes are simulated: their texts mean nothing")
+                capacity.report(plan, service.modes, live, service.concurrency, display)
+                _tell(sock, service, display)
+
+            endpoint = Endpoint(
+                _sized(plan, service).needed(service.modes, service.concurrency),
+                service,
+                allowed,
+                sock,
+                given["logs"] or launched.state_home() / "logs" / "serve" / str(sock.getsockname()[1]),
+                given["launch_timeout"],
+                given["processes"],
+                given["log_level"],
+                plan.lean(*service.verifiers),
+                progress,
+                ready,
+            )
+            with endpoint.up() as (fleet, server, run):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or it could not listen beside old ones
+                with _kept_up(fleet, given["restarts"], given["launch_timeout"], server):
+                    run()
+                display.note("stopped")
 
 
 def service_of(plan: Plan, modes: list[str], given: Mapping[str, Any]) -> Service:
@@ -161,7 +169,7 @@ def _tell(sock: socket.socket, service: Service, display: Display) -> None:
 
 
 @contextmanager
-def _kept_up(fleet: Fleet | None, restarts: int, timeout: float, server: Server) -> Iterator[None]:
+def _kept_up(fleet: Fleet | None, restarts: int, timeout: float, server: Ending) -> Iterator[None]:
     """Servers that we started are started again when they end.
 
     Raises:

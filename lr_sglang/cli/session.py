@@ -57,11 +57,17 @@ def session(
         front.wait()
         from lr_sglang.connect import connected
 
-        try:
-            with connected(fleet) as roles:
-                yield Session(roles, fleet)
-        except RuntimeDown as error:
-            raise _with_log(error, fleet) from None
+        with logs_told(fleet), connected(fleet) as roles:
+            yield Session(roles, fleet)
+
+
+@contextmanager
+def logs_told(fleet: Fleet) -> Iterator[None]:
+    """An error that comes of a server that died has the end of its log."""
+    try:
+        yield
+    except RuntimeDown as error:
+        raise _with_log(error, fleet) from None
 
 
 class _FrontEnd:

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import deque
 
+from lr_sglang.serve.board import Board, Column
 from lr_sglang.serve.errors import full, stopping
 
 LONGEST_AGAIN = 60
 
 
 class Admission:
-    """A bounded queue, first come first served, before a number of places.
+    """A bounded queue, first come first served, before a number of places. All processes of an endpoint share both.
 
     Args:
         places: answers at a time.
         queue: requests that may wait.
+        board: where the processes say what they use of them; None for a process that is alone.
     """
 
-    def __init__(self, places: int, queue: int) -> None:
-        self._places, self._queue = places, queue
-        self._waiting: deque[asyncio.Future[None]] = deque()
+    def __init__(self, places: int, queue: int, board: Board | None = None) -> None:
+        self._places, self._queue, self._board = places, queue, board or Board()
+        self._waiting: deque[tuple[float, asyncio.Future[None]]] = deque()  # each since when
         self._seconds = 1.0  # of an answer, on average
         self.running, self.closed = 0, False
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue."""
+        """Requests of this process in the queue."""
         return len(self._waiting)
 
     def check(self) -> None:
@@ -38,7 +41,7 @@ class Admission:
         """
         if self.closed:
             raise stopping()
-        if not self._free() and len(self._waiting) >= self._queue:
+        if not self._free() and self._all(Column.WAITING) >= self._queue:
             raise full(self._again())
 
     async def enter(self) -> None:
@@ -47,43 +50,72 @@ class Admission:
         Raises:
             Refusal: as ``check``.
         """
-        self.check()
-        if self._free():
-            self.running += 1
-            return
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        with self._board.locked():
+            self.check()
+            self._waiting.append((time.monotonic(), turn))
+            self._admit()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.leave()  # it was our turn just when we gave up
-            elif turn in self._waiting:
-                self._waiting.remove(turn)
+            else:
+                self.look()
             raise
 
     def leave(self, seconds: float | None = None) -> None:
         """A place is free again, after so many seconds of work."""
         if seconds is not None:
             self._seconds += (seconds - self._seconds) / 8
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
         self.running -= 1
+        self.look()
+
+    def look(self) -> None:
+        """Lets in who can come in: places that other processes have given back are seen only here."""
+        with self._board.locked():
+            self._admit()
 
     def close(self) -> None:
         """Nobody is admitted any more, those who wait included."""
         self.closed = True
-        while self._waiting:
-            turn = self._waiting.popleft()
+        for _, turn in self._waiting:
             if not turn.done():
                 turn.set_exception(stopping())
+        self.look()
+
+    def _admit(self) -> None:
+        """Settles who of this process runs and who waits, while nobody else does so."""
+        self._tell()
+        while self._waiting and (self._waiting[0][1].done() or self._first()):
+            _, turn = self._waiting.popleft()
+            if not turn.done():
+                self.running += 1
+                self._tell()
+                turn.set_result(None)
+        self._waiting = deque(one for one in self._waiting if not one[1].done())
+        self._tell()
+
+    def _tell(self) -> None:
+        self._board.write(Column.RUNNING, self.running)
+        self._board.write(Column.WAITING, len(self._waiting))
+        self._board.write(Column.OLDEST, self._waiting[0][0] if self._waiting else 0.0)
+
+    def _first(self) -> bool:
+        """Whether there is a place, and nobody has waited for longer than our first."""
+        if self._all(Column.RUNNING) >= self._places:
+            return False
+        return self._board.processes == 1 or all(
+            not since or self._waiting[0][0] <= since for since in self._board.others(Column.OLDEST)
+        )
 
     def _free(self) -> bool:
-        return self.running < self._places and not self._waiting
+        return self._all(Column.RUNNING) < self._places and not self._all(Column.WAITING)
+
+    def _all(self, column: Column) -> float:
+        return sum(self._board.column(column))
 
     def _again(self) -> int:
         """Seconds after which somebody who is sent away may find the queue shorter."""
-        return min(LONGEST_AGAIN, max(1, math.ceil(self._seconds * (1 + len(self._waiting)) / self._places)))
+        seconds = self._seconds * (1 + self._all(Column.WAITING)) / self._places
+        return min(LONGEST_AGAIN, max(1, math.ceil(seconds)))

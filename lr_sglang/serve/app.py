@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -16,6 +17,7 @@ from starlette.responses import FileResponse, JSONResponse
 
 from lr_sglang import __version__
 from lr_sglang.backend import RuntimeBackend
+from lr_sglang.serve.board import Board
 from lr_sglang.serve.engine import Engine
 from lr_sglang.serve.errors import Refusal, crowded, refusal_of, too_large, unknown_model
 from lr_sglang.serve.guard import Guard, response_of
@@ -37,26 +39,35 @@ ABORT_SECONDS = 2.0
 PAGE = Path(__file__).parent / "page"
 
 
-def create_app(roles: Mapping[str, RuntimeBackend], service: Service, keys: Keys | None = None) -> FastAPI:
+def create_app(
+    roles: Mapping[str, RuntimeBackend],
+    service: Service,
+    keys: Keys | None = None,
+    metrics: Metrics | None = None,
+    board: Board | None = None,
+) -> FastAPI:
     """The application over runtimes that are ready. ``app.state.engine`` makes its answers.
 
     Args:
         roles: backends by role; from now on their transports are watched.
+        metrics, board: of a process that is not the endpoint's only one.
 
     Raises:
         ConfigError: a verifier lacks its runtime.
     """
-    metrics = Metrics()
+    metrics, board = metrics or Metrics(), board or Board()
     health = Health(roles, service, _changed)
-    engine = Engine(roles, service, metrics, health)
+    engine = Engine(roles, service, metrics, health, board)
 
     @asynccontextmanager
     async def living(app: FastAPI) -> AsyncIterator[None]:
         health.start()
         engine.lateness.start()
+        sharing = asyncio.create_task(engine.sharing.run())
         try:
             yield
         finally:
+            sharing.cancel()
             engine.stop()
             await engine.ended(ABORT_SECONDS)
             await health.stop()
@@ -70,14 +81,14 @@ def create_app(roles: Mapping[str, RuntimeBackend], service: Service, keys: Keys
         redirect_slashes=False,  # a redirect would go to whatever host the request names
         lifespan=living,
     )
-    app.state.engine, app.state.health, app.state.metrics = engine, health, metrics
+    app.state.engine, app.state.health, app.state.metrics, app.state.board = engine, health, metrics, board
     app.include_router(_answers(engine, service))
     app.include_router(_state(engine, health, metrics))
     _page(app)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(Refusal, _refused)
-    app.add_middleware(Guard, service=service, keys=keys or Keys(), metrics=metrics)
+    app.add_middleware(Guard, service=service, keys=keys or Keys(), metrics=metrics, board=board)
     app.openapi = described(app, keyed=bool(keys))  # type: ignore[method-assign]
     return app
 

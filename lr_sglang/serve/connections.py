@@ -14,6 +14,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from lr_sglang.serve.board import Board, Column
 from lr_sglang.serve.errors import crowded
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import Metrics
@@ -95,15 +96,17 @@ class Connection(H11Protocol):
 
 
 class Connections:
-    """All of an endpoint's, within the limits of its service and of the files that may be open.
+    """All of one process of an endpoint, within its part of the service's limits and of the files that may be open.
 
     When there are too many, the one that has been used longest ago goes among those that keep us waiting, and the new
     one comes in; if there is none, the new one is refused.
     """
 
-    def __init__(self, service: Service, metrics: Metrics) -> None:
-        self.most = min(service.max_connections, files() // 2)  # the others are for runtimes, the page and the log
-        self._share = service.max_connections_per_address
+    def __init__(self, service: Service, metrics: Metrics, board: Board | None = None) -> None:
+        self._board = board or Board()
+        # the other files are for runtimes, the page and the log
+        self.most = min(self._board.part(service.max_connections), files() // 2)
+        self._share = self._board.part(service.max_connections_per_address)
         self._limits = {
             "headers": service.header_timeout,
             "body": service.body_timeout,
@@ -123,6 +126,7 @@ class Connections:
         """Somebody has connected. Who goes for it, or that it is refused, is settled at once."""
         self._open[one] = None
         self._of[one.address] += 1
+        self._board.write(Column.CONNECTIONS, len(self._open))
         if one.address and self._of[one.address] > self._share:
             self._make_room(one, [other for other in self._open if other.address == one.address])
         elif len(self._open) > self.most:
@@ -132,6 +136,7 @@ class Connections:
         """It is closed."""
         if one in self._open:
             del self._open[one]
+            self._board.write(Column.CONNECTIONS, len(self._open))
             self._of[one.address] -= 1
             if not self._of[one.address]:
                 del self._of[one.address]

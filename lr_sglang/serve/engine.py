@@ -21,6 +21,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.program import ProgramError
 from lr_sglang.runner import keep_what_is_imported
 from lr_sglang.serve.admission import Admission
+from lr_sglang.serve.board import Board
 from lr_sglang.serve.errors import Refusal, out_of_time, refusal_of, stopping, target_down
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.logs import log, where
@@ -29,6 +30,7 @@ from lr_sglang.serve.order import Order
 from lr_sglang.serve.program import Given, answer_request
 from lr_sglang.serve.prompt import Prompt, prepare
 from lr_sglang.serve.settings import Service
+from lr_sglang.serve.sharing import Sharing
 from lr_sglang.serve.summary import Costs, Summary, extension, usage
 from lr_sglang.trace import StepRecord
 
@@ -65,14 +67,18 @@ class Engine:
     Args:
         roles: backends that are ready.
         service: what the operator allows.
+        board: what the processes of the endpoint share.
 
     Raises:
         ConfigError: a verifier lacks its runtime, or a mode its draft; there is no such program.
     """
 
-    def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service, metrics: Metrics, health: Health) -> None:
+    def __init__(
+        self, roles: Mapping[str, RuntimeBackend], service: Service, metrics: Metrics, health: Health, board: Board
+    ) -> None:
         self.roles, self.service, self.metrics, self.health = roles, service, metrics, health
-        self.admission = Admission(service.concurrency, service.queue)
+        self.admission = Admission(service.concurrency, service.queue, board)
+        self.sharing = Sharing(board, roles.values(), self.admission, metrics)
         ahead = any(MODES[mode].ahead for mode in service.modes)
         names = dict.fromkeys((*service.verifiers, "exact")) if ahead else {}
         setup = verifiers.Setup(roles, service.judge_prompt)

@@ -30,6 +30,7 @@ class Gate:
     """Counts what becomes of a runtime's requests, and lets none through while it is shut. A ``Transport``.
 
     Attributes:
+        calls: requests so far.
         shut: why it is; empty when it is open.
         failures: in a row; ``answered`` is when the last request went well.
         unanswered: requests that were cancelled and never heard of, since one was.
@@ -38,7 +39,7 @@ class Gate:
 
     def __init__(self, inner: Transport, role: str) -> None:
         self.inner, self.role = inner, role
-        self.shut = ""
+        self.shut, self.calls = "", 0
         self.failures, self.unanswered, self.answered = 0, 0, time.monotonic()
         self.alarm = asyncio.Event()
         self._open: dict[Request, float] = {}
@@ -52,6 +53,7 @@ class Gate:
         """
         if self.shut:
             raise self._away()
+        self.calls += 1
         self._open[request] = time.monotonic()
         try:
             reply = await self.inner.generate(payload, request, timeout)

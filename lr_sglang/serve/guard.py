@@ -15,6 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lr_sglang.serve.board import Board
 from lr_sglang.serve.errors import Refusal, refusal_of, strange_host, too_large, two_lengths, unauthorized
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log, where
@@ -41,10 +42,11 @@ ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/models", *PROBES)
 class Guard:
     """ASGI middleware around everything."""
 
-    def __init__(self, app: ASGIApp, service: Service, keys: Keys, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, service: Service, keys: Keys, metrics: Metrics, board: Board) -> None:
         self.app, self.service, self.keys, self.metrics = app, service, keys, metrics
         # Bytes of bodies: of those that are being answered or wait, and as many that are on their way.
-        self.held, self.most_held = 0, 2 * (service.concurrency + service.queue) * service.max_body_bytes
+        self.held = 0
+        self.most_held = 2 * board.part(service.concurrency + service.queue) * service.max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

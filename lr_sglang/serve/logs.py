@@ -13,11 +13,19 @@ LOGGER = logging.getLogger("lr_sglang.serve")
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line."""
+    """A record as one line.
+
+    Args:
+        about: what stands in every line.
+    """
+
+    def __init__(self, **about: Any) -> None:
+        super().__init__()
+        self._about = about
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        line = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
+        line = {"time": when, "level": record.levelname.lower(), "event": record.getMessage(), **self._about}
         return json.dumps(line | getattr(record, "about", {}), ensure_ascii=True, default=str)
 
 
@@ -32,10 +40,14 @@ def where(error: BaseException) -> str:
     return f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
 
 
-def set_up(level: str = "info", stream: TextIO | None = None) -> None:
-    """Sends the endpoint's log, and uvicorn's warnings, to a stream (standard error)."""
+def set_up(level: str = "info", stream: TextIO | None = None, **about: Any) -> None:
+    """Sends the endpoint's log, and uvicorn's warnings, to a stream (standard error).
+
+    Args:
+        about: what stands in every line.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonLines(**about))
     for name, least in (("lr_sglang.serve", level), ("uvicorn", "warning")):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from lr_sglang import __version__
 from lr_sglang.serve.summary import Costs
@@ -16,25 +22,46 @@ from lr_sglang.trace import Trace
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _STEP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+# How a gauge is added up over the processes of an endpoint that are there.
+_Mode = Literal["livesum", "livemin", "livemax"]
+_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client keeps what several processes count
+
+
+def count_together(folder: Path, number: int) -> None:
+    """Metrics that this process makes from now on are counted with those of other processes.
+
+    Args:
+        folder: the same for all.
+        number: of this process: one that takes its place goes on counting where it was.
+    """
+    os.environ[_FOLDER] = str(folder)
+    values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """One endpoint's, in a registry of its own."""
+    """One endpoint's, in a registry of its own.
 
-    def __init__(self) -> None:
+    Args:
+        together: what ``count_together`` was told; None for a process that is alone.
+    """
+
+    def __init__(self, together: Path | None = None) -> None:
         self.registry = registry = CollectorRegistry()
+        self._exposed = registry if together is None else CollectorRegistry()
+        if together is not None:
+            self._exposed.register(_Together(together))
+        self._watched: list[tuple[Gauge, Callable[[], float]]] = []
 
         def counter(name: str, about: str, *labels: str) -> Counter:
             return Counter(f"lr_sglang_{name}", about, labels, registry=registry)
 
-        def gauge(name: str, about: str, *labels: str) -> Gauge:
-            return Gauge(f"lr_sglang_{name}", about, labels, registry=registry)
+        def gauge(name: str, about: str, *labels: str, mode: _Mode = "livesum") -> Gauge:
+            return Gauge(f"lr_sglang_{name}", about, labels, registry=registry, multiprocess_mode=mode)
 
         installed = release.version()
         tested = str(release.is_tested(installed)).lower()
-        about = gauge(
-            "build_info", "Always 1: which lr-sglang and SGLang this is", "version", "sglang", "sglang_tested"
-        )
+        which = ("version", "sglang", "sglang_tested")
+        about = gauge("build_info", "Always 1: which lr-sglang and SGLang this is", *which, mode="livemax")
         about.labels(__version__, installed, tested).set(1)
         self.requests = counter("requests", "Requests, by what became of them", "route", "status", "mode")
         self.refused = counter("rejected", "Requests that ended with an error, also in mid-stream", "reason")
@@ -42,7 +69,9 @@ class Metrics:
         self.connections = gauge("connections", "Connections of clients that are open")
         self.hung_up = counter("connections_closed", "Connections of clients that were late or too many", "reason")
         self.degraded = counter("degraded_requests", "Answers that went without draft or judge for a while")
-        self.degraded_seconds = gauge("degraded_seconds", "Seconds that a runtime has been down, in all", "role")
+        self.degraded_seconds = gauge(
+            "degraded_seconds", "Seconds that a runtime has been down, in all", "role", mode="livemax"
+        )
         self.tokens = counter("tokens", "Tokens: delivered, drafted, wasted and (of prompts) cached", "kind")
         self.steps = counter("steps", "Steps of answers, by outcome", "outcome")
         self.judged = counter("steps_judged", "Steps for which a draft was compared, or came too late")
@@ -50,8 +79,10 @@ class Metrics:
         self.alpha = gauge("alpha", "Step acceptance rate so far")
         self.running = gauge("answers_running", "Answers that are being made")
         self.waiting = gauge("requests_waiting", "Requests in the queue")
-        self.loop_late = gauge("event_loop_late_seconds", "By which one timer in a hundred is late, at least")
-        self.up = gauge("runtime_up", "Whether a role's runtime is well", "role")
+        self.loop_late = gauge(
+            "event_loop_late_seconds", "By which one timer in a hundred is late, at least", mode="livemax"
+        )
+        self.up = gauge("runtime_up", "Whether a role's runtime is well", "role", mode="livemin")
         self.branches = gauge("branches_running", "Requests that a role's runtime has not answered", "role")
         self.first_step = Histogram(
             "lr_sglang_time_to_first_step_seconds",
@@ -64,8 +95,13 @@ class Metrics:
         self._accepted = self._judged = 0
 
     def watch(self, gauge: Gauge, value: Callable[[], float], **labels: str) -> None:
-        """The gauge says what the function returns at the time."""
-        (gauge.labels(**labels) if labels else gauge).set_function(value)
+        """The gauge says what the function returned when ``look`` was last called, or it was exposed here."""
+        self._watched.append((gauge.labels(**labels) if labels else gauge, value))
+
+    def look(self) -> None:
+        """Brings the gauges up to date, for other processes to expose."""
+        for gauge, value in self._watched:
+            gauge.set(value())
 
     def ended(self, trace: Trace, delivered: int, costs: Costs, degraded: bool) -> None:
         """An answer has ended, however it did; in the event loop."""
@@ -83,4 +119,22 @@ class Metrics:
 
     def exposed(self) -> bytes:
         """In Prometheus's text format."""
-        return generate_latest(self.registry)
+        self.look()
+        return generate_latest(self._exposed)
+
+
+class _Together(Collector):
+    """What all processes have counted. A share of sums is a share of the sums of all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._inner = MultiProcessCollector(None, str(folder))  # type: ignore[no-untyped-call]
+
+    def collect(self) -> Iterable[Metric]:
+        found = {metric.name: metric for metric in self._inner.collect()}  # type: ignore[no-untyped-call]
+        accepted, judged = (
+            sum(sample.value for sample in found[name].samples)
+            for name in ("lr_sglang_steps_accepted", "lr_sglang_steps_judged")
+        )
+        alpha = found["lr_sglang_alpha"]
+        alpha.samples = [sample._replace(value=accepted / judged if judged else 0.0) for sample in alpha.samples]
+        return found.values()

@@ -35,7 +35,7 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, app: FastAPI, service: Service, ready: Callable[[], None] = lambda: None) -> None:
-        self.connections = Connections(service, app.state.metrics)
+        self.connections = Connections(service, app.state.metrics, app.state.board)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -51,11 +51,19 @@ class Server(uvicorn.Server):
             )
         )
         self._engine, self._service, self._ready = app.state.engine, service, ready
-        self._signals, self._until = 0, 0.0
+        self._signals, self._until, self._used = 0, 0.0, 0.0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._used = time.process_time()
         self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        seconds = time.process_time() - self._used
+        calls = sum(gate.calls for gate in self._engine.health.gates.values())
+        each = round(1000 * seconds / calls, 3) if calls else None
+        log("ended", cpu_seconds=round(seconds, 2), calls=calls, cpu_ms_per_call=each)
 
     def end(self) -> None:
         """As a signal does; from any thread."""

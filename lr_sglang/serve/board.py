@@ -1,0 +1,94 @@
+"""What each process of an endpoint uses, for the others to read: a row of numbers for each, in a file that all map.
+
+With one process there is one row, and no file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+
+FRESH_SECONDS = 1.0  # a process that has said nothing for so long holds up nobody
+
+
+class Column(IntEnum):
+    """What a row says of its process.
+
+    ``SEEN``: when it last wrote, and ``OLDEST``: since when its first request waits (0: none does); both in seconds of
+    the monotonic clock, which all processes share. ``CLAIMED`` and ``WANTED``: slots of the first runtime that it may
+    use, and that it has use for; those of the others follow in pairs.
+    """
+
+    SEEN = 0
+    CONNECTIONS = 1
+    RUNNING = 2
+    WAITING = 3
+    OLDEST = 4
+    CLAIMED = 5
+    WANTED = 6
+
+
+RUNTIMES = 3  # at most
+WIDTH = Column.CLAIMED + 2 * RUNTIMES
+
+
+class Board:
+    """One process's view of it.
+
+    Args:
+        path: of the file, which ``make`` has made; None for a process that is alone.
+        number: of this process, from 0.
+        processes: that share it.
+    """
+
+    def __init__(self, path: Path | None = None, number: int = 0, processes: int = 1) -> None:
+        self.number, self.processes = number, processes
+        self._file = None if path is None else path.open("r+b")
+        rows = array("d", bytes(8 * WIDTH * processes)) if self._file is None else mmap.mmap(self._file.fileno(), 0)
+        self._cells = memoryview(rows).cast("B").cast("d")
+
+    @staticmethod
+    def make(path: Path, processes: int) -> None:
+        """An empty one."""
+        path.write_bytes(bytes(8 * WIDTH * processes))
+
+    def part(self, limit: int) -> int:
+        """One process's of what all may have, rounded up."""
+        return -(-limit // self.processes)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else changes it meanwhile. The kernel gives the lock back when its owner dies."""
+        if self._file is None:
+            yield
+            return
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def write(self, column: int, value: float) -> None:
+        """Says something of this process."""
+        self._cells[self.number * WIDTH + column] = value
+
+    def column(self, column: int) -> list[float]:
+        """What all say."""
+        return list(self._cells[column::WIDTH])
+
+    def others(self, column: int) -> list[float]:
+        """What those of the others say that are there and have written lately."""
+        late = time.monotonic() - FRESH_SECONDS
+        both = zip(self.column(column), self.column(Column.SEEN), strict=True)
+        return [value for number, (value, seen) in enumerate(both) if number != self.number and seen > late]
+
+    def clear(self, number: int) -> None:
+        """A process has ended: it uses nothing any more."""
+        with self.locked():
+            self._cells[number * WIDTH : (number + 1) * WIDTH] = memoryview(array("d", bytes(8 * WIDTH)))

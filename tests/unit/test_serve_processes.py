@@ -1,0 +1,258 @@
+"""What the processes of one endpoint share: places, slots, connections and counts. Here they are in one process."""
+
+import asyncio
+import random
+import socket
+import time
+from contextlib import closing
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import multiprocess, values
+
+from lr_sglang.engine.clock import run_virtually
+from lr_sglang.engine.pool import Pool
+from lr_sglang.engine.request import Request
+from lr_sglang.serve import metrics
+from lr_sglang.serve.acceptor import Acceptor
+from lr_sglang.serve.admission import Admission
+from lr_sglang.serve.board import FRESH_SECONDS, Board, Column
+from lr_sglang.serve.errors import Refusal
+from lr_sglang.serve.metrics import Metrics, count_together
+from lr_sglang.serve.sharing import Sharing, share
+
+
+def boards(folder, processes=2):
+    """One for each process, all of which are there."""
+    Board.make(folder / "board", processes)
+    made = [Board(folder / "board", number, processes) for number in range(processes)]
+    for board in made:
+        board.write(Column.SEEN, time.monotonic())
+    return made
+
+
+def test_places_and_queue_are_those_of_all_and_first_come_is_first_served(tmp_path):
+    async def scene():
+        one, other = (Admission(2, 2, board) for board in boards(tmp_path))
+        entered = []
+
+        async def enter(admission, name):
+            await admission.enter()
+            entered.append(name)
+
+        async def settled():
+            await asyncio.sleep(0.001)
+            one.look()
+            other.look()
+            await asyncio.sleep(0)
+
+        tasks = []
+        for admission, name in ((one, "a"), (other, "b"), (other, "c"), (one, "d")):
+            tasks.append(asyncio.create_task(enter(admission, name)))
+            await settled()
+        assert entered == ["a", "b"] and one.waiting == other.waiting == 1
+        for admission in (one, other):
+            with pytest.raises(Refusal) as caught:
+                await admission.enter()
+            assert caught.value.status == 429
+        one.leave()
+        await settled()
+        assert entered == ["a", "b", "c"], "who has waited longest comes next, whoever gave the place back"
+        other.leave()
+        await settled()
+        assert entered == ["a", "b", "c", "d"] and (one.running, other.running) == (1, 1)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+@pytest.mark.parametrize("how", ["dead", "hung"])
+def test_a_process_that_is_gone_keeps_nobody_waiting(tmp_path, how):
+    async def scene():
+        views = boards(tmp_path)
+        gone, here = (Admission(1 if how == "dead" else 2, 5, board) for board in views)
+        await gone.enter()
+        if how == "hung":
+            await here.enter()
+            turn = asyncio.create_task(gone.enter())
+            await asyncio.sleep(0.001)
+            here.leave()
+        waits = asyncio.create_task(here.enter())
+        await asyncio.sleep(0.001)
+        assert not waits.done()
+        if how == "dead":
+            views[1].clear(0)
+        else:
+            views[0].write(Column.SEEN, time.monotonic() - 2 * FRESH_SECONDS)
+        here.look()
+        await asyncio.wait_for(waits, 5)
+        if how == "hung":
+            turn.cancel()
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_slots_go_to_who_has_use_for_them():
+    rng = random.Random(1)
+    for _ in range(2000):
+        count = rng.randrange(1, 6)
+        room, wanted = rng.randrange(1, 64), [rng.randrange(0, 40) for _ in range(count)]
+        given = [share(room, wanted, number) for number in range(count)]
+        assert sum(given) == max(room, count) and min(given) >= 1
+        for got, want in zip(given, wanted, strict=True):
+            assert got >= min(want, room // count), "an equal part is nobody else's"
+            if got < want:
+                assert all(other <= max(got + 1, 1) for other, need in zip(given, wanted, strict=True) if other > need)
+    assert [share(16, [40, 0], number) for number in (0, 1)] == [15, 1]
+    assert [share(16, [40, 40], number) for number in (0, 1)] == [8, 8]
+    assert [share(16, [0, 0], number) for number in (0, 1)] == [8, 8]
+    assert [share(16, [3, 40], number) for number in (0, 1)] == [3, 13]
+
+
+def test_the_pool_is_split_by_what_is_in_use_and_never_more_than_it_has(tmp_path):
+    """One process has all that there is, until the other needs some: then it gives half back as its requests end."""
+    room = 16
+
+    async def scene():
+        pools = [Pool(), Pool()]
+        still = SimpleNamespace(look=lambda: None)
+        backends = [SimpleNamespace(pool=pool, room=room) for pool in pools]
+        processes = [
+            Sharing(board, [backend, backend], still, still)
+            for board, backend in zip(boards(tmp_path), backends, strict=True)
+        ]
+
+        async def looks(times=4):
+            for _ in range(times):
+                for process in processes:
+                    process.look()
+                    await asyncio.sleep(0.01)
+                    assert sum(pool.running for pool in pools) <= room
+
+        await looks()
+        assert [pool.size for pool in pools] == [8, 8]
+        tasks = [asyncio.create_task(pools[0].enter(Request())) for _ in range(40)]
+        await looks(6)
+        assert [pool.size for pool in pools] == [15, 1] and pools[0].running == 15
+        tasks += [asyncio.create_task(pools[1].enter(Request())) for _ in range(40)]
+        await looks()
+        assert pools[1].running == 1, "a process has one slot at least"
+        for _ in range(15):
+            pools[0].leave()
+            await looks(1)
+        await looks()
+        assert [pool.size for pool in pools] == [pool.running for pool in pools] == [8, 8]
+        backends[0].room = backends[1].room = None
+        for process in processes:
+            process.look()
+        assert [pool.size for pool in pools] == [None, None]
+        await asyncio.gather(*tasks)
+
+    run_virtually(scene())
+
+
+def test_the_process_with_the_fewest_connections_takes_the_next(tmp_path):
+    """And one that is full takes none while another is not, also one that does not come to it for a while."""
+
+    async def scene():
+        views, taken, clients = boards(tmp_path), [0, 0], []
+        listening = socket.create_server(("127.0.0.1", 0))
+        listening.setblocking(False)
+
+        def protocol(number):
+            taken[number] += 1
+            views[number].write(Column.CONNECTIONS, taken[number])
+            return asyncio.Protocol()
+
+        async def until_all_are_taken():
+            while sum(taken) < len(clients):  # noqa: ASYNC110 - whoever takes one says so to nobody
+                await asyncio.sleep(0.001)
+
+        async def connect(all_are_taken=True):
+            for view in views:
+                view.write(Column.SEEN, time.monotonic())
+            clients.append(await asyncio.open_connection(*listening.getsockname()))
+            if all_are_taken:
+                await until_all_are_taken()
+
+        with closing(listening), closing(listening.dup()) as same:  # a loop has one reader for a file
+            first, second = (
+                Acceptor(sock, partial(protocol, number), views[number], most=12)
+                for number, sock in enumerate((listening, same))
+            )
+            first.start()
+            second.start()
+            for _ in range(20):
+                await connect()
+            assert abs(taken[0] - taken[1]) <= 2
+            first.stop()
+            while taken[1] < 12:
+                await connect()
+            await connect(all_are_taken=False)
+            await asyncio.sleep(0.2)
+            assert taken[1] == 12 and taken[0] < 12
+            first.start()
+            await until_all_are_taken()
+            assert taken[1] == 12
+            first.stop()
+            second.stop()
+            for _, writer in clients:
+                writer.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+@pytest.fixture
+def process(tmp_path, monkeypatch):
+    """Becomes a process of that number; says what it counts with."""
+    monkeypatch.setattr(values, "ValueClass", values.ValueClass)
+    monkeypatch.setenv(metrics._FOLDER, "")
+
+    def become(number):
+        count_together(tmp_path, number)
+        return Metrics(tmp_path)
+
+    return become
+
+
+def told(one):
+    """What it exposes, without the comments."""
+    lines = one.exposed().decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
+def test_metrics_are_those_of_all_processes(process, tmp_path):
+    both = []
+    for number in (0, 1):
+        one = process(number)
+        both.append(one)
+        one.requests.labels("/v1/models", "200", "").inc(number + 1)
+        one.judged.inc(10)
+        one.accepted.inc(10 * number)
+        one.alpha.set(number)
+        one.step.observe(0.3)
+        one.watch(one.running, lambda number=number: number + 3)
+        one.watch(one.up, lambda number=number: number, role="draft")
+        one.watch(one.loop_late, lambda number=number: number / 10)
+        one.look()
+    for one in both:
+        found = told(one)
+        assert found['lr_sglang_requests_total{mode="",route="/v1/models",status="200"}'] == "3.0"
+        assert found["lr_sglang_alpha"] == "0.5", "of all steps, and not of the last process"
+        assert found["lr_sglang_answers_running"] == "7.0"
+        assert found['lr_sglang_runtime_up{role="draft"}'] == "0.0"
+        assert found["lr_sglang_event_loop_late_seconds"] == "0.1"
+        assert found["lr_sglang_step_seconds_count"] == "2.0"
+        assert [line for line in found if line.startswith("lr_sglang_build_info")]
+    multiprocess.mark_process_dead(1, str(tmp_path))
+    found = told(both[0])
+    assert found["lr_sglang_answers_running"] == "3.0" and found["lr_sglang_steps_judged_total"] == "20.0"
+    again = process(1)
+    again.judged.inc(5)
+    assert told(again)["lr_sglang_steps_judged_total"] == "25.0", "it goes on where the one before it was"
+
+
+def test_every_gauge_says_how_it_is_added_up():
+    gauges = [one for one in Metrics().registry._collector_to_names if one._type == "gauge"]
+    assert gauges and all(one._multiprocess_mode.startswith("live") for one in gauges)
