@@ -7,13 +7,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from starlette.responses import FileResponse, JSONResponse
+from starlette.responses import JSONResponse
 
 from lr_sglang import __version__
 from lr_sglang.backend import RuntimeBackend
@@ -76,8 +77,7 @@ def create_app(
     app = FastAPI(
         title="lr-sglang",
         version=__version__,
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,  # ours is made once
         redirect_slashes=False,  # a redirect would go to whatever host the request names
         lifespan=living,
     )
@@ -89,7 +89,7 @@ def create_app(
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(Refusal, _refused)
     app.add_middleware(Guard, service=service, keys=keys or Keys(), metrics=metrics, board=board)
-    app.openapi = described(app, keyed=bool(keys))  # type: ignore[method-assign]
+    app.add_api_route("/openapi.json", _fixed(described(app, bool(keys)), "application/json"), include_in_schema=False)
     return app
 
 
@@ -170,19 +170,21 @@ def _state(engine: Engine, health: Health, metrics: Metrics) -> APIRouter:
 
 def _page(app: FastAPI) -> None:
     """Every file of the page by its own name, so that no route is hidden by it."""
-    for path in PAGE.iterdir():
-        route = "/" if path.name == "index.html" else f"/page/{path.name}"
-        app.add_api_route(route, _file(path), methods=["GET"], include_in_schema=False)
-
-
-def _file(path: Path) -> Any:
     policy = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'; img-src 'self' data:"
     headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+    for path in PAGE.iterdir():
+        route = "/" if path.name == "index.html" else f"/page/{path.name}"
+        file = _fixed(path.read_bytes(), guess_type(path)[0], **headers, **{"Cache-Control": "no-cache"})
+        app.add_api_route(route, file, methods=["GET"], include_in_schema=False)
 
-    async def file() -> Response:
-        return FileResponse(path, headers={**headers, "Cache-Control": "no-cache"})
 
-    return file
+def _fixed(content: bytes, kind: str | None, **headers: str) -> Any:
+    """A route that always says the same, and costs next to nothing."""
+
+    async def fixed() -> Response:
+        return Response(content, headers=headers, media_type=kind)
+
+    return fixed
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

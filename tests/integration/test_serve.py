@@ -1,5 +1,6 @@
 """The endpoint over simulated and scripted runtimes, through real sockets: what clients get, and what goes wrong."""
 
+import asyncio
 import gc
 import io
 import json
@@ -719,6 +720,15 @@ def test_the_schema_is_whole(quick):
     for path in (CHAT, COMPLETIONS):
         responses = schema["paths"][path]["post"]["responses"]
         assert set(responses) == {"200", *map(str, (400, 401, 403, 404, 408, 413, 429, 500, 502, 503, 504))}
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/", "/page/main.js"])
+def test_what_is_always_the_same_is_made_once(path, quick):
+    """Hundreds of clients may ask for it and never take it: no work, no file and no thread for each."""
+    route = next(one for one in quick.app.routes if getattr(one, "path", "") == path)
+    first, second = (asyncio.run(route.endpoint()) for _ in range(2))
+    assert first.body is second.body and quick.http.get(path).content == first.body
+    assert not quick.http.get(path).headers["content-type"].startswith("application/octet-stream")
 
 
 # -- the command
