@@ -63,15 +63,20 @@ class Reasoning:
     Args:
         inside: whether the answer begins within the reasoning.
         split: False leaves everything in the content.
+
+    Attributes:
+        length: characters that the reasoning has, its markers and what is left out behind it included, once it is over.
     """
 
     def __init__(self, inside: bool = False, split: bool = True) -> None:
         self._inside, self._held = inside, ""
+        self._read = self.length = 0
         self._where: Literal["start", "opened", "reasoning", "gap", "content"] = "start" if split else "content"
 
     def add(self, text: str) -> Iterator[Piece]:
         """The pieces that are clear now."""
         self._held += text
+        self._read += len(text)
         if self._where == "start":
             self._begin()
         if self._where == "opened" and (begun := self._held.lstrip("\n")):
@@ -86,6 +91,7 @@ class Reasoning:
         if self._where == "gap":
             self._held = self._held.lstrip("\n")
             self._where = "content" if self._held else "gap"
+            self.length = self._read - len(self._held)
         if self._where == "content" and self._held:
             shown, self._held = self._held, ""
             yield Piece("content", shown)
@@ -96,6 +102,11 @@ class Reasoning:
         if held and self._where not in ("opened", "gap"):
             inside = self._where == "reasoning" or (self._where == "start" and self._inside)
             yield Piece("reasoning" if inside else "content", held)
+
+    @property
+    def going_on(self) -> bool:
+        """Whether what was read is reasoning so far."""
+        return self._inside if self._where == "start" else self._where != "content"
 
     def _begin(self) -> None:
         """Looks whether the answer begins with a marker, as soon as that is clear, and takes it off."""
@@ -125,7 +136,7 @@ class Delivery:
         self._tail: Ids = ()
         self._held = 0  # tokens that end in the middle of a character
         self._runs: list[tuple[int, Ids, Ids]] = []  # steps: where in the text each begins, the tail before it
-        self._length = 0
+        self._length, self._split = 0, False
         self.tokens = self.reasoning_tokens = 0
 
     @property
@@ -153,8 +164,10 @@ class Delivery:
         return self._told(pieces)
 
     def _told(self, pieces: list[Piece]) -> list[Piece]:
-        if pieces and pieces[-1].kind == "reasoning":
+        if self._reasoning.going_on:
             self.reasoning_tokens = self.tokens
+        elif self._reasoning.length and not self._split:
+            self._split, self.reasoning_tokens = True, self._tokens_until(self._reasoning.length)
         return pieces
 
     def _tokens_until(self, end: int) -> int:

@@ -57,6 +57,7 @@ class Step:
         vocabulary: fingerprint of the tokenizer that ``ids`` belong to.
         special: the special tokens among ``ids``, which no text shows, without the end of sequence.
         tail: tokens after which the next step's are decoded.
+        seam: the end of the unfinished steps that it goes on with, in which a marker may have begun.
     """
 
     text: str
@@ -66,6 +67,7 @@ class Step:
     vocabulary: str = ""
     special: tuple[int, ...] = ()
     tail: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    seam: str = field(default="", repr=False, compare=False)
 
     @property
     def complete(self) -> bool:
@@ -134,14 +136,14 @@ def make_step(
         ending = Ending.CAP if finish == "length" else Ending.DELIMITER
     head = _head(before, known)
     read = added(head, kept[:-1] if ending is Ending.END else kept, known.decode, last or ending is Ending.END)
-    seam = before.text if before is not None and not before.complete else ""
+    seam = (before.seam + before.text)[1 - len(THINK_END) :] if before is not None and not before.complete else ""
     end = delimiter_end(seam, read.text)
     if end is not None and (end < len(read.text) or ending is not Ending.DELIMITER):
         kept, ending = _shortest(kept, end, head, known), Ending.DELIMITER
         read = added(head, kept, known.decode)
     special = tuple(one for one in (kept[:-1] if ending is Ending.END else kept) if known.is_special(one))
-    closes = THINK_END in seam[1 - len(THINK_END) :] + read.text
-    return Step(read.text, kept, ending, closes, known.vocabulary, special, read.tail)
+    closes = THINK_END in seam + read.text
+    return Step(read.text, kept, ending, closes, known.vocabulary, special, read.tail, seam)
 
 
 def _head(before: Step | None, known: Vocabulary) -> tuple[int, ...]:

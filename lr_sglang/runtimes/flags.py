@@ -148,6 +148,12 @@ def extras(runtime: Runtime, where: str = "runtime") -> Flags:
     return named
 
 
+def meeting(runtime: Runtime, where: str = "runtime") -> str:
+    """The flag that tells a server at which port its processes meet; empty where it must choose several itself."""
+    chosen = runtime.data_parallel > 1 or "nccl-port" in extras(runtime, where)
+    return "" if chosen else "--nccl-port"
+
+
 def arguments(flags: Flags) -> list[str]:
     """Flags as a command line: true is a bare flag, false or None leaves it out, a list gives several values."""
     line: list[str] = []

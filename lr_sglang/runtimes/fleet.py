@@ -183,7 +183,9 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path, device: flag
         reservation.release()
         raise
     url = f"http://{HOST}:{reservation.port}"
-    fleet.servers[role] = Server(role, command.argv, url, logs / f"{role}.log", command.env)
+    fleet.servers[role] = Server(
+        role, command.argv, url, logs / f"{role}.log", command.env, flags.meeting(found, where)
+    )
     return reservation
 
 

@@ -7,6 +7,7 @@ import socket
 from lr_sglang.errors import LaunchError
 
 HOST = "127.0.0.1"
+ANY = "0.0.0.0"  # a server's own processes meet at a port of all of them
 
 
 class Reservation:
@@ -18,23 +19,24 @@ class Reservation:
     Args:
         port: the wanted one, or 0 for any free one.
         role: for the error.
+        host: the address, or ``ANY``.
 
     Raises:
         LaunchError: the port is in use.
     """
 
-    def __init__(self, port: int = 0, role: str | None = None) -> None:
+    def __init__(self, port: int = 0, role: str | None = None, host: str = HOST) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         # A port of our choice is bound plainly at first, so that two launchers never choose the same one. A given
         # port is bound with the option: connections of an earlier server that linger do not stand in the way.
         if port:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._socket.bind((HOST, port))
+            self._socket.bind((host, port))
         except OSError as error:
             self._socket.close()
             raise LaunchError(
-                f"port {port} of {HOST} cannot be used: {error.strerror}",
+                f"port {port} of {host} cannot be used: {error.strerror}",
                 role=role,
                 hint="give another 'port', or leave it out and a free one is chosen",
             ) from error

@@ -16,6 +16,7 @@ from typing import Literal
 
 from lr_sglang.errors import Cancelled, LaunchError, LookaheadError, RuntimeDown, RuntimeTimeout
 from lr_sglang.runtimes import diagnosis, probe
+from lr_sglang.runtimes.ports import ANY, Reservation
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
 POLL = 0.25
@@ -47,13 +48,22 @@ class Server:
         url: where it will answer.
         log: file for its output, written anew.
         env: variables on top of our own environment.
+        meeting: the flag that says at which port its processes meet, which is kept for it from each start until it is
+            ready: one that it chooses itself can be somebody else's by the time that it listens. Empty: it chooses.
     """
 
     def __init__(
-        self, role: str, argv: Sequence[str], url: str, log: Path, env: Mapping[str, str] | None = None
+        self,
+        role: str,
+        argv: Sequence[str],
+        url: str,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        meeting: str = "",
     ) -> None:
         self.role, self.argv, self.url, self.log = role, tuple(argv), url, log
-        self._env = dict(env or {})
+        self._env, self._meeting = dict(env or {}), meeting
+        self._kept: Reservation | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
         self._pipe = -1
         self._stopped = False
@@ -69,13 +79,13 @@ class Server:
         self.ask_to_stop()  # it may have ended by itself, and then its pipe is still open
         with contextlib.suppress(OSError):
             self.log.replace(self.log.with_suffix(".previous.log"))
-        return Server(self.role, argv, self.url, self.log, self._env)
+        return Server(self.role, argv, self.url, self.log, self._env, self._meeting)
 
     def start(self) -> None:
         """Starts the process.
 
         Raises:
-            LaunchError: the log cannot be written, or the process cannot be made.
+            LaunchError: the log cannot be written, no port is left, or the process cannot be made.
             Cancelled: ``stop`` came first.
         """
         with self._lock:
@@ -84,9 +94,13 @@ class Server:
     def _start(self) -> None:
         if self._stopped:
             raise Cancelled("the server was stopped before it started", role=self.role)
+        meeting: tuple[str, ...] = ()
+        if self._meeting:
+            self._kept = Reservation(role=self.role, host=ANY)
+            meeting = self._meeting, str(self._kept.port)
         reading, writing = os.pipe()
         # -I and -S: the guardian needs nothing but the standard library and should cost nothing.
-        argv = [sys.executable, "-I", "-S", str(GUARDIAN), str(reading), *self.argv]
+        argv = [sys.executable, "-I", "-S", str(GUARDIAN), str(reading), *self.argv, *meeting]
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("wb") as log:
@@ -143,6 +157,14 @@ class Server:
             LaunchError: it died (``detail`` has the tail of its log), or is not ready in time.
             Cancelled: ``cancelled`` was set.
         """
+        try:
+            return self._ready(timeout, stage, cancelled)
+        finally:
+            self._give_up_port()
+
+    def _ready(
+        self, timeout: float, stage: Callable[[Stage], None], cancelled: threading.Event | None
+    ) -> probe.ModelInfo:
         limit = time.monotonic() + timeout
         loading = False
         while True:
@@ -181,6 +203,7 @@ class Server:
         """Begins to end the server and returns at once; ``stop`` waits for it."""
         with self._lock:
             self._stopped = True
+            self._give_up_port()
             if self._pipe >= 0:
                 os.close(self._pipe)  # what the guardian waits for
                 self._pipe = -1
@@ -199,6 +222,10 @@ class Server:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._guardian.pid, signal.SIGKILL)
                 self._guardian.wait()
+
+    def _give_up_port(self) -> None:
+        if self._kept is not None:
+            self._kept.release()
 
     def died(self, when: str = "") -> LaunchError:
         """What its end looks like, as its status and its log tell."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from torch.distributed import TCPStore
 
 from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, RuntimeDown, RuntimeRefused, RuntimeTimeout, SetupError
@@ -444,6 +445,42 @@ def test_a_reserved_port_is_kept_and_can_still_be_listened_on():
         reservation.release()
         with pytest.raises(LaunchError, match=str(reservation.port)):
             Reservation(reservation.port, "judge")
+
+
+def test_the_port_where_a_servers_processes_meet_is_kept_until_it_is_ready(fake, tmp_path):
+    """SGLang's own choice is free when it looks, and may be anybody's when its scheduler listens, seconds later."""
+    http, words = Reservation(), ("--model-path", str(tmp_path))
+    argv = (sys.executable, "-S", str(fake), "--port", str(http.port), *words)
+    server = Server("draft", argv, f"http://127.0.0.1:{http.port}", tmp_path / "log", meeting="--nccl-port")
+    seen = []
+    for _ in range(2):  # also when it is started again
+        server.start()
+        try:
+            wait_for(lambda: (tmp_path / "log").stat().st_size)
+            told = Path(f"/proc/{pids_in(tmp_path / 'log')[0]}/cmdline").read_text().split("\0")
+            port = int(told[told.index("--nccl-port") + 1])
+            for host in ("127.0.0.1", "0.0.0.0"):
+                with pytest.raises(OSError), socket.socket() as other:
+                    other.bind((host, port))
+            store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # as SGLang's scheduler
+            store.set("a", "b")
+            del store
+            seen.append(port)
+            server.wait_ready(20)
+            with socket.socket() as other:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                other.bind(("0.0.0.0", port))
+                other.listen()
+        finally:
+            server.stop()
+        server = server.again(argv)
+    assert server.argv == argv and http.port not in seen
+
+
+@pytest.mark.parametrize("more", [{"data_parallel": 2}, {"extra": {"nccl_port": 4001}}])
+def test_a_server_that_needs_several_such_ports_or_is_given_one_is_told_none(more):
+    assert flags.meeting(Runtime(model="m")) == "--nccl-port"
+    assert not flags.meeting(Runtime(model="m", **more))
 
 
 def test_a_tail_counts_a_progress_bar_as_one_line(tmp_path):

@@ -5,6 +5,7 @@ import json
 import logging
 import random
 import time
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -154,6 +155,22 @@ def test_reasoning_tokens_are_counted():
         delivery.add(step.encode())
     delivery.rest()
     assert (delivery.reasoning_tokens, delivery.tokens) == (11, 11)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_reasoning_is_the_same_wherever_steps_are_cut(inside):
+    """All 2^n ways to cut the answer into steps of byte tokens, also one for each byte."""
+    text = "é</think>\n5é" if inside else "<think>a</think>5"
+    ids, thought = text.encode(), "é" if inside else "a"
+    until = len(text.partition("5")[0].encode())
+    free = [at for at in range(1, len(ids)) if inside or not 1 < at < 5]
+    for chosen in range(2 ** len(free)):
+        places = [0, *(at for number, at in enumerate(free) if chosen >> number & 1), len(ids)]
+        delivery = Delivery(by_bytes, reasoning=Reasoning(inside))
+        pieces = [piece for a, b in pairwise(places) for piece in delivery.add(ids[a:b])] + delivery.rest()
+        assert "".join(piece.text for piece in pieces if piece.kind == "reasoning") == thought, places
+        assert "".join(piece.text for piece in pieces if piece.kind == "content") == ids[until:].decode(), places
+        assert (delivery.reasoning_tokens, delivery.tokens) == (until, len(ids)), places
 
 
 # -- keys

@@ -128,6 +128,23 @@ def test_the_closing_of_the_thoughts_is_seen():
     assert not made([10, 14]).closes_thinking
 
 
+@settings(max_examples=examples(200), deadline=None)
+@given(st.text("a<\n\x01", max_size=6), st.text("a>\n\x01", max_size=6), st.sets(st.integers(1, 20)))
+def test_markers_are_seen_wherever_a_cap_cuts(front, back, cuts):
+    """Also over three steps and more, some of which have no text, such as a special token alone."""
+    known = Known(lambda ids: "".join(chr(i) for i in ids if i > EOS))
+    ids = [ord(letter) for letter in f"{front}</think>{back}"]
+    step, at, so_far, found = None, 0, "", []
+    while at < len(ids):
+        end = min((cut for cut in cuts if cut > at), default=len(ids))
+        step = make_step(ids[at:end], "length", step, known, frozenset())
+        closed, so_far, at = so_far.count("</think>"), so_far + step.text, at + len(step.ids)
+        assert step.closes_thinking == (so_far.count("</think>") > closed)
+        if step.complete or at == len(ids):
+            found, so_far = [*found, so_far], ""
+    assert found == split(known.decode(ids)) or ("".join(found) == known.decode(ids) and found[-1] == "")
+
+
 @pytest.mark.parametrize(
     ("a", "b", "same"),
     [
