@@ -76,9 +76,7 @@ class StepTree:
     def live(self) -> list[Node]:
         """Nodes whose prefix is known and still possible, the root first."""
         if self._live is None:
-            self._live = [
-                n for n in self.root.subtree() if not n.dropped and (n.step is not None or n is self.root)
-            ]
+            self._live = [n for n in self.root.subtree() if not n.dropped and (n.step is not None or n is self.root)]
         return self._live
 
     def to_expand(self, depth: int) -> list[Node]:

@@ -15,7 +15,7 @@ class Grade:
         answer: what was taken as the final answer.
         by: who decided: ``text``, ``number``, ``math-verify``, ``choice``, ``tests``, a judge's URL, ...
         reason: why it is wrong, or why there is no verdict.
-        score: for tasks that have one (MT-Bench: 1 to 10; reasoning-gym: 0 to 1).
+        score: for tasks that have one (MT-Bench: 1 to 10).
         extra: more for the record, such as what kept a program apart.
         failed: whether grading itself failed, as a grader that raises does; ``correct`` is none then.
     """

@@ -141,7 +141,7 @@ class Grader:
 
     def _knows(self, question: Question) -> bool:
         """Whether an answer would be found right or wrong."""
-        if self.kind in CODE:
+        if self.kind in CODE or (self.kind == "reasoning-gym" and "generator" in question.extra):
             return self.rules.execute
         return question.answer is not None or not isinstance(self.kind, str)
 
@@ -151,8 +151,9 @@ class Grader:
             return mathematics.grade(text, question, self._pool.compare)
         if gym.missing():
             return Grade(None, answer, reason="the package reasoning-gym is not installed", failed=True)
-        score = gym.score(question.extra, answer or "", question.answer)
-        return Grade(score >= 1.0, answer, by="reasoning-gym", score=score)
+        if not self.rules.execute:
+            return Grade(None, answer, reason=f"reasoning-gym may run an answer as code, which needs {PERMIT}")
+        return programs.reasoning_gym(answer or "", question, self._sandbox, self.rules.limits)
 
     def _outside(self, text: str, question: Question) -> Grade:
         assert callable(self.kind)

@@ -14,10 +14,12 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.grading import answers
 from lr_sglang.grading.grade import Grade
 from lr_sglang.grading.sandbox import Limits, Sandbox
+from lr_sglang.tasks import gym
 from lr_sglang.tasks.question import Question
 
 MOST_TESTS_BYTES = 512 << 20  # unpacked; the largest of LiveCodeBench has about a tenth of it
 LCB_SECONDS, LCB_MEMORY = 6.0, 2048  # LiveCodeBench allows 6 s a test
+GYM_SECONDS, GYM_MEMORY = 30.0, 4096  # importing all of its generators takes seconds
 
 
 def humaneval(text: str, question: Question, sandbox: Sandbox, limits: Limits | None = None) -> Grade:
@@ -63,6 +65,17 @@ def livecodebench(text: str, question: Question, sandbox: Sandbox, limits: Limit
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"livecodebench: {question.id}: tests that cannot be read ({error!r})") from error
     return _run({"program": program, "kind": "calls", "function": name, "tests": calls}, sandbox, limits)
+
+
+def reasoning_gym(answer: str, question: Question, sandbox: Sandbox, limits: Limits | None = None) -> Grade:
+    """Whether the generator of the question takes the final answer."""
+    about = question.extra
+    entry = {"question": about["asked"], "answer": question.answer, "metadata": about["metadata"]}
+    arguments = json.loads(json.dumps([about["generator"], answer, entry], default=str))
+    test = {"arguments": arguments, "expected": True}
+    job = {"program": gym.SCORE, "kind": "calls", "function": "correct", "tests": [test]}
+    done = sandbox.run(job, limits or Limits(seconds=GYM_SECONDS, memory=GYM_MEMORY))
+    return Grade(done.passed, answer, by="reasoning-gym", reason=done.reason, extra={"walls": list(done.walls)})
 
 
 def _call(test: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,12 @@ from lr_sglang.tasks.question import Question
 from lr_sglang.tasks.task import Task, TaskUnavailable
 
 SIZE, SEED = 50, 0
+# Whether a generator takes an answer. Some of them evaluate it as Python, so that this runs where code of answers does.
+SCORE = """
+def correct(name, answer, entry):
+    import reasoning_gym
+    return reasoning_gym.create_dataset(name, size=1, seed=0).score_answer(answer, entry) >= 1
+"""
 _SPEC = re.compile(r"(?P<name>\w+)(?P<options>(?:,(?:size|seed)=\d+)*)")
 
 
@@ -46,19 +52,6 @@ def task(spec: str) -> Task:
 def missing() -> bool:
     """Whether the package is not installed."""
     return importlib.util.find_spec("reasoning_gym") is None
-
-
-def score(extra: dict[str, Any], answer: str, gold: str | None) -> float:
-    """What the generator gives for an answer, 0 to 1.
-
-    Args:
-        extra: of the question.
-
-    Raises:
-        TaskUnavailable: the package is not installed.
-    """
-    entry = {"question": extra["asked"], "answer": gold, "metadata": extra["metadata"]}
-    return float(_generator(extra["generator"], 1, 0).score_answer(answer, entry))
 
 
 def _questions(name: str, size: int, seed: int) -> list[Question]:

@@ -1,6 +1,7 @@
 """Grading of code: HumanEval's own solutions and planted wrong ones, LiveCodeBench's tests."""
 
 import base64
+import dataclasses
 import json
 import os
 import pickle
@@ -15,11 +16,11 @@ import pytest
 
 from lr_sglang import tasks
 from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.grading import programs
+from lr_sglang.grading import programs, walls
 from lr_sglang.grading.cell.values import pack, unpack
 from lr_sglang.grading.grader import Grader, Rules
-from lr_sglang.grading.sandbox import Limits, Sandbox
-from lr_sglang.tasks import Question
+from lr_sglang.grading.sandbox import Limits, Sandbox, standing
+from lr_sglang.tasks import Question, gym
 
 full = bool(os.environ.get("LR_SGLANG_FULL"))
 PROBLEMS = tasks.load("humaneval")[:: 1 if full else 10]
@@ -287,3 +288,35 @@ def test_tests_that_unpack_to_a_flood_are_refused(monkeypatch):
 
 def test_without_its_tests_a_problem_is_not_graded(sandbox):
     assert programs.livecodebench(fenced(ADD), Question("q", "?"), sandbox).correct is None
+
+
+# -- reasoning-gym
+
+GYM = """
+class Made:
+    def score_answer(self, answer, entry):
+        return float(eval(answer) == int(entry["answer"]) + entry["metadata"]["more"])  # as that of n_queens
+def create_dataset(name, size, seed):
+    return {"sum": Made()}[name]
+"""
+
+
+@pytest.mark.skipif(not standing(), reason="no wall stands on this machine")
+def test_a_generator_that_evaluates_answers_does_so_behind_the_walls(monkeypatch, tmp_path):
+    (tmp_path / "reasoning_gym.py").write_text(GYM)
+    monkeypatch.setattr(gym, "missing", lambda: False)
+    tmp_path.chmod(0o755)
+    files, place = walls.layout(), str(tmp_path)
+    links = {path: target for path, target in files.links.items() if path != "/tmp"}
+    with_gym = dataclasses.replace(files, binds=[*files.binds, place], links=links, packages=[*files.packages, place])
+    monkeypatch.setattr(walls, "layout", lambda: with_gym)
+    question = Question("s", "2+3?", "5", {"generator": "sum", "asked": "2+3?", "metadata": {"more": 0}})
+    stolen = tmp_path / "stolen"
+    with Grader("reasoning-gym", Rules(execute=True)) as grader:
+        given = {text: grader.grade(f"\\boxed{{{text}}}", question) for text in ("5", "6", f"open('{stolen}', 'w')")}
+        assert [grade.correct for grade in given.values()] == [True, False, False]
+        assert given["5"].by == "reasoning-gym" and given["5"].extra
+    with Grader("reasoning-gym") as grader:
+        refused = grader.grade("\\boxed{5}", question)
+        assert refused.correct is None and "--allow-code-execution" in refused.reason and not refused.failed
+    assert not stolen.exists()

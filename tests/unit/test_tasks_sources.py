@@ -303,19 +303,14 @@ def test_reasoning_gym_says_how_to_do_without_it():
 
 
 def test_reasoning_gym_where_it_is_installed(monkeypatch):
-    class Made(list):
-        def score_answer(self, answer, entry):
-            return 1.0 if answer == entry["answer"] else 0.25
-
     def create_dataset(name, size, seed):
         if name != "chain_sum":
             raise ValueError(f"no dataset {name}")
-        return Made({"question": f"{seed}+{n}?", "answer": seed + n, "metadata": {"n": n}} for n in range(size))
+        return [{"question": f"{seed}+{n}?", "answer": seed + n, "metadata": {"n": n}} for n in range(size)]
 
     monkeypatch.setitem(sys.modules, "reasoning_gym", types.SimpleNamespace(create_dataset=create_dataset))
     monkeypatch.setattr(gym, "missing", lambda: False)
     found = tasks.load("reasoning-gym:chain_sum,size=3,seed=9")
     assert [(q.id, q.answer) for q in found] == [(f"chain_sum-9-000{n}", str(9 + n)) for n in range(3)]
-    assert gym.score(found[0].extra, "9", found[0].answer) == 1.0
     with pytest.raises(ConfigError, match="no dataset other"):
         tasks.load("reasoning-gym:other")
