@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -160,11 +161,55 @@ def priorities(full: bool) -> tuple[Row, Iterator[Row]]:
     return ("answers", "slots", "not told", "with priorities", "told", "told, with priorities"), rows()
 
 
+@dataclass(frozen=True)
+class Shared:
+    """Answers that share the slots of their runtimes.
+
+    Attributes:
+        seconds: their mean; ``slowest`` is that of the last over the mean.
+        split: the mean for each number of slots that is an answer's own.
+    """
+
+    seconds: float
+    slowest: float
+    split: dict[int, float]
+
+
+def share(count: int, slots: int = 16, steps: int = 80, tried: Sequence[int] = (1, 2, 3, 4, 6, 8)) -> Shared:
+    """Measures ``count`` answers at once, of which the same drafts agree: none has more luck than another."""
+    draw = random.Random(1)
+    agree = tuple(draw.random() < 0.63 for _ in range(steps))
+    scene, look = Scene(0.63, 0.1, count, steps=steps, slots=slots, trace=(agree,)), Lookahead()
+
+    def seconds(each: int | None = None) -> list[float]:
+        made = answer_all(scene.simulation, look, scene.asked, scene.writer, alike=True, each=each)
+        return [answer.seconds for answer in made]
+
+    shared = seconds()
+    mean = sum(shared) / count
+    split = {each: sum(seconds(each)) / count for each in sorted({*tried, max(1, slots // count)})}
+    return Shared(mean, max(shared) / mean, split)
+
+
+def slots(full: bool) -> tuple[Row, Iterator[Row]]:
+    """Slots that all answers share, and slots of one's own: the best number of them that was tried."""
+
+    def rows() -> Iterator[Row]:
+        for count in (1, 2, 4, 8, 16, 32):
+            made = share(count, steps=300 if full else 80)
+            best = min(made.split, key=made.split.__getitem__)
+            shares = f"{made.split[best] / made.seconds:.3f}", f"{made.slowest:.3f}"
+            yield count, f"{made.seconds:.2f} s", best, f"{made.split[best]:.2f} s", *shares
+
+    return ("answers", "shared", "best of one's own", "with them", "that / shared", "slowest / mean"), rows()
+
+
 MEASURED: dict[str, Callable[..., tuple[Row, Iterator[Row]]]] = {
     "hedge": hedge,
     "gate": gate,
     "adaptive": adaptive,
     "priorities": priorities,
+    "slots": slots,
 }
 
 

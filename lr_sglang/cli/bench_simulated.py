@@ -27,6 +27,7 @@ from lr_sglang.lean import leave_torch_out
 )
 @click.option("--questions", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at once.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="That share them.")
+@click.option("--http", is_flag=True, help="The runtimes are servers in other processes.")
 @options.as_json
 def simulated(json: bool, **given: Any) -> None:
     """Measures the controller over simulated runtimes, with no model.
@@ -39,6 +40,7 @@ def simulated(json: bool, **given: Any) -> None:
     Examples:
       lr-sglang bench simulated --alpha .63 --c1 .1 --step-seconds .2 --judge-seconds .04 --depth 6 --steps 300
       lr-sglang bench simulated --questions 64 --step-seconds 2 --steps 40
+      lr-sglang bench simulated --questions 64 --step-seconds 1 --steps 20 --http
       lr-sglang bench simulated --questions 256 --step-seconds 8 --steps 20 --processes 2 --json
     """
     from lr_sglang.config import Lookahead
@@ -58,7 +60,7 @@ def simulated(json: bool, **given: Any) -> None:
         leave_torch_out()
     from lr_sglang.simulated.measure import measure, report
 
-    figures = report(setting, look, measure(setting, look, given["questions"], given["processes"]))
+    figures = report(setting, look, measure(setting, look, given["questions"], given["processes"], given["http"]))
     if json:
         click.echo(json_format.dumps(figures))
     else:
@@ -84,6 +86,7 @@ def _show(figures: dict[str, Any]) -> None:
         ("CPU", f"{figures['cpu_seconds']:.2f} s, {100 * figures['cpu_share']:.1f} % of a core"),
         ("calls", f"{figures['calls']}, {figures['calls_per_second']:.1f} a second"),
         ("CPU per call", f"{figures['cpu_ms_per_call']:.2f} ms"),
+        ("CPU per call of the runtimes' servers", f"{figures['servers_cpu_ms_per_call']:.2f} ms"),
         ("simulated runtimes late", f"{figures['runtimes_late_ms']:.2f} ms a call"),
         ("event loop late", f"{figures['loop_late_p99_ms']:.2f} ms or more, one time in a hundred"),
         ("threads, most", f"{figures['threads']}"),

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.engine.lateness import Lateness
@@ -25,6 +25,7 @@ from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.lean import leave_torch_out
 from lr_sglang.results.record import Record
 from lr_sglang.runner import Runner, Settings
+from lr_sglang.simulated.elsewhere import Elsewhere, elsewhere, reached
 from lr_sglang.simulated.model import Writer
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import SimulatedTransport, simulated_roles, wake_exactly
@@ -43,6 +44,7 @@ class Shard:
         seconds, bound, alone: of each answer: as it was, as it could be, and without lookahead.
         calls: requests by role; ``steps`` were delivered.
         late: seconds that simulated runtimes answered after their time, in all: the loop was busy, or woken late.
+        servers: seconds of CPU that runtimes in other processes took.
         loop_late: seconds that one of a hundred timers of the event loop was late by, at least.
         wall, cpu: seconds of the process, from the first question to the last answer.
         threads: at most at once, ``megabytes`` of memory likewise; ``grown`` of them in the second half of the run.
@@ -57,6 +59,7 @@ class Shard:
     calls: dict[str, int]
     late: float
     loop_late: float
+    servers: float
     wall: float
     cpu: float
     threads: int
@@ -65,13 +68,24 @@ class Shard:
     errors: list[str] = field(default_factory=list)
 
 
-def measure(simulation: Simulation, look: Lookahead, count: int = 1, processes: int = 1) -> list[Shard]:
+def measure(
+    simulation: Simulation, look: Lookahead, count: int = 1, processes: int = 1, http: bool = False
+) -> list[Shard]:
     """Answers ``count`` questions at once, in one process or several.
+
+    Args:
+        http: whether the runtimes are servers in other processes.
 
     Raises:
         ConfigError: what several processes cannot do.
+        LaunchError: a server does not start.
     """
     asked = questions(count)
+    if http:
+        if processes > 1:
+            raise ConfigError("runtimes over HTTP serve one process here", hint="leave out --http, or --processes")
+        with elsewhere(simulation) as servers, on_one_core(0):
+            return [shard(simulation, look, asked, servers)]
     if processes == 1:
         with on_one_core(0):
             return [shard(simulation, look, asked)]
@@ -109,8 +123,13 @@ def on_one_core(number: int) -> Iterator[None]:
         os.sched_setaffinity(0, cores)
 
 
-def shard(simulation: Simulation, look: Lookahead, asked: Sequence[Question]) -> Shard:
+def shard(
+    simulation: Simulation, look: Lookahead, asked: Sequence[Question], servers: Elsewhere | None = None
+) -> Shard:
     """Answers questions at once in this process.
+
+    Args:
+        servers: of the runtimes; None is runtimes in this process.
 
     Raises:
         LookaheadError: an answer failed.
@@ -118,12 +137,13 @@ def shard(simulation: Simulation, look: Lookahead, asked: Sequence[Question]) ->
     writer = Writer(simulation.model)
     known = numbers(writer, asked)
     wake_exactly()
-    loop = background(selectors.SelectSelector())
-    roles = simulated_roles(simulation, writer)
+    loop = background(None if servers else selectors.SelectSelector())
+    roles = reached(simulation, servers) if servers else simulated_roles(simulation, writer)
     settings = Settings(lookahead=look, sampling=Sampling(seed=simulation.model.seed))
     watch, late = _Watch(), Lateness()
     loop.call_soon_threadsafe(late.start)
     records: dict[str, Record] = {}
+    used = servers.cpu() if servers else 0.0
     with Runner(roles, settings, len(asked)) as runner, watch:
         for record in runner.run(plan(asked, [MODE]), watch.look):
             records[record["question_id"]] = record
@@ -140,7 +160,8 @@ def shard(simulation: Simulation, look: Lookahead, asked: Sequence[Question]) ->
         judged=sum(record["judged"] for record in made),
         accepted=sum(record["accepted"] for record in made),
         calls={role: sum(record["tokens"][role]["calls"] for record in made) for role in roles},
-        late=sum(cast(SimulatedTransport, backend.transport).late for backend in roles.values()),
+        late=sum(b.transport.late for b in roles.values() if isinstance(b.transport, SimulatedTransport)),
+        servers=servers.cpu() - used if servers else 0.0,
         loop_late=late.p99(),
         wall=watch.wall,
         cpu=watch.cpu,
@@ -217,6 +238,7 @@ def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> 
         "calls": total,
         "calls_per_second": total / wall,
         "cpu_ms_per_call": 1000 * cpu / total,
+        "servers_cpu_ms_per_call": 1000 * sum(p.servers for p in shards) / total,
         "runtimes_late_ms": 1000 * sum(p.late for p in shards) / total,
         "loop_late_p99_ms": 1000 * max(p.loop_late for p in shards),
         "threads": max(p.threads for p in shards),

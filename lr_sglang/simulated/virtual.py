@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang import policy, verifiers
+from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
+from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.run import run_program
 from lr_sglang.job import Job
 from lr_sglang.programs.lookahead import lookahead
@@ -69,38 +72,59 @@ def answer_all(
     *,
     told: bool = True,
     alike: bool = False,
+    each: int | None = None,
 ) -> list[Virtual]:
     """Answers questions that are asked at the same moment.
 
     Args:
         told: whether the runtimes say how many slots they have.
         alike: the drafts of a position are the same whatever stands before them, and however many there are.
+        each: slots of every runtime that are one answer's own; None shares them all.
     """
-    return run_virtually(_answer_all(simulation, look, asked, writer or Writer(simulation.model), told, alike))
+    return run_virtually(_answer_all(simulation, look, asked, writer or Writer(simulation.model), told, alike, each))
 
 
 async def _answer_all(
-    simulation: Simulation, look: Lookahead, asked: Sequence[Question], writer: Writer, told: bool, alike: bool
+    simulation: Simulation,
+    look: Lookahead,
+    asked: Sequence[Question],
+    writer: Writer,
+    told: bool,
+    alike: bool,
+    each: int | None,
 ) -> list[Virtual]:
     roles = simulated_roles(simulation, writer)
     if not told:
         for backend in roles.values():
             backend.set_capacity(None, None)
-    verifier, experience = verifiers.make(look.verifier, verifiers.Setup(roles, "paper")), policy.Experience()
-    sampling = Sampling(seed=simulation.model.seed)
+    sampling, experience = Sampling(seed=simulation.model.seed), policy.Experience()
+    shares = [roles if each is None else _share(roles, each) for _ in asked]
     jobs = [
         (_SameDrafts if alike else Job)(
-            look, sampling, verifier=verifier, question=one.id, experience=experience, fast=verifiers.fast(look, roles)
+            look,
+            sampling,
+            verifier=verifiers.make(look.verifier, verifiers.Setup(mine, "paper")),
+            question=one.id,
+            experience=experience,
+            fast=verifiers.fast(look, mine),
         )
-        for one in asked
+        for one, mine in zip(asked, shares, strict=True)
     ]
     await asyncio.gather(
         *(
-            run_program(lookahead, messages(one.question), job, backend=roles["target"])
-            for one, job in zip(asked, jobs, strict=True)
+            run_program(lookahead, messages(one.question), job, backend=mine["target"])
+            for one, job, mine in zip(asked, jobs, shares, strict=True)
         )
     )
     return [Virtual(job.record) for job in jobs]
+
+
+def _share(roles: Mapping[str, RuntimeBackend], slots: int) -> dict[str, RuntimeBackend]:
+    """The same runtimes, with slots that nobody else gets."""
+    mine = {role: copy(backend) for role, backend in roles.items()}
+    for backend in mine.values():
+        backend.roles, backend.pool = mine, Pool(slots)
+    return mine
 
 
 def alone(simulation: Simulation, asked: Sequence[int], writer: Writer | None = None) -> list[float]:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from benchmarks.policies import ALPHAS, C1S, LENGTHS, adapt
+from benchmarks.policies import ALPHAS, C1S, LENGTHS, adapt, share
 from lr_sglang import policy
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import ConfigError
@@ -257,3 +257,13 @@ def test_priorities_help_where_slots_are_scarce_and_nobody_knows_it():
     case = Case(0.63, 0.1, count=4, steps=80, slots=8, spread=0.3)
     assert case.run(told=False, priorities=True)[0] > 1.1 * case.run(told=False)[0]
     assert case.run(priorities=True)[0] == pytest.approx(case.run()[0], rel=0.02)
+
+
+# -- slots that are shared
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8, 16, 32] if FULL else [4, 16])
+def test_shared_slots_are_as_good_as_the_best_split_and_nobody_is_held_up(count):
+    made = share(count, steps=80) if FULL else share(count, steps=40, tried=(1, 2, 6))
+    assert made.seconds <= min(made.split.values()) / 0.95
+    assert made.slowest < 1.1

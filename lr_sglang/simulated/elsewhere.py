@@ -1,0 +1,81 @@
+"""Simulated runtimes in processes of their own, reached over HTTP as SGLang's servers are."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+import psutil
+
+from lr_sglang.backend import RuntimeBackend
+from lr_sglang.config import ROLES
+from lr_sglang.engine.client import Client
+from lr_sglang.errors import LaunchError
+from lr_sglang.lean import leave_torch_out
+from lr_sglang.simulated.serving import serve
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
+
+START_SECONDS = 120.0
+
+
+class Elsewhere:
+    """The servers of one simulation, a process for each role.
+
+    Attributes:
+        urls: by role.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        fresh = multiprocessing.get_context("spawn")
+        self._processes, ends = [], []
+        for role in ROLES:
+            mine, theirs = fresh.Pipe()
+            process = fresh.Process(target=_serve, args=(simulation, role, theirs), daemon=True)
+            process.start()
+            self._processes.append(process)
+            ends.append(mine)
+        self.urls: dict[str, str] = {}
+        for role, end in zip(ROLES, ends, strict=True):
+            if not end.poll(START_SECONDS):
+                raise LaunchError(f"the simulated runtime did not start in {START_SECONDS:g} s", role=role)
+            self.urls |= end.recv()
+
+    def cpu(self) -> float:
+        """Seconds of CPU that the servers have used so far."""
+        return sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in self._processes)
+
+    def stop(self) -> None:
+        """Ends the servers."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+@contextmanager
+def elsewhere(simulation: Simulation) -> Iterator[Elsewhere]:
+    """Starts the servers, and ends them.
+
+    Raises:
+        LaunchError: one of them does not start.
+    """
+    servers = Elsewhere(simulation)
+    try:
+        yield servers
+    finally:
+        servers.stop()
+
+
+def reached(simulation: Simulation, servers: Elsewhere) -> Mapping[str, RuntimeBackend]:
+    """Backends for the runtimes of these servers, by role."""
+    roles = simulated_roles(simulation)
+    for role, backend in roles.items():
+        backend.transport = Client(servers.urls[role], role)
+    return roles
+
+
+def _serve(simulation: Simulation, role: str, urls: Connection) -> None:
+    leave_torch_out()
+    serve(simulation, {role: 0}, ready=urls.send)
