@@ -158,7 +158,9 @@ class Client:
 
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
-            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+            self._session = aiohttp.ClientSession(
+                connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()
+            )
         data = None if body is None else orjson.dumps(body)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=timeout)
         begun = False

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-import psutil
+import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
 from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import ROLES
@@ -68,12 +68,17 @@ def elsewhere(simulation: Simulation) -> Iterator[Elsewhere]:
         servers.stop()
 
 
-def reached(simulation: Simulation, servers: Elsewhere) -> Mapping[str, RuntimeBackend]:
+@contextmanager
+def reached(simulation: Simulation, servers: Elsewhere) -> Iterator[Mapping[str, RuntimeBackend]]:
     """Backends for the runtimes of these servers, by role."""
     roles = simulated_roles(simulation)
     for role, backend in roles.items():
         backend.transport = Client(servers.urls[role], role)
-    return roles
+    try:
+        yield roles
+    finally:
+        for backend in roles.values():
+            backend.shutdown()
 
 
 def _serve(simulation: Simulation, role: str, urls: Connection) -> None:

@@ -12,12 +12,13 @@ import selectors
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.engine.lateness import Lateness
 from lr_sglang.engine.loop import background
@@ -25,7 +26,7 @@ from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.lean import leave_torch_out
 from lr_sglang.results.record import Record
 from lr_sglang.runner import Runner, Settings
-from lr_sglang.simulated.elsewhere import Elsewhere, elsewhere, reached
+from lr_sglang.simulated.elsewhere import elsewhere, reached
 from lr_sglang.simulated.model import Writer
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import SimulatedTransport, simulated_roles, wake_exactly
@@ -44,10 +45,10 @@ class Shard:
         seconds, bound, alone: of each answer: as it was, as it could be, and without lookahead.
         calls: requests by role; ``steps`` were delivered.
         late: seconds that simulated runtimes answered after their time, in all: the loop was busy, or woken late.
-        servers: seconds of CPU that runtimes in other processes took.
         loop_late: seconds that one of a hundred timers of the event loop was late by, at least.
         wall, cpu: seconds of the process, from the first question to the last answer.
         threads: at most at once, ``megabytes`` of memory likewise; ``grown`` of them in the second half of the run.
+        servers: seconds of CPU that runtimes in other processes took.
     """
 
     seconds: list[float]
@@ -59,12 +60,12 @@ class Shard:
     calls: dict[str, int]
     late: float
     loop_late: float
-    servers: float
     wall: float
     cpu: float
     threads: int
     megabytes: float
     grown: float
+    servers: float = 0.0
     errors: list[str] = field(default_factory=list)
 
 
@@ -84,8 +85,10 @@ def measure(
     if http:
         if processes > 1:
             raise ConfigError("runtimes over HTTP serve one process here", hint="leave out --http, or --processes")
-        with elsewhere(simulation) as servers, on_one_core(0):
-            return [shard(simulation, look, asked, servers)]
+        with elsewhere(simulation) as servers, reached(simulation, servers) as roles, on_one_core(0):
+            used = servers.cpu()
+            made = shard(simulation, look, asked, roles)
+            return [replace(made, servers=servers.cpu() - used)]
     if processes == 1:
         with on_one_core(0):
             return [shard(simulation, look, asked)]
@@ -124,12 +127,15 @@ def on_one_core(number: int) -> Iterator[None]:
 
 
 def shard(
-    simulation: Simulation, look: Lookahead, asked: Sequence[Question], servers: Elsewhere | None = None
+    simulation: Simulation,
+    look: Lookahead,
+    asked: Sequence[Question],
+    roles: Mapping[str, RuntimeBackend] | None = None,
 ) -> Shard:
     """Answers questions at once in this process.
 
     Args:
-        servers: of the runtimes; None is runtimes in this process.
+        roles: None is runtimes in this process.
 
     Raises:
         LookaheadError: an answer failed.
@@ -137,13 +143,12 @@ def shard(
     writer = Writer(simulation.model)
     known = numbers(writer, asked)
     wake_exactly()
-    loop = background(None if servers else selectors.SelectSelector())
-    roles = reached(simulation, servers) if servers else simulated_roles(simulation, writer)
+    loop = background(None if roles else selectors.SelectSelector())
+    roles = roles or simulated_roles(simulation, writer)
     settings = Settings(lookahead=look, sampling=Sampling(seed=simulation.model.seed))
     watch, late = _Watch(), Lateness()
     loop.call_soon_threadsafe(late.start)
     records: dict[str, Record] = {}
-    used = servers.cpu() if servers else 0.0
     with Runner(roles, settings, len(asked)) as runner, watch:
         for record in runner.run(plan(asked, [MODE]), watch.look):
             records[record["question_id"]] = record
@@ -161,7 +166,6 @@ def shard(
         accepted=sum(record["accepted"] for record in made),
         calls={role: sum(record["tokens"][role]["calls"] for record in made) for role in roles},
         late=sum(b.transport.late for b in roles.values() if isinstance(b.transport, SimulatedTransport)),
-        servers=servers.cpu() - used if servers else 0.0,
         loop_late=late.p99(),
         wall=watch.wall,
         cpu=watch.cpu,

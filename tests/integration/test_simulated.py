@@ -16,7 +16,7 @@ from lr_sglang.chat import load_tokenizer
 from lr_sglang.cli import cli
 from lr_sglang.config import Deployment, Lookahead, Runtime, Sampling
 from lr_sglang.connect import deployed
-from lr_sglang.errors import LookaheadError, RuntimeDown
+from lr_sglang.errors import ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.job import Job
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
@@ -147,6 +147,19 @@ def test_processes_share_the_questions():
     simulation = Simulation(Model(steps=4), 0.5)
     shards = measure(simulation, Lookahead(), 3, processes=2)
     assert [len(one.seconds) for one in shards] == [2, 1]
+
+
+def test_over_http_the_runtimes_are_other_processes():
+    simulation = Simulation(Model(steps=4), 0.3)
+    (made,) = measure(simulation, Lookahead(), 3, http=True)
+    figures = report(simulation, Lookahead(), [made])
+    assert figures["servers_cpu_ms_per_call"] > 0
+    assert figures["alpha"] == report(simulation, Lookahead(), measure(simulation, Lookahead(), 3))["alpha"]
+
+
+def test_over_http_there_is_one_process():
+    with pytest.raises(ConfigError, match="one process"):
+        measure(Simulation(Model(steps=4), 0.3), Lookahead(), 3, processes=2, http=True)
 
 
 def test_the_same_seed_is_the_same_answer():

@@ -173,6 +173,39 @@ def test_files_are_short():
     assert not {name: lines for name, lines in long.items() if lines > MAX_LINES}
 
 
+# Answers are made on one event loop. Who knows of threads, and what for.
+THREADS = {
+    "engine/loop.py": "the loop's own thread, and one for each synchronous program",
+    "engine/values.py": "what such a program waits for when it reads a state",
+    "streaming.py": "a loop in the caller's thread over what the event loop makes",
+    "runner.py": "records, from the event loop to the caller's thread",
+    "chat.py": "a tokenizer is used on the loop, and in threads for long prompts",
+    "memo.py": "likewise",
+    "runtimes/fleet.py": "launching: servers start side by side",
+    "runtimes/server.py": "launching: what a server prints is read as it comes",
+    "runtimes/keeper.py": "launching: a server that has died is started again beside the others",
+    "grading/pool.py": "grading: its processes are shared by those who wait for them",
+    "grading/sandbox.py": "grading: likewise",
+    "grading/cell/test_process.py": "grading: threads that the code of an answer left",
+    "cli/session.py": "what takes seconds to import is imported while servers start",
+    "cli/failures.py": "only the main thread takes signals",
+    "cli/serving.py": "servers are looked after beside the endpoint's loop",
+    "cli/installation_checks.py": "a question that may never be answered",
+    "serve/supervisor.py": "only the main thread takes signals",
+    "serve/worker.py": "the end of the parent is noticed although the loop is busy",
+    "simulated/serving.py": "only the main thread takes signals",
+    "simulated/measure.py": "threads are counted",
+}
+
+
+def test_who_knows_of_threads():
+    known = re.compile(r"^\s*(import|from) (threading|queue)\b", re.MULTILINE)
+    package = ROOT / "lr_sglang"
+    found = {str(path.relative_to(package)) for path in package.rglob("*.py") if known.search(path.read_text("utf-8"))}
+    found.add("grading/cell/test_process.py")  # it runs beside code that must not see what it imports
+    assert found == set(THREADS)
+
+
 def test_every_module_says_what_it_is():
     """An empty __init__.py has nothing to say."""
     texts = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in sources()}
