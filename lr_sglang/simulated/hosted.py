@@ -119,6 +119,7 @@ class Hosted:
         self._timer = None if head is None else loop.call_at(self._engine.due(head), self._ring)
 
     def _ring(self) -> None:
+        self._first = None  # it has rung, which may be too early for its ticket
         now = asyncio.get_running_loop().time()
         while (head := self._engine.head()) is not None and self._engine.due(head) <= now + 1e-6:
             self.late += max(0.0, now - self._engine.due(head))

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from lr_sglang.cli import cli
 from lr_sglang.cli.simulation import traced
 from lr_sglang.config import Lookahead
+from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.executor import Executor
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError, LaunchError, RecordError
@@ -241,6 +242,20 @@ def test_of_those_that_wait_the_most_urgent_goes_first():
         order.append(head.owner)
         engine.remove(engine.due(head), head)
     assert order == ["running", "front", "front too", "low", "none"]
+
+
+def test_a_timer_that_rings_too_early_is_set_again():
+    """uvloop's do so, by up to a millisecond."""
+
+    async def scene():
+        runtime = Hosted("target", Simulation(), Writer(Model()))
+        served = asyncio.create_task(runtime.serve(1.0, "one"))
+        await asyncio.sleep(0)
+        runtime._timer.cancel()
+        runtime._ring()
+        assert await asyncio.wait_for(served, 5) == 1.0
+
+    run_virtually(scene())
 
 
 def test_over_http_the_most_urgent_that_waits_is_served_first():
