@@ -1,4 +1,7 @@
-"""A crash of Python itself leaves a trace of all threads: in a file, and after an overflow of any thread's stack."""
+"""A crash of Python itself leaves a trace of all threads: in a file, and after an overflow of any thread's stack.
+
+``traced/sitecustomize.py`` is for the other processes of the tests.
+"""
 
 import ctypes
 import faulthandler
