@@ -85,9 +85,11 @@ def test_fast_acceptance_spares_the_target(pocket: Pocket, schedule: str) -> Non
         traces = [answer(pocket, question, look) for question in PROBLEMS]
         tokens = sum(b.generated_tokens for t in traces for b in t.of("target"))
         written[fast] = tokens / sum(len(t.ids) for t in traces)
-        certain = [v for t in traces for v in verdicts(t, "certain")]
+        certain = [s for t in traces for s in t.steps if any(v is not None and v.by == "certain" for v in s.verdicts)]
         assert bool(certain) == (fast is not None)
-    assert written[-3.0] < written[None]
+        assert not certain or any(s.target_text is None for s in certain)
+    if schedule == "sync":  # in the other, what is written and thrown away depends on which runtime is late
+        assert written[-3.0] < written[None]
     assert_idle(pocket)
 
 
