@@ -172,8 +172,12 @@ class Answer:
             self._refuse(child, Verdict(False, "draft", str(arrival.result), failed=True))
             return
         written, child.state = arrival.step(self.roles["draft"].tokenizer)
+        tokens = len(resolve(written.tokens(), self.roles["target"].tokenizer))
+        if not written.ids or tokens > self.tree.room(arrival.node):
+            self._refuse(child, Verdict(False, "draft", "it is empty, or longer than what is left", failed=True))
+            return
         child.confidence = policy.confidence(arrival.result.meta, len(written.ids))
-        self.tree.drafted(child, written)
+        self.tree.drafted(child, written, tokens)
         self._witness.drafted(child)
 
     def _expanded(self, node: Node, arrival: Completion) -> None:
@@ -280,9 +284,7 @@ class Answer:
         self.s += kept.tokens()
         position, seconds = len(self.trace.steps), self._branches.now()
         record = StepRecord(position, kept.text, len(kept.ids), source, outcome, kept.ending.value, seconds, **versions)
-        known = self.roles["target"].tokenizer  # the answer's tokens are those that the target reads
-        own = kept.vocabulary == known.vocabulary
-        self.trace.add(record, kept.ids if own else resolve(kept.tokens(), known))
+        self.trace.add(record, resolve(kept.tokens(), self.roles["target"].tokenizer))
         if self.job.on_step:
             self._left = True
             self.job.on_step(record)

@@ -119,7 +119,7 @@ class RuntimeBackend(BaseBackend):
             ConfigError: some of it was said in roles and some outside of them; no template has a place for that.
         """
         if not s.messages_ and s.cur_role is None:
-            return resolve(s.text_, self.tokenizer)
+            return resolve(s.text_, self.tokenizer, begins=True)
         if s.cur_role != "assistant":
             return render(s, self.tokenizer).ids
         where = len(s.messages_), s.cur_role_begin_pos
@@ -179,9 +179,9 @@ class RuntimeBackend(BaseBackend):
     def _text(self, generation: Generation, is_step: bool) -> str:
         ids = generation.ids[:-1] if generation.eos is not None else generation.ids
         text, decoded = generation.meta["text"], self.tokenizer.decode(ids)
-        if is_step or text == decoded:  # nothing was trimmed, so the ids are the text's
-            return TokenText.of(decoded, ids, self.tokenizer.vocabulary)
-        return str(text)
+        if not is_step and text != decoded and isinstance(generation.meta["finish_reason"].get("matched"), str):
+            return str(text)  # without its stop string; else a space in front may make the difference
+        return TokenText.of(decoded if is_step else text, ids, self.tokenizer.vocabulary)
 
     async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """One piece: steps are short, and a program that streams sees each of them as it ends."""

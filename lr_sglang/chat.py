@@ -8,10 +8,10 @@ a special token.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Protocol
 
 from lr_sglang import ends
@@ -26,6 +26,8 @@ SHORT = 64
 # Characters from which on a text is tokenised in a batch: that alone lets other threads run meanwhile, and a megabyte
 # takes seconds.
 LONG = 10_000
+# Stands before what is not the beginning of a text where a tokenizer would put a space in front of it.
+LEAD = "\n"
 # What is remembered: rendered prompts, in tokens of some 60 bytes each, and steps that were decoded, if they are short.
 PROMPTS, STEPS, LONG_STEP = 2**19, 1024, 256
 
@@ -41,8 +43,15 @@ class Tokenizer(Protocol):
     vocabulary: str
     ends: frozenset[int]
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of plain text; nothing in it becomes a special token."""
+    def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
+        """Ids of a prompt of plain text; nothing in it becomes a special token.
+
+        A beginning-of-sequence token is before it where the model has one.
+
+        Args:
+            answer: it goes on with what the assistant says: ``</think>`` is read as the token of that name where it is
+                not a special one, and nothing is put in front, as SentencePiece's tokenizers put a space before a text.
+        """
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out."""
@@ -88,14 +97,20 @@ class ModelTokenizer:
         self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
         self._rendered = Memo(self._render, lambda text, *_: len(text.ids), PROMPTS)
         self._encoded = lru_cache(maxsize=64)(self._encode)  # how a reply is opened, at every verdict
+        begin = self._inner.bos_token_id
+        self._opening = (begin,) if begin is not None and self._inner.encode("")[:1] == [begin] else ()
+        before, both, alone = map(tuple, self._encode_each([LEAD, LEAD + "a", "a"]))
+        spaced = both[: len(before)] == before and both[len(before) :] != alone  # it puts a space in front of a text
+        self._leading: tuple[int, ...] = before if spaced else ()
         # A step is decoded when it arrives, and again to be cut.
         self._decoded = lru_cache(maxsize=STEPS)(self._decode)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        return self._encoded(text) if len(text) < SHORT else self._encode(text)
+    def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
+        return self._encoded(text, answer) if len(text) < SHORT else self._encode(text, answer)
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return self._encode_parts(_broken(text, self._added, mark := _unused(text)).split(mark))
+    def _encode(self, text: str, answer: bool) -> tuple[int, ...]:
+        safe = _broken(text, self._special if answer else self._added, mark := _unused(text))
+        return (() if answer else self._opening) + self._encode_parts(safe.split(mark), answer)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._decoded(tuple(ids)) if len(ids) < LONG_STEP else self._decode(tuple(ids))
@@ -124,21 +139,30 @@ class ModelTokenizer:
             text = self._inner.apply_chat_template(safe, tokenize=False, add_generation_prompt=answer)
         return TokenText.of(text.replace(mark, ""), self._encode_parts(text.split(mark)), self.vocabulary)
 
-    def _encode_parts(self, parts: Iterable[str]) -> tuple[int, ...]:
-        ids: list[int] = []
-        parts = list(parts)
-        if self._fast is not None and sum(map(len, parts)) > LONG:
-            for encoding in self._fast.encode_batch_fast(parts, add_special_tokens=False):
-                ids += encoding.ids
-            return tuple(ids)
-        if self._fast is not None:
-            for part in parts:
-                ids += self._fast.encode(part, add_special_tokens=False).ids
-            return tuple(ids)
-        with self._lock:
-            for part in parts:
-                ids += self._inner.encode(part, add_special_tokens=False)
-        return tuple(ids)
+    def _encode_parts(self, parts: Sequence[str], after: bool = False) -> tuple[int, ...]:
+        """Ids of the parts of a text; ``after`` says that the first of them is not its beginning either."""
+        if not self._leading:
+            return tuple(chain.from_iterable(self._encode_each(parts)))
+        each = self._encode_each([LEAD + part if after or number else part for number, part in enumerate(parts)])
+        made: list[int] = []
+        for number, ids in enumerate(each):
+            if after or number:
+                size = len(self._leading)  # of a part that has merged with the lead: what it is by itself
+                ids = ids[size:] if tuple(ids[:size]) == self._leading else self._encode_each([parts[number]])[0]
+            made += ids
+        return tuple(made)
+
+    def _encode_each(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        try:
+            if self._fast is None:
+                with self._lock:
+                    return [self._inner.encode(text, add_special_tokens=False) for text in texts]
+            if sum(map(len, texts)) > LONG:
+                return [one.ids for one in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
+            return [self._fast.encode(text, add_special_tokens=False).ids for text in texts]
+        except (TypeError, UnicodeEncodeError) as error:
+            hint = "decode it from what encoding it really has"
+            raise ConfigError("the text has half a surrogate pair, which is no character", hint=hint) from error
 
 
 @lru_cache(maxsize=8)
@@ -147,11 +171,12 @@ def load_tokenizer(path: str) -> ModelTokenizer:
     return ModelTokenizer(path)
 
 
-def resolve(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids of a state's text: those it carries where they belong to this vocabulary, else a fresh encoding.
+def resolve(text: str, tokenizer: Tokenizer, begins: bool = False) -> tuple[int, ...]:
+    """Ids of what the assistant says: those it carries where they belong to this vocabulary, else a fresh encoding.
 
-    Neighbouring pieces that were never tokenised are tokenised together; one that is a step of another vocabulary is
-    tokenised by itself, so that its tokens stay the same whatever comes after it.
+    With ``begins`` it is a prompt, up to the first text that has ids. Neighbouring pieces that were never tokenised are
+    tokenised together; one that is a step of another vocabulary is tokenised by itself, so that its tokens stay the
+    same whatever comes after it.
     """
     ids: list[int] = []
     loose = ""
@@ -159,10 +184,10 @@ def resolve(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
         if piece.ids is None:
             loose += piece.text
             continue
-        ids += tokenizer.encode(loose) if loose else ()
-        ids += piece.ids if piece.vocabulary == tokenizer.vocabulary else tokenizer.encode(piece.text)
-        loose = ""
-    ids += tokenizer.encode(loose) if loose else ()
+        ids += tokenizer.encode(loose, not begins) if loose else ()
+        ids += piece.ids if piece.vocabulary == tokenizer.vocabulary else tokenizer.encode(piece.text, True)
+        loose, begins = "", False
+    ids += tokenizer.encode(loose, not begins) if loose else ()
     return tuple(ids)
 
 
@@ -210,7 +235,7 @@ def _unused(*texts: str) -> str:
         ConfigError: they use them all.
     """
     used = set().union(*texts)
-    for c in map(chr, itertools.chain(range(0xE000, 0xF8FF), range(0xF0000, 0xFFFFE))):
+    for c in map(chr, chain(range(0xE000, 0xF8FF), range(0xF0000, 0xFFFFE))):
         if c not in used:
             return c
     raise ConfigError("the text has every private-use character in it")

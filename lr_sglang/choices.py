@@ -29,7 +29,7 @@ async def decide(
         raise ConfigError("select: a choice is empty")
     request, s.request = s.request or Request(), None
     prompt = backend.prompt_ids(s)
-    options = [backend.tokenizer.encode(choice) for choice in choices]
+    options = [backend.tokenizer.encode(choice, True) for choice in choices]
     scored = [await _score(backend, prompt, option, request) for option in options]
     alone = None
     if method.requires_unconditional_logprobs:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from lr_sglang.detokenize import Ids, added
-from lr_sglang.steps import THINK_END
+from lr_sglang.steps import THINK_END, first_stop
 
 THINK = "<think>"
 
@@ -40,7 +40,7 @@ class Stops:
         if self.hit:
             return ""
         text = self._held + text
-        found = min((at for s in self._strings if (at := text.find(s)) >= 0), default=None)
+        found, _ = first_stop(text, self._strings) or (None, "")
         self.hit = found is not None
         end = len(text) - beginning(text, self._strings) if found is None else found
         self._held = "" if self.hit else text[end:]
@@ -143,9 +143,13 @@ class Delivery:
     def stopped(self) -> bool:
         return self._stops.hit
 
-    def add(self, ids: Sequence[int]) -> list[Piece]:
-        """One more step: what of it can be shown."""
-        return [] if self.stopped else self._shown(tuple(ids))
+    def add(self, ids: Sequence[int], silent: int = 0) -> list[Piece]:
+        """One more step: what of it can be shown.
+
+        Args:
+            silent: tokens after ``ids`` that are none of the text: an end of sequence.
+        """
+        return [] if self.stopped else self._shown(tuple(ids), silent)
 
     def rest(self) -> list[Piece]:
         """What was held back, at the end."""
@@ -154,13 +158,13 @@ class Delivery:
             pieces += self._reasoning.add(self._stops.rest())
         return self._told([*pieces, *self._reasoning.rest()])
 
-    def _shown(self, ids: Ids, last: bool = False) -> list[Piece]:
+    def _shown(self, ids: Ids, silent: int = 0, last: bool = False) -> list[Piece]:
         self._runs.append((self._length, self._tail, ids))
         text, self._tail, held = added(self._tail, ids, self._decode, last)
         whole, self._held = self._held + len(ids) - held, held
         self._length += len(text)
         pieces = list(self._reasoning.add(self._stops.add(text)))
-        self.tokens = self._tokens_until(self._stops.shown) if self.stopped else self.tokens + whole
+        self.tokens = self._tokens_until(self._stops.shown) if self.stopped else self.tokens + whole + silent
         return self._told(pieces)
 
     def _told(self, pieces: list[Piece]) -> list[Piece]:

@@ -13,7 +13,7 @@ from lr_sglang.tokens import TokenText
 
 HALF = "\ufffd"  # what the bytes of half a character are decoded to
 MOST_BYTES = 4  # of one character, each of which may be a token
-CONTEXT = 8  # tokens among which one that has a text is looked for
+CONTEXT = 32  # tokens among which one that has a text is looked for
 
 Decode = Callable[[Sequence[int]], str]
 Ids = tuple[int, ...]

@@ -213,8 +213,8 @@ class LookaheadBackend(BaseBackend):
             def keep(step: StepRecord) -> None:
                 nonlocal told
                 ids, told = job.record.ids[told:], len(job.record.ids)
-                text = "".join(piece.text for piece in delivery.add(ids))
-                own = ids[:-1] if step.ending == "end of sequence" and ids[-1:] and ids[-1] in self.target.ends else ids
+                own = step.spoken(ids, self.target.ends)
+                text = "".join(piece.text for piece in delivery.add(own, len(ids) - len(own)))
                 give(TokenText.of(text, own, known.vocabulary) if text == step.text else TokenText.wrap(text), step)
                 if delivery.stopped:
                     raise Cancelled("a stop string was written")

@@ -9,6 +9,7 @@ from typing import Any
 from lr_sglang import stages
 from lr_sglang.reuse import Entry
 from lr_sglang.speculation import Speculation
+from lr_sglang.steps import first_stop
 from lr_sglang.tree import Branch
 
 
@@ -46,8 +47,7 @@ class Written:
             ids, finish = ids[: at + 1], {"type": "stop", "matched": ids[at]}
         if ids != self.ids or finish != self.finish:
             text = decode(ids if at is None else ids[:-1])
-        found = min(((place, stop) for stop in stops if (place := text.find(stop)) >= 0), default=None)
-        if found is not None:
+        if found := first_stop(text, stops):
             finish, text = {"type": "stop", "matched": found[1]}, text[: found[0]]
         return Written(ids, finish, text)
 

@@ -111,6 +111,12 @@ def delimiter_end(before: str, text: str) -> int | None:
     return None if found < 0 else found + len(DELIMITER)
 
 
+def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
+    """Where the stop string begins that ends first, and which it is: a text that grows would be cut there too."""
+    found = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(found)[1:] if found else None
+
+
 def make_step(
     ids: Sequence[int], finish: str, before: Step | None, known: Vocabulary, ends: Collection[int], last: bool = False
 ) -> Step:

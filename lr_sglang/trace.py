@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from lr_sglang.speculation import Speculation
+from lr_sglang.steps import Ending
 from lr_sglang.tree import Branch, Verdict
 
 
@@ -33,6 +35,10 @@ class StepRecord:
     draft_texts: tuple[str | None, ...] = ()
     verdicts: tuple[Verdict | None, ...] = ()
     confidences: tuple[float | None, ...] = ()
+
+    def spoken(self, ids: tuple[int, ...], ends: Collection[int]) -> tuple[int, ...]:
+        """Of its tokens those that its text is made of: not the end of sequence, which need be no special token."""
+        return ids[:-1] if self.ending == Ending.END and ids and ids[-1] in ends else ids
 
 
 @dataclass

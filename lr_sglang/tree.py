@@ -70,8 +70,8 @@ class StepTree:
         return self.budget - node.used
 
     def ends(self, node: Node) -> bool:
-        """Whether the answer is over at this node."""
-        return (node.step is not None and node.step.final) or self.room(node) <= 0
+        """Whether the answer is over at this node: nothing at all is written where the runtime has no more room."""
+        return (node.step is not None and (node.step.final or not node.step.ids)) or self.room(node) <= 0
 
     def live(self) -> list[Node]:
         """Nodes whose prefix is known and still possible, the root first."""
@@ -152,10 +152,11 @@ class StepTree:
         ):
             self.correct(node)
 
-    def drafted(self, node: Node, step: Step) -> None:
-        """The draft step that leads to ``node`` is there."""
+    def drafted(self, node: Node, step: Step, tokens: int | None = None) -> None:
+        """The draft step that leads to ``node`` is there; the target reads it in so many tokens, if not in its own."""
         assert node.parent is not None
-        node.step, node.used, self._live = step, node.parent.used + len(step.ids), None
+        node.step, self._live = step, None
+        node.used = node.parent.used + (len(step.ids) if tokens is None else tokens)
 
     def drop(self, node: Node) -> list[Node]:
         """A step that is not to be, and all that follow it; returns them, the step first."""

@@ -27,7 +27,7 @@ class CharTokenizer:
     vocabulary = "characters"
     ends = frozenset({END})
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
         return tuple(ord(c) for c in text if ord(c) > END)
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -247,16 +247,17 @@ class Engine:
             experience=self._experience,
         )
 
-    def _teller(self, answer: _Answer, put: Callable[[list[Piece]], None]) -> Callable[[StepRecord], None]:
+    def _teller(self, answer: _Answer, put: Callable[[list[Piece]], None]) -> Callable[[StepRecord | None], None]:
         """Hears of each step as it is kept."""
         job, known = answer.job, 0
 
-        def tell(step: StepRecord) -> None:
+        def tell(step: StepRecord | None) -> None:
             nonlocal known
             if answer.stopping:
                 raise Cancelled("stopped")
             ids, known = job.record.ids[known:], len(job.record.ids)
-            if pieces := answer.delivery.add(ids):
+            own = ids if step is None else step.spoken(ids, self.roles["target"].ends)
+            if pieces := answer.delivery.add(own, len(ids) - len(own)):
                 put(pieces)
             if answer.delivery.stopped:
                 answer.cut = True

@@ -367,7 +367,7 @@ class ShiftedTokenizer(CharTokenizer):
     vocabulary = "shifted"
     BLANK = 5
 
-    def encode(self, text):
+    def encode(self, text, answer=False):
         parts = text.split("\n\n")
         ids = [self._letters(parts[0])]
         ids += [(self.BLANK, *self._letters(part)) for part in parts[1:]]

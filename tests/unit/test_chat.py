@@ -184,6 +184,14 @@ def test_text_typed_in_pieces_tokenises_as_if_typed_at_once(tokenizer):
     assert resolve(TokenText.wrap("hel") + "lo", tokenizer) == tokenizer.encode("hello")
 
 
+@pytest.mark.parametrize("text", ["a\ud800b", "\udcff", "<|im_end|>\udfff"])
+def test_half_a_surrogate_pair_is_a_named_error(tokenizer, text):
+    with pytest.raises(ConfigError, match="surrogate"):
+        tokenizer.encode(text)
+    with pytest.raises(ConfigError, match="surrogate"):
+        tokenizer.chat([{"role": "user", "content": text}], True)
+
+
 def test_the_same_tokenizer_has_the_same_vocabulary(small, tokenizer):
     assert ModelTokenizer(small).vocabulary == ModelTokenizer(small).vocabulary
     assert load_tokenizer(small) is load_tokenizer(small)

@@ -175,3 +175,10 @@ def test_a_stop_string_is_counted_in_tokens_wherever_the_text_was_cut(known):
         assert before == known.decode(ids).partition("end")[0] and delivery.stopped
         assert len(known.decode(ids[: delivery.tokens])) >= len(before.rstrip())
         assert delivery.tokens <= len(ids) and known.decode(ids[: delivery.tokens - 1]) != before
+
+
+def test_many_tokens_without_a_text_lose_no_space(known):
+    special = known._inner.convert_tokens_to_ids("<x>")
+    ids = (*known.encode("five"), *[special] * 20, *known.encode(" toys", True))
+    steps = steps_of(ids, tuple(range(1, len(ids))), known)
+    assert "".join(step.text for step in steps) == known.decode(ids) == "five toys"
