@@ -284,26 +284,35 @@ def test_a_crash_leaves_a_trace(tmp_path, thread):
     assert "Segmentation fault" in trace.read_text() and "in __repr__" in trace.read_text()
 
 
-@pytest.mark.parametrize("way", ["fork", "spawn"])
-def test_a_crash_of_a_process_that_a_test_starts_leaves_a_trace_too(tmp_path, way):
-    """As a server's child that sends such traces to a log of its own, which SGLang's do."""
-    (tmp_path / "child.py").write_text(
-        "def crash():\n    import faulthandler\n    faulthandler.enable()\n    faulthandler._sigsegv()\n"
-    )
-    program = f"""
-        import multiprocessing
-        from child import crash
-        if __name__ == "__main__":
-            child = multiprocessing.get_context({way!r}).Process(target=crash)
-            child.start()
-            child.join()
-    """
-    (tmp_path / "server.py").write_text(textwrap.dedent(program))
+CHILD = """
+import faulthandler, multiprocessing, sys
+
+def crash():
+    faulthandler.enable()  # as SGLang's do, to a log of their own
+    faulthandler._sigsegv()
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=crash)
+    child.start()
+    child.join()
+"""
+OVERWRITTEN = """
+import faulthandler
+import tvm_ffi, colorsys
+faulthandler._sigsegv()
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [f"{CHILD}# fork", f"{CHILD}# spawn", OVERWRITTEN], ids=["fork", "spawn", "tvm_ffi"]
+)
+def test_a_crash_of_a_process_that_a_test_starts_leaves_a_trace_too(tmp_path, program):
+    (tmp_path / "tvm_ffi.py").write_text("import ctypes; ctypes.CDLL(None).signal(11, 0)")
+    (tmp_path / "server.py").write_text(program)
     script, trace = (ROOT / ".ci" / "run").read_text(), tmp_path / "crash.txt"
     folder = re.search(r"^export PYTHONPATH=\$PWD/(\S+?)\$", script, re.MULTILINE)[1]
     path = f"{ROOT / folder}{os.pathsep}{tmp_path}"
     env = {**os.environ, "PYTHONPATH": path, "LR_SGLANG_CRASH_FILE": str(trace)}
-    done = subprocess.run(
-        [sys.executable, "server.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
-    )
-    assert not done.stderr and "Segmentation fault" in trace.read_text() and "in crash" in trace.read_text()
+    command = [sys.executable, "server.py", program.rpartition("# ")[2]]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert "Segmentation fault" in trace.read_text() and "server.py" in trace.read_text(), done.stderr
