@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -187,7 +187,7 @@ class RuntimeBackend(BaseBackend):
         """One piece: steps are short, and a program that streams sees each of them as it ends."""
         yield await self.agenerate(s, params)
 
-    async def ask(self, ids: Sequence[int], params: SglSamplingParams, request: Request) -> Generation:
+    async def ask(self, ids: tuple[int, ...], params: SglSamplingParams, request: Request) -> Generation:
         """One /generate, once the runtime has a slot for it.
 
         Args:
@@ -202,7 +202,7 @@ class RuntimeBackend(BaseBackend):
         wanted = params.to_srt_kwargs()
         wanted["no_stop_trim"] = isinstance(params.stop, StepStop)
         wanted = {key: value for key, value in wanted.items() if value or value == 0}  # not None, not empty
-        payload: dict[str, Any] = {"input_ids": list(ids), "sampling_params": wanted}
+        payload: dict[str, Any] = {"input_ids": ids, "sampling_params": wanted}
         if request.seed is not None and self.seeded:
             wanted["sampling_seed"] = request.seed
         if request.priority is not None:
@@ -217,7 +217,7 @@ class RuntimeBackend(BaseBackend):
         patience = self.timeout * request.patience * max(1.0, params.max_new_tokens / 1000)
         await self.pool.enter(request, request.order)
         try:
-            entry = self.ledger.add(tuple(ids), time.time(), most)
+            entry = self.ledger.add(ids, time.time(), most)
             reply = await self.transport.generate(payload, request, patience)
         finally:
             self.pool.leave()
