@@ -58,6 +58,8 @@ def serve(given: dict[str, Any], display: Display) -> None:
     service = dataclasses.replace(service, hosts_are_open=bool(allowed) or given["allow_no_key"])
     for warning in warnings:
         display.warn(warning)
+    sized = _sized(plan, service)
+    _check_files(sized, service, given["processes"])
     with listening(service.host, service.port) as sock:
         with display.starting() as progress:
 
@@ -69,7 +71,7 @@ def serve(given: dict[str, Any], display: Display) -> None:
                 _tell(sock, service, display)
 
             endpoint = Endpoint(
-                _sized(plan, service).needed(service.modes, service.concurrency),
+                sized.needed(service.modes, service.concurrency),
                 service,
                 allowed,
                 sock,
@@ -156,6 +158,22 @@ def _sized(plan: Plan, service: Service) -> Plan:
     judged = next((name for name in service.verifiers if verifier_names.needs_judge(name)), None)
     look = plan.lookahead.replace(depth=service.deepest, width=service.widest, verifier=judged)
     return dataclasses.replace(plan, lookahead=look)
+
+
+def _check_files(plan: Plan, service: Service, processes: int) -> None:
+    """Each answer has its client's connection, and one for each request that it has in flight.
+
+    Raises:
+        ConfigError: these are more files than a process may open, however much it asks for.
+    """
+    from lr_sglang.serve.connections import files
+
+    roles = dict.fromkeys(role for mode in service.modes for role in plan.roles(mode))
+    answers, each = -(-service.concurrency // processes), 1 + plan.branches(roles, service.modes)
+    if answers * each > (most := files()):
+        message = f"--concurrency {service.concurrency} takes up to {answers * each} open files, and {most} are allowed"
+        hint = "ulimit -Hn N allows more; or give a lower --concurrency, or more --processes"
+        raise ConfigError(message, hint=hint)
 
 
 def _tell(sock: socket.socket, service: Service, display: Display) -> None:

@@ -9,9 +9,11 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
+from lr_sglang.cli import cli
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.delivery import Delivery, Reasoning, Stops, beginning
 from lr_sglang.engine.client import WorkerLost
@@ -27,7 +29,7 @@ from lr_sglang.errors import (
     RuntimeTimeout,
 )
 from lr_sglang.modes import SURE
-from lr_sglang.serve import errors, keys
+from lr_sglang.serve import connections, errors, keys
 from lr_sglang.serve import health as health_module
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.app import create_app
@@ -680,6 +682,17 @@ def test_who_waits_when_it_closes_is_told():
         assert admission.running == 0
 
     run(scene())
+
+
+@pytest.mark.parametrize(("options", "code"), [((), 2), (("--processes", "4"), 1)])
+def test_more_answers_at_a_time_than_there_may_be_files_are_refused_at_once(monkeypatch, options, code):
+    """In several processes they fit, and the next thing goes wrong: there is no such host."""
+    monkeypatch.setattr(connections, "files", lambda: 1500)
+    command = ["serve", "--mode", "autoregressive", "--host", "0..0", "--allow-no-key", "--concurrency", "1000"]
+    result = CliRunner().invoke(cli, [*command, *options])
+    assert result.exit_code == code, result.output
+    refused = "--concurrency 1000 takes up to 2000 open files, and 1500 are allowed" in result.output
+    assert refused == ("ulimit -Hn" in result.output) == (not options)
 
 
 # -- the watch
