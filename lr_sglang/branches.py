@@ -48,7 +48,9 @@ class Completion:
         node, result, state = self.node, self.result, self.state
         made = make_step(result.ids, result.finish, node.step, known, result.ends)
         assert state is not None
-        if made.ids != result.ids:
+        wrote = state.stream_executor
+        # A role of another vocabulary reads the text, which is not what the tokens are by themselves.
+        if made.ids != result.ids or str.__getitem__(wrote.text_, slice(wrote.fork_start_text_pos, None)) != made.text:
             state = node.state.fork(1)[0]
             state += made.tokens()
         return made, state

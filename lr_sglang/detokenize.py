@@ -41,7 +41,9 @@ def added(head: Ids, ids: Sequence[int], decode: Decode, last: bool = False) -> 
     """
     run = (*head, *ids)
     shown, _ = _whole(head, decode)
-    text, size = (decode(run), len(run)) if last else _whole(run, decode)
+    text, size = _whole(run, decode)
+    if last and size < len(run):  # not the whole again: some decoders give up a character for one that is cut
+        text, size = text + decode(run[size:]), len(run)
     return Added(text[len(shown) :], run[_context(run, size, text, decode) :], len(run) - size)
 
 
@@ -63,18 +65,23 @@ def joined(text: TokenText, vocabulary: str, decode: Decode) -> str:
 
 def _whole(run: Ids, decode: Decode) -> tuple[str, int]:
     """The text of the leading tokens that end with a whole character, and how many they are."""
-    for late in range(min(MOST_BYTES, len(run) + 1)):
-        text = decode(run[: len(run) - late])
-        if not text.endswith(HALF):
-            return text, len(run) - late
-    return decode(run), len(run)  # it is no character at all
+    parts = [decode(run)]  # by how many of the last tokens are left out
+    while parts[-1].endswith(HALF) and len(parts) < min(MOST_BYTES, len(run) + 1):
+        parts.append(decode(run[: len(run) - len(parts)]))
+    if parts[-1].endswith(HALF):  # something before them is no character at all, and stays so
+        late = next((late for late, text in enumerate(parts) if text == parts[0][:-1]), 0)
+    else:
+        late = len(parts) - 1
+    return parts[late], len(run) - late
 
 
 def _context(run: Ids, size: int, text: str, decode: Decode) -> int:
-    """Where the fewest tokens before ``size`` begin that have a text of whole characters."""
-    first = max(0, size - CONTEXT)
-    for at in range(size - 1, first, -1):
-        found = decode(run[at:size])
+    """Where the fewest tokens before ``size`` begin that have a text of whole characters; or some that have a text."""
+    for late in range(1, min(size, CONTEXT)):
+        found = decode(run[size - late : size])
         if found and HALF not in found and text.endswith(found):
-            return at
-    return first
+            return size - late
+    late = CONTEXT
+    while late < size and not decode(run[size - late : size]):
+        late *= 2
+    return max(0, size - late)

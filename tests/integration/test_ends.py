@@ -269,3 +269,22 @@ def test_the_tokens_of_an_answer_are_the_targets_whoever_wrote_them():
     lookahead.run(QUESTION, job, backend=backend)
     assert job.record.accepted and job.record.text == "A.\n\nB."
     assert backend.tokenizer.decode(job.record.ids) == job.record.text
+
+
+class Stripping(ShiftedTokenizer):
+    """Cuts the space before the first token, as SentencePiece's decoder does."""
+
+    def decode(self, ids):
+        return super().decode(ids).removeprefix(" ")
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_what_the_target_goes_on_from_is_the_answer_in_whatever_tokens_it_was_drafted(schedule):
+    answer = "One.\n\n two.\n\n  three.\n\nfour."
+    target, draft = ScriptedTransport(writer(answer + E)), ShiftedTransport(writer(answer + E))
+    backend = deployment(target=target, draft=draft)
+    backend.roles["draft"].tokenizer = Stripping()
+    job = Job(Lookahead(schedule, depth=2), verifier=Yes())
+    lookahead.run(QUESTION, job, backend=backend)
+    assert job.record.accepted > 1 and job.record.text == answer
+    assert all((answer + E).startswith(one["text"]) for one in target.requests)

@@ -1,12 +1,12 @@
 """The text of tokens that come in parts, with tokenizers of every kind: what a step adds, what is shown and kept."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang.chat import ModelTokenizer
+from lr_sglang.chat import ModelTokenizer, resolve
 from lr_sglang.delivery import Delivery
 from lr_sglang.detokenize import HALF, added, joined
 from lr_sglang.steps import DELIMITER, Ending, completed, make_step, split_ids
@@ -101,6 +101,15 @@ def test_the_text_of_a_program_is_that_of_all_its_tokens(known):
         assert joined(parts[0] + parts[1], "another", known.decode) == str.__str__(parts[0]) + parts[1]
 
 
+def test_what_stands_after_other_tokens_gets_no_space_of_its_own(known):
+    ids = known.encode("five toys")
+    for text in ("five", " toys", " (five", ".five", "\n\nfive", "\nfive", " "):
+        whole = resolve(TokenText.of("five toys", ids, known.vocabulary) + text, known)
+        unknown = known.decode(known.encode("x" + text)) != "x" + text
+        assert unknown or (whole[: len(ids)], known.decode(whole)) == (ids, "five toys" + text)
+    assert resolve("five toys", known, begins=True) == ids
+
+
 words = st.lists(st.sampled_from(("five", " toys", " ", "\n", "\n\n", "🎉", "中", "é", "end", "  ", ".")), max_size=12)
 
 
@@ -124,6 +133,45 @@ def test_one_token_at_a_time(known):
     steps = steps_of(ids, tuple(range(1, len(ids))), known)
     assert "".join(step.text for step in steps) == known.decode(ids)
     assert all(HALF not in step.text for step in steps) or HALF in known.decode(ids)
+
+
+def text_in_parts(ids, sizes, known):
+    tail, shown, at = (), "", 0
+    for size in (*sizes, len(ids)):
+        read = added(tail, ids[at : at + size], known.decode, at + size >= len(ids))
+        tail, shown, at = read.tail, shown + read.text, at + size
+        if at >= len(ids):
+            return shown
+    raise AssertionError("unreachable")
+
+
+@settings(max_examples=examples(60))
+@example("🎉🎉", 7, [5])
+@given(words.map("".join), st.integers(1, 60), st.lists(st.integers(1, 9), max_size=30))
+def test_an_answer_that_is_cut_in_a_character_has_one_text_however_it_comes(known, text, most, sizes):
+    """SentencePiece gives up the characters before it, where it is asked for the text of all of them at once."""
+    ids = known.encode(text)[:most]
+    shown = text_in_parts(ids, sizes, known)
+    assert shown == text_in_parts(ids, (), known) == "".join(s.text for s in split_ids(ids, "length", known, ()))
+    assert known.decode(known.encode(text)).startswith(shown.rstrip(HALF))
+
+
+@settings(max_examples=examples(100))
+@example([0xCC, 0xD5, 0xCC, 0xD5, 0xBD], [1, 1, 1, 1])
+@given(st.lists(st.sampled_from(b"a\n\xf0\x9f\x8e\x89\xe4\xff\xbd\xd5"), max_size=20), st.lists(st.integers(1, 5)))
+def test_bytes_that_are_no_text_lose_none_that_are(run, sizes):
+    class Bytes:
+        def decode(self, ids):
+            return bytes(ids).decode("utf-8", "replace")
+
+    assert text_in_parts(tuple(run), sizes, Bytes()) == Bytes().decode(run)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 30])
+def test_many_tokens_without_a_text_do_not_take_the_space_after_them(known, size):
+    ids, (x,) = known.encode("five toys end"), known._inner.convert_tokens_to_ids(["<x>"])
+    for at in range(1, len(ids)):
+        assert text_in_parts((*ids[:at], *[x] * size, *ids[at:]), (at + size,), known) == known.decode(ids)
 
 
 def test_an_answer_that_ends_in_the_middle_of_a_character_says_so(known):
