@@ -102,7 +102,7 @@ def router(workers: list[str], log: Path) -> Iterator[str]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        wait_for(ready, 60)
+        wait_for(ready, 240)
         yield url
     finally:
         process.kill()

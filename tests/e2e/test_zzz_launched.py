@@ -111,15 +111,19 @@ def test_from_python(home: Home, up: object) -> None:
 @pytest.mark.parametrize("program", [("--program", "mine.py:twice:tokens=300"), ()])
 def test_by_the_endpoint(home: Home, up: object, program: tuple[str, ...]) -> None:
     serving = home.start("serve", "--attach", "pocket", "--port", "0", *program)
-    url = home.wait(serving, "serve", lambda said: re.search(r"http://127\.0\.0\.1:\d+", said), 60)[0]
-    models = urllib3.request("GET", f"{url}/v1/models").json()["data"]
-    body = {"model": models[0]["id"], "messages": [{"role": "user", "content": QUESTION}], "lookahead": {"trace": True}}
-    reply = urllib3.request("POST", f"{url}/v1/chat/completions", json=body, timeout=60)
-    assert reply.status == 200 and "17" in reply.json()["choices"][0]["message"]["content"]
-    assert program or overlap.of_trace(reply.json()["lookahead"]["trace"])
-    assert "requests at a time" not in home.said("serve"), "launched with room for what attaches by default"
-    serving.send_signal(signal.SIGTERM)
-    assert serving.wait(30) == 0
+    try:
+        url = home.wait(serving, "serve", lambda said: re.search(r"http://127\.0\.0\.1:\d+", said), 240)[0]
+        models = urllib3.request("GET", f"{url}/v1/models").json()["data"]
+        said = [{"role": "user", "content": QUESTION}]
+        body = {"model": models[0]["id"], "messages": said, "lookahead": {"trace": True}}
+        reply = urllib3.request("POST", f"{url}/v1/chat/completions", json=body, timeout=60)
+        assert reply.status == 200 and "17" in reply.json()["choices"][0]["message"]["content"]
+        assert program or overlap.of_trace(reply.json()["lookahead"]["trace"])
+        assert "requests at a time" not in home.said("serve"), "launched with room for what attaches by default"
+    finally:
+        serving.send_signal(signal.SIGTERM)
+        ended = serving.wait(60)
+    assert ended == 0
 
 
 def test_it_goes_as_a_whole(home: Home, up: subprocess.Popen[str]) -> None:
