@@ -6,6 +6,7 @@ import ipaddress
 import json
 import logging
 import resource
+import select
 from asyncio import BaseTransport
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -19,10 +20,12 @@ from lr_sglang.serve.errors import crowded
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.settings import Service
+from lr_sglang.serve.turns import Flow, Turns
 
 FILES = 2**16  # open files that the process asks for, at most
 TOLD_SECONDS = 10.0  # between two lines of the log on connections that were closed
 PART = 2**16  # bytes: a client must take so much of what is sent to it, or the rest, in the time that it has
+TURN = 2**12  # bytes of a client that are looked at in one turn: 10 ms, in chunks of one byte
 
 
 class Connection(H11Protocol):
@@ -35,10 +38,12 @@ class Connection(H11Protocol):
     def __init__(self, among: Connections, **given: Any) -> None:
         super().__init__(**given)
         self._among, self._doing, self._since = among, "headers", self.loop.time()
+        self._unread, self._waits, self._behind = bytearray(), False, False
         self.address = ""
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
+        self.flow: Flow = Flow(self.transport)
         self.address = _counted(self.client[0] if self.client else "")
         self._among.enter(self)
 
@@ -47,10 +52,48 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
         self._unset_keepalive_if_required()  # after an error uvicorn leaves the timer, and with it the connection
 
+    def data_received(self, data: bytes) -> None:
+        self._unread += data
+        if not self._waits:
+            self._go_on()
+
+    def handle_events(self) -> None:
+        """A request that came behind another waits for its turn."""
+        if self._behind and (self._unread or self.conn.trailing_data[0]):
+            self._wait()
+        else:
+            super().handle_events()
+
+    def _go_on(self) -> None:
+        """Looks at some of what has come, or at the next request of several."""
+        self._waits = False
+        if self.transport.is_closing():
+            return
+        if not self.writes:
+            self.flow.hold()  # until the answer is complete
+            return
+        part = bytes(self._unread[:TURN])
+        del self._unread[:TURN]
+        if not self._unread:
+            self.flow.let_go()
+        if part:
+            super().data_received(part)
+        else:
+            self.handle_events()
+        if self._unread and not self.transport.is_closing():
+            self._wait()
+
+    def _wait(self) -> None:
+        self.flow.hold()
+        if not self._waits:
+            self._waits = True
+            self._among.turns.wait(self._go_on)
+
     def on_response_complete(self) -> None:
-        self._doing = ""
+        self._doing, self._behind = "", True
         self._among.used(self)
         super().on_response_complete()
+        self._behind = False
 
     def pause_writing(self) -> None:
         self._doing = ""
@@ -65,6 +108,11 @@ class Connection(H11Protocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Not of a client's header: uvicorn would say what to install."""
+
+    @property
+    def file(self) -> int:
+        """Of the socket."""
+        return int(self.transport.get_extra_info("socket").fileno())
 
     @property
     def reads(self) -> bool:
@@ -116,6 +164,7 @@ class Connections:
         self._of: Counter[str] = Counter()
         self._untold: Counter[str] = Counter()
         self._told, self._metrics = -TOLD_SECONDS, metrics
+        self.turns = Turns()
         metrics.watch(metrics.connections, lambda: len(self._open))
 
     def protocol(self, **given: Any) -> Connection:
@@ -152,11 +201,21 @@ class Connections:
         for one in list(self._open):
             if what := one.late(now, self._limits):
                 self._close(one, what)
+        self._let_go_of_who_left()
         if self._untold and now - self._told > TOLD_SECONDS:
             for reason, count in self._untold.items():
                 log("connections closed", logging.WARNING, reason=reason, count=count, open=len(self._open))
             self._untold.clear()
             self._told = now
+
+    def _let_go_of_who_left(self) -> None:
+        """Nobody reads on while a request is answered behind which something has come: the hang-up is not seen then."""
+        files = {one.file: one for one in self._open if one.flow.read_paused}
+        poll = select.poll()
+        for file in files:
+            poll.register(file, select.POLLRDHUP)
+        for file, _ in poll.poll(0) if files else ():
+            files[file].transport.abort()
 
     def _make_room(self, new: Connection, among: Iterable[Connection]) -> None:
         others = [one for one in among if one is not new]

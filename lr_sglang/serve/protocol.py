@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 INT64 = 2**63
 LONGEST_STOP = 500
+MOST = 4096  # messages of a conversation, and parts of one of them
 
 Text = Annotated[str, Field(min_length=1)]
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
@@ -37,6 +38,14 @@ class LookaheadRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_short(cls, given: Any) -> Any:
+        """pydantic tells of every key that it does not know, which takes seconds where there are 100,000 of them."""
+        if isinstance(given, dict) and len(given) > 64:
+            raise ValueError("has too many keys")
+        return given
+
     mode: str | None = Field(
         default=None, max_length=64, description="How to answer, such as lookahead or autoregressive."
     )
@@ -57,7 +66,7 @@ class Asking(Lenient):
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: Seed | None = None
     max_tokens: Tokens | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=4, fail_fast=True)] | None = None
     n: Annotated[int, Field(ge=1, le=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -102,7 +111,7 @@ class Message(Lenient):
     """One turn."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    content: str | Annotated[list[TextPart], Field(min_length=1, max_length=MOST, fail_fast=True)]
 
     def plain(self) -> dict[str, str]:
         """As the programs take it; a developer is a system to every template that we know."""
@@ -113,7 +122,7 @@ class Message(Lenient):
 class ChatRequest(Asking):
     """POST /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1, max_length=4096)
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST, fail_fast=True)]
     max_completion_tokens: Tokens | None = None
     tools: list[Any] | None = None
     functions: list[Any] | None = None
@@ -122,7 +131,7 @@ class ChatRequest(Asking):
     response_format: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    modalities: list[str] | None = None
+    modalities: Annotated[list[str], Field(fail_fast=True)] | None = None
     audio: Any = None
 
     @field_validator("messages")
@@ -152,7 +161,7 @@ class ChatRequest(Asking):
 class CompletionRequest(Asking):
     """POST /v1/completions: a raw prompt, in which nothing is a special token."""
 
-    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=1)]
+    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=1, fail_fast=True)]
     best_of: int | None = None
     echo: bool | None = None
     suffix: str | None = None

@@ -1,12 +1,14 @@
 """Clients that say nothing, or little, or take nothing; too many of them; and who else is answered meanwhile."""
 
+import asyncio
 import io
 import json
 import os
 import random
 import socket
 import threading
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from functools import partial
 
 import pytest
 import uvicorn
@@ -22,6 +24,7 @@ from tests.integration.test_serve import ASK, CHAT, SERVICE, serving, simulated,
 
 SHORT = SERVICE.replace(header_timeout=0.5, body_timeout=0.5, send_timeout=0.5)
 HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+HALF_CHUNKED = HEAD + "Transfer-Encoding: chunked\r\n\r\n"
 HALF = HEAD + "Content-Length: 1000\r\n\r\n"
 BODY = json.dumps(ASK)
 WHOLE = f"{HEAD}Content-Length: {len(BODY)}\r\n\r\n{BODY}"
@@ -317,6 +320,94 @@ def test_bodies_that_are_held_are_bounded_in_all():
         within(10, lambda: guard.held == 0)
         assert one.ask().status_code == 200
         within(10, lambda: guard.held == 0)
+
+
+# -- who sends much at once
+
+
+async def app_that_counts(seen, scope, receive, send):
+    """Reads a body to its end, and says how large its pieces were."""
+    seen[scope["path"]] = seen.get(scope["path"], 0) + 1
+    more = scope["method"] == "POST"
+    while more:
+        message = await receive()
+        seen["most"] = max(seen.get("most", 0), len(message.get("body", b"")))
+        more = message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@asynccontextmanager
+async def listening():
+    """Connections to ``app_that_counts`` on the running loop: what it has seen, and how to connect."""
+    seen = {}
+    config = uvicorn.Config(partial(app_that_counts, seen), interface="asgi3", log_config=None, ws="none")
+    config.load()
+    among, state = Connections(Service(), Metrics()), ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Connection(among, config=config, server_state=state, app_state={}), "127.0.0.1", 0
+    )
+    try:
+        yield seen, partial(asyncio.open_connection, *server.sockets[0].getsockname())
+    finally:
+        for one in list(among._open):
+            one.transport.abort()
+        server.close()
+
+
+async def until(condition):
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - other clients have a turn of the event loop each time
+            await asyncio.sleep(0)
+
+
+def test_many_requests_behind_each_other_let_others_come_between():
+    async def attack():
+        async with listening() as (seen, connect):
+            reader, writer = await connect()
+            deaf = [await connect() for _ in range(40)]
+            for _, out in deaf:
+                out.write(b"GET /deaf HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
+            await until(lambda: seen.get("/deaf", 0) >= len(deaf))
+            before = seen["/deaf"]
+            writer.write(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert (await reader.read(65536)).startswith(b"HTTP/1.1 200")
+            meanwhile = seen["/deaf"] - before
+            await until(lambda: seen["/deaf"] == 100 * len(deaf))
+            return meanwhile
+
+    assert asyncio.run(attack()) < 40, "each of them had a turn, and more"
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_body_of_tiny_chunks_is_read_a_little_at_a_time(behind):
+    body = HALF_CHUNKED + "1\r\n \r\n" * 50_000 + "0\r\n\r\n"
+
+    async def attack():
+        async with listening() as (seen, connect):
+            reader, writer = await connect()
+            writer.write(((f"{HEALTH}\r\n" if behind else "") + body).encode())
+            for _ in range(1 + behind):
+                await reader.readuntil(b"ok")
+            writer.write(f"{HEALTH}\r\n".encode())
+            assert (await reader.read(65536)).startswith(b"HTTP/1.1 200")
+            return seen["most"]
+
+    assert 0 < asyncio.run(attack()) <= connections.TURN
+
+
+def test_who_hangs_up_behind_something_more_is_noticed():
+    with serving(simulated(steps=1000, seconds=0.5)) as one:
+        with closing(connect(one, WHOLE * 2)):
+            within(20, lambda: one.running())
+        within(20, lambda: one.engine.idle)
+
+
+def test_what_comes_behind_the_last_request_does_not_spoil_its_answer(short):
+    with closing(connect(short, WHOLE.replace("\r\n", "\r\nConnection: close\r\n", 1))) as sock:
+        within(20, lambda: not short.engine.idle)
+        sock.sendall(b"rubbish\r\n\r\n")
+        assert rest(sock).startswith("HTTP/1.1 200 OK")
 
 
 # -- all at once

@@ -513,6 +513,27 @@ def test_of_several_types_the_error_is_of_the_one_that_was_sent(wrong, said):
     assert message_of(caught.value.errors())[0].startswith(said)
 
 
+MANY = 5000
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"messages": [{"role": "user", "content": [[]] * MANY}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * MANY}]},
+        {"messages": [{"role": "nobody", "content": [{"type": 1}]}] * MANY},
+        {"stop": [1] * MANY},
+        {"modalities": [1] * MANY},
+        {"lookahead": {f"k{number}": 0 for number in range(MANY)}},
+    ],
+)
+def test_of_many_errors_few_are_told(wrong):
+    with pytest.raises(ValidationError) as caught:
+        ChatRequest.model_validate({**ASKED, **wrong})
+    assert len(caught.value.errors()) < 10
+    assert message_of(caught.value.errors())[1].startswith(next(iter(wrong)))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"prompt": ""}, {"prompt": []}, {"prompt": [""]}, {"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt": [[1]]}]
