@@ -158,10 +158,12 @@ def test_whatever_the_schema_allows_or_forbids_is_answered_as_documented(endpoin
     options = ["--phases", "coverage,fuzzing", "--checks", ",".join(CHECKS), "--mode", "all"]
     options += ["--max-examples", str(EXAMPLES), "--generation-deterministic", "--continue-on-failure"]
     options += ["--header", f"Authorization: Bearer {KEY}", "--request-timeout", "60", "--suppress-health-check", "all"]
+    # a body with more in it than the schema allows may be refused for its size
+    (tmp_path / "schemathesis.toml").write_text('[checks.negative_data_rejection]\nexpected-statuses = ["4xx"]\n')
     command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{endpoint.url}/openapi.json", *options]
     environ = {**os.environ, "SCHEMATHESIS_HOOKS": "tests.schema_hooks", "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=1500, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout[:10_000] + done.stderr[:10_000]
     answered = Counter((line["route"], line["status"]) for line in endpoint.lines("request"))
     for route in (CHAT, COMPLETIONS):
         assert answered[route, 200] >= 5 and answered[route, 400] >= 5, answered
