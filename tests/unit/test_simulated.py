@@ -419,11 +419,16 @@ def test_the_mean_of_many_answers_is_the_formulas(schedule):
 def test_what_an_answer_was_made_of_goes_without_a_garbage_collection(schedule, verifier):
     """A busy process seldom looks for garbage (``runner.keep_what_is_imported``), so there must be little."""
     look = Lookahead(schedule, 4, 2, verifier=verifier)
+
+    def alive():
+        return sum(isinstance(one, Executor | Node | Request) for one in gc.get_objects())
+
     gc.collect()
+    before = alive()  # of other tests
     gc.disable()
     try:
         (answer,) = answer_all(setting(0.6, 0.1, 0.1, steps=40, own_words=verifier == "judge"), look, questions(1))
-        left = sum(isinstance(one, (Executor, Node, Request)) for one in gc.get_objects())
+        left = alive() - before
     finally:
         gc.enable()
     assert sum(answer.calls.values()) > 200
