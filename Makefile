@@ -45,12 +45,12 @@ docs: setup  ## write docs/cli.md, and build the pages into build/site
 wheel: setup  ## build the wheel and try it alone, with one question on real servers
 	@bash scripts/wheel_test.sh $(ARGS)
 
-pocket: setup  ## train the pocket models again, from nothing
-	$(PYTHON_RUN) -m lr_sglang.pocket.train --role all $(ARGS)
+pocket: setup  ## train the pocket models again, from nothing, in build/pocket
+	$(PYTHON_RUN) -m tools.pocket.train --role all $(ARGS)
 
 pin: setup  ## write constraints.txt (or that of SGLANG) from what .venv holds
 	bash scripts/pin.sh
 
 clean:  ## remove caches and build outputs, not .venv
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find lr_sglang programs tests examples -name __pycache__ -prune -exec rm -rf {} +
+	find lr_sglang programs tools tests examples -name __pycache__ -prune -exec rm -rf {} +

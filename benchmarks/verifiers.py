@@ -4,7 +4,7 @@
     python benchmarks/verifiers.py --questions 50 --fast-accept -3 --schedule async --schedule sync --concurrency 8
 
 The columns of the paper's Table 2 (alpha and accuracy), and the ground truth of every pair that the verifier was asked
-about: the pocket problems tell the meaning of a step (its equation, ``lr_sglang.pocket.problems.meaning``). Precision
+about: the pocket problems tell the meaning of a step (its equation, ``lr_sglang.pocket.meaning.meaning``). Precision
 is the share of accepted pairs that mean the same, recall the share of such pairs that are accepted. The last three
 columns say what an answer cost: its seconds, and tokens that target and draft generated for each token of it.
 
@@ -29,7 +29,7 @@ from lr_sglang.cli import options
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead
 from lr_sglang.connect import deployed
-from lr_sglang.pocket.problems import meaning
+from lr_sglang.pocket.meaning import meaning
 from lr_sglang.results.record import Record
 from lr_sglang.results.summary import of_mode
 from lr_sglang.runner import Runner, Settings

@@ -51,18 +51,15 @@ def calibrate(folders: tuple[Path, ...], precision: float, reference: str, outpu
       lr-sglang run --task pocket --gate 0.075 --calibration sure.json
     """
     from lr_sglang.cli import runs
-    from lr_sglang.pocket.problems import meaning
+    from lr_sglang.pocket.meaning import same_meaning
     from lr_sglang.results import calibration
-
-    def same(target: str, draft: str) -> bool:
-        return meaning(target) is not None and meaning(target) == meaning(draft)
 
     records = [record for folder in folders for record in runs.read(folder)]
     found = None
     with runs.complete(*folders):
         gate = calibration.confidence(records)
         if gate is None or calibration.has_cascade(records):
-            found = calibration.calibrate(records, precision, same if reference == "pocket" else None)
+            found = calibration.calibrate(records, precision, same_meaning if reference == "pocket" else None)
     table = found.to_dict() if found else {}
     text = json_format.dumps(table | ({"gate": gate.to_dict()} if gate else {}), indent=1)
     if output is not None:

@@ -8,6 +8,7 @@ it is, in whatever process, and a simulated judge reads in two steps whether the
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from array import array
 from collections.abc import Callable, Sequence
@@ -120,14 +121,13 @@ def _head(digits: list[int | None]) -> Head | None:
 @lru_cache(maxsize=1)
 def pocket_words() -> Words:
     """The words of the pocket models' tokenizer, which every installation has."""
-    from lr_sglang.pocket.tokenizer import END, SPECIALS, VOCABULARY  # with transformers, which takes seconds
-
     tokenizer = load_tokenizer(tokenizer_path())
-    known = [token for token in range(VOCABULARY) if _is_word(tokenizer, token)]
+    config = json.loads((weights("target") / "config.json").read_text("utf-8"))
+    known = [token for token in range(config["vocab_size"]) if _is_word(tokenizer, token)]
     start, delimiter = tokenizer.encode(_START), tokenizer.encode(DELIMITER)
     if len(known) < BASE or len(start) != 1 or len(delimiter) != 1:
         raise SetupError("the pocket tokenizer lacks words that simulated models need", hint="reinstall lr-sglang")
-    return Words(tokenizer, tuple(known[:BASE]), start[0], delimiter[0], SPECIALS.index(END))
+    return Words(tokenizer, tuple(known[:BASE]), start[0], delimiter[0], config["eos_token_id"])
 
 
 def tokenizer_path() -> str:

@@ -11,7 +11,7 @@ import pytest
 from lr_sglang import tasks, verifiers
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.job import Job
-from lr_sglang.pocket.problems import meaning
+from lr_sglang.pocket.meaning import meaning
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.trace import Trace

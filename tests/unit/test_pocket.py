@@ -11,24 +11,25 @@ import torch
 from safetensors import safe_open
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-from lr_sglang.pocket import ROLES, weights
-from lr_sglang.pocket.data import Document, batches, collate, pack
-from lr_sglang.pocket.heldout import TASK_FILE, held_out_problems, task_lines
-from lr_sglang.pocket.model import PocketModel, Shape
-from lr_sglang.pocket.pairs import make_pair
-from lr_sglang.pocket.problems import (
+from lr_sglang.pocket import ROLES, WEIGHTS, weights
+from lr_sglang.pocket.meaning import meaning
+from tools.pocket.card import model_card
+from tools.pocket.data import Document, batches, collate, pack
+from tools.pocket.heldout import TASK_FILE, held_out_problems, task_lines
+from tools.pocket.model import PocketModel, Shape
+from tools.pocket.pairs import make_pair
+from tools.pocket.problems import (
     DELIMITER,
     Operation,
     Problem,
     boxed_answer,
     compute,
     make_problem,
-    meaning,
     render_answer,
 )
-from lr_sglang.pocket.recipe import RECIPES, Recipe, Stage
-from lr_sglang.pocket.tokenizer import chat, encode, judge_prompt
-from lr_sglang.pocket.wordings import ANSWERS, BOXES, GOODS, NAMES, OPERATORS, STEPS, THINGS
+from tools.pocket.recipe import RECIPES, Recipe, Stage
+from tools.pocket.tokenizer import chat, encode, judge_prompt
+from tools.pocket.wordings import ANSWERS, BOXES, GOODS, NAMES, OPERATORS, STEPS, THINGS
 
 WORDS = {"who": "Ava", "other": "Ben", "thing": "apples", "box": "bags"}
 
@@ -222,6 +223,11 @@ def test_weights_are_small_and_share_a_tokenizer():
     assert len({(weights(r) / "tokenizer.json").read_text() for r in ROLES}) == 1
 
 
+def test_the_card_is_what_the_figures_say():
+    figures = json.loads((WEIGHTS / "figures.json").read_text())
+    assert (WEIGHTS / "MODEL_CARD.md").read_text() == model_card(figures)
+
+
 def test_unknown_role_is_refused():
     with pytest.raises(ValueError, match="target, draft, judge"):
         weights("teacher")
@@ -235,7 +241,7 @@ def test_our_model_and_its_export_agree(tokenizer):
     with torch.no_grad():
         for name, value in ours.hf_state().items():
             assert state[name].shape == value.shape
-        from lr_sglang.pocket.model import HF_NAMES
+        from tools.pocket.model import HF_NAMES
 
         ours.embed.copy_(state["model.embed_tokens.weight"])
         ours.norm.copy_(state["model.norm.weight"])

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from lr_sglang.pocket.model import PocketModel
-from lr_sglang.pocket.tokenizer import CONTEXT
+from tools.pocket.model import PocketModel
+from tools.pocket.tokenizer import CONTEXT
 
 
 def export(model: PocketModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from random import Random
 
-from lr_sglang.pocket.problems import (
+from lr_sglang.pocket.meaning import same_meaning
+from tools.pocket.problems import (
     Operation,
     Problem,
     compute,
     make_problem,
-    meaning,
     render_answer,
     with_numbers,
 )
-from lr_sglang.pocket.wordings import NAMES, OPERATORS, STEPS, THINGS
+from tools.pocket.wordings import NAMES, OPERATORS, STEPS, THINGS
 
 #: how a second step is made to differ, and how often
 MISSES = {
@@ -126,4 +126,4 @@ def make_pair(rng: Random, held_out: bool = False) -> tuple[str, str, bool]:
             second = _miss(rng, problem, o, first=index == 0)
     if rng.random() < 0.5:
         first, second = second, first
-    return first, second, meaning(first) is not None and meaning(first) == meaning(second)
+    return first, second, same_meaning(first, second)

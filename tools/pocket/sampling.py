@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from lr_sglang.pocket.problems import DELIMITER, Problem, meaning, problems
-from lr_sglang.pocket.tokenizer import ALIGNED, END, chat, encode, judge_prompt
+from lr_sglang.pocket.meaning import same_meaning
+from tools.pocket.problems import DELIMITER, Problem, problems
+from tools.pocket.tokenizer import ALIGNED, END, chat, encode, judge_prompt
 
 BATCH = 100
 SOLUTION_TOKENS, STEP_TOKENS = 200, 60
@@ -77,11 +78,6 @@ def prefixes(problem: Problem, solution: str) -> list[str]:
     """The prompt of ``problem`` followed by the first 0, 1, 2... steps of ``solution``, one for each of its steps."""
     steps = steps_of(solution)
     return [chat(problem.question) + "".join(step + DELIMITER for step in steps[:n]) for n in range(len(steps))]
-
-
-def same_meaning(first: str, second: str) -> bool:
-    """Ground truth: both have a meaning, and it is the same."""
-    return meaning(first) is not None and meaning(first) == meaning(second)
 
 
 def real_pairs(target: Path, draft: Path, count: int, seed: int) -> list[tuple[str, str, bool]]:

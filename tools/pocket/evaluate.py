@@ -1,7 +1,7 @@
 """Measure the pocket models on held-out problems and write their model card.
 
-``python -m lr_sglang.pocket.evaluate`` takes a few minutes on a CPU; figures go to ``weights/figures.json`` and
-``weights/MODEL_CARD.md``.
+``python -m tools.pocket.evaluate`` takes a few minutes on a CPU; figures go to ``figures.json`` and
+``MODEL_CARD.md`` beside the weights.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 import click
 import torch
 
-from lr_sglang.pocket import ROLES
-from lr_sglang.pocket.card import model_card
-from lr_sglang.pocket.heldout import held_out_problems
-from lr_sglang.pocket.pairs import make_pair
-from lr_sglang.pocket.problems import Problem, boxed_answer
-from lr_sglang.pocket.sampling import TEMPERATURE, Writer, same_meaning, sample_pairs
-from lr_sglang.pocket.tokenizer import chat
+from lr_sglang.pocket import ROLES, WEIGHTS
+from lr_sglang.pocket.meaning import same_meaning
+from tools.pocket.card import model_card
+from tools.pocket.heldout import held_out_problems
+from tools.pocket.pairs import make_pair
+from tools.pocket.problems import Problem, boxed_answer
+from tools.pocket.sampling import TEMPERATURE, Writer, sample_pairs
+from tools.pocket.tokenizer import chat
 
 log = logging.getLogger(__name__)
-WEIGHTS = Path(__file__).parent / "weights"
 SYNTHETIC_PAIRS = 2000
 
 

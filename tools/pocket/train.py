@@ -1,4 +1,4 @@
-"""Train the pocket models from nothing: ``python -m lr_sglang.pocket.train --role all --out DIR --seed 0``.
+"""Train the pocket models from nothing: ``make pocket``, or ``python -m tools.pocket.train --role all --out DIR``.
 
 Stopped at any moment, the same command goes on from the last checkpoint. Finished models lie in ``DIR/ROLE`` in Hugging
 Face format. Judge training ends with pairs sampled from the finished target and draft.
@@ -18,16 +18,17 @@ import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast
 
 from lr_sglang.pocket import ROLES
-from lr_sglang.pocket.data import Batch, Document, Pair, batches, judgements, solutions
-from lr_sglang.pocket.export import export
-from lr_sglang.pocket.model import PocketModel, Shape
-from lr_sglang.pocket.optimizer import Optimizer
-from lr_sglang.pocket.recipe import RECIPES
-from lr_sglang.pocket.sampling import real_pairs
-from lr_sglang.pocket.tokenizer import train_tokenizer
+from tools.pocket.data import Batch, Document, Pair, batches, judgements, solutions
+from tools.pocket.export import export
+from tools.pocket.model import PocketModel, Shape
+from tools.pocket.optimizer import Optimizer
+from tools.pocket.recipe import RECIPES
+from tools.pocket.sampling import real_pairs
+from tools.pocket.tokenizer import train_tokenizer
 
 log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 120
+OUT = Path("build/pocket")
 REAL_PROBLEMS = 500  # problems of the training side on which target and draft are sampled for the judge
 
 
@@ -162,7 +163,7 @@ def load_real_pairs(out: Path, seed: int) -> list[Pair]:
 
 @click.command()
 @click.option("--role", type=click.Choice((*ROLES, "all")), required=True, help="Which model to train.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for models and checkpoints.")
+@click.option("--out", type=click.Path(path_type=Path), default=OUT, help="Folder for models and checkpoints.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--threads", type=int, default=1, show_default=True, help="Threads of PyTorch.")
 @click.option("--export-only", is_flag=True, help="Export the last checkpoint as it is; do not train.")

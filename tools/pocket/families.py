@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 
-from lr_sglang.pocket.wordings import BOXES, DAYS, GOODS, NAMES, SENTENCES, THINGS
+from tools.pocket.wordings import BOXES, DAYS, GOODS, NAMES, SENTENCES, THINGS
 
 Raw = tuple[str, int, int, dict[str, str]]
 Family = Callable[[Random, int], tuple[list[str], list[Raw]]]

@@ -6,8 +6,8 @@ from typing import Any
 
 HEAD = """# Pocket models
 
-Three tiny Qwen3 models, trained from scratch on synthetic word problems by the scripts beside them, so that the whole
-of lookahead reasoning runs on any machine with no GPU and no download. **They are a demonstration.** They solve the one
+Three tiny Qwen3 models, trained from scratch on synthetic word problems by `tools/pocket`, so that the whole of
+lookahead reasoning runs on any machine with no GPU and no download. **They are a demonstration.** They solve the one
 kind of problem they were made for, know nothing else, and understand no other text. Figures got with them say how the
 system behaves (acceptance, cycles, cache reuse), not how well lookahead reasoning works for real models.
 
@@ -118,8 +118,8 @@ run follows a slightly different learning rate. The target's first stage carried
 earlier way of growing, whose new layers began at zero and stayed there); they were removed before the last stage, which
 did not change the loss. The judge's real pairs are of the target as it was then.
 
-    python -m lr_sglang.pocket.train --role all --out DIR --seed {seed}    # resumes when stopped
-    python -m lr_sglang.pocket.evaluate --weights DIR
+    python -m tools.pocket.train --role all --out DIR --seed {seed}    # resumes when stopped
+    python -m tools.pocket.evaluate --weights DIR
 
 Loss by tokens seen (the judge's loss includes its second steps):
 {curves}

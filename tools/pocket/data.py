@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang.pocket.pairs import make_pair
-from lr_sglang.pocket.problems import DELIMITER, make_problem
-from lr_sglang.pocket.tokenizer import ALIGNED, END, SUFFIX, SYSTEM, UNALIGNED, chat, encode, judge_prompt
+from tools.pocket.pairs import make_pair
+from tools.pocket.problems import DELIMITER, make_problem
+from tools.pocket.tokenizer import ALIGNED, END, SUFFIX, SYSTEM, UNALIGNED, chat, encode, judge_prompt
 
 POOL = 640  # documents
 Pair = tuple[str, str, bool]

@@ -12,8 +12,8 @@ from random import Random
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang.pocket.pairs import make_pair
-from lr_sglang.pocket.problems import DELIMITER, problems
+from tools.pocket.pairs import make_pair
+from tools.pocket.problems import DELIMITER, problems
 
 VOCABULARY = 1024
 PAD, START, END = SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -8,20 +8,17 @@ follows the last one. Two solvers that agree on every step therefore seldom writ
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from lr_sglang.pocket.families import FAMILIES
-from lr_sglang.pocket.wordings import ANSWERS, FIRST_LEADS, LEADS, NAMES, OPERATORS, STEPS
+from lr_sglang.pocket.meaning import BOXED
+from tools.pocket.families import FAMILIES
+from tools.pocket.wordings import ANSWERS, FIRST_LEADS, LEADS, NAMES, OPERATORS, STEPS
 
 DELIMITER = "\n\n"
 MIN_OPERATIONS, MAX_OPERATIONS = 2, 6
 HELD_OUT_PART = 10  # one structure in ten is never trained on
-
-_EQUATION = re.compile(r"(\d+) ?([-+*/]) ?(\d+) ?= ?(\d+)")
-_BOXED = re.compile(r"\\boxed\{(\d+)\}")
 
 
 def compute(operator: str, a: int, b: int) -> int:
@@ -111,24 +108,9 @@ def problems(seed: int, held_out: bool, low: int = MIN_OPERATIONS, high: int = M
         yield problem
 
 
-def meaning(step: str) -> str | None:
-    """The ground truth of a step: its equations and boxed answer in a normal form; None if it has neither.
-
-    ``2 + 3 = 5`` and ``3 + 2 = 5`` mean the same; so do two products in either order.
-    """
-    parts = []
-    for a, operator, b, result in _EQUATION.findall(step):
-        x, y = int(a), int(b)
-        if operator in "+*":
-            x, y = min(x, y), max(x, y)
-        parts.append(f"{x}{operator}{y}={int(result)}")
-    parts += [f"boxed={int(n)}" for n in _BOXED.findall(step)]
-    return ";".join(parts) or None
-
-
 def boxed_answer(text: str) -> str | None:
     """The last boxed number of a solution, or None."""
-    found = _BOXED.findall(text)
+    found = BOXED.findall(text)
     return found[-1] if found else None
 
 

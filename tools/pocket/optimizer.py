@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lr_sglang.pocket.model import MATRICES, PocketModel
+from tools.pocket.model import MATRICES, PocketModel
 
 MUON_RATE, ADAM_RATE = 0.02, 3e-3
 MOMENTUM, DECAY = 0.95, 0.01

@@ -1,4 +1,4 @@
-"""The held-out problems as a task file: ``python -m lr_sglang.pocket.heldout`` rewrites it, always the same."""
+"""The held-out problems as a task file: ``python -m tools.pocket.heldout`` rewrites it, always the same."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from lr_sglang.pocket.problems import MAX_OPERATIONS, MIN_OPERATIONS, Problem, problems
+from lr_sglang.tasks import DATA
+from tools.pocket.problems import MAX_OPERATIONS, MIN_OPERATIONS, Problem, problems
 
 SEED, COUNT = 2506, 200
-TASK_FILE = Path(__file__).parents[1] / "tasks" / "data" / "pocket.jsonl"
+TASK_FILE = DATA / "pocket.jsonl"
 
 
 def held_out_problems(count: int = COUNT) -> list[Problem]:
