@@ -34,9 +34,19 @@ class Pocket:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share servers come first, those that end these servers last of them: two cores are enough for one set
+    of servers, and tests with others of their own have no idle ones beside them.
+    """
+    here = Path(__file__).parent
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if here in item.path.parents:
             item.add_marker("e2e")
+    items.sort(key=lambda item: _turn(item) if here in item.path.parents else 3)
+
+
+def _turn(item: pytest.Item) -> int:
+    used = getattr(item, "fixturenames", ())
+    return int("last_of_pocket" in used) if "pocket" in used else 2
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +56,7 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
     for role in ROLES if MODELS else ():
         deployment = override(deployment, role, f"{MODELS}/{role}")
     # The target reports when each request entered it, so that its reuse of prefixes is known exactly; speculation has
-    # servers of its own (test_zzzz_token_layer.py).
+    # servers of its own (test_token_layer.py).
     target = deployment.runtimes["target"].replace(extra={"enable-metrics": True}, token_layer=TokenLayer())
     deployment = dataclasses.replace(deployment, runtimes={**deployment.runtimes, "target": target})
     with launch(deployment, tmp_path_factory.mktemp("logs"), timeout=280) as fleet:
@@ -54,3 +64,9 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
         yield Pocket(roles, fleet)
         for backend in roles.values():
             backend.shutdown()
+
+
+@pytest.fixture
+def last_of_pocket(pocket: Pocket) -> Pocket:
+    """The same servers, for tests that end them."""
+    return pocket

@@ -27,7 +27,7 @@ ALONE = {
 ELSEWHERE = {
     "run": "asks servers: tests/e2e/test_docs.py runs those of getting-started.md",
     "serve": "stays up: tests/e2e/test_serve_*.py",
-    "launch": "stays up: tests/e2e/test_zzz_launch_errors.py and others",
+    "launch": "stays up: tests/e2e/test_launch_errors.py and others",
     "demo": "starts servers: tests/e2e",
     "simulate": "stays up: tests/integration/test_simulated.py",
     "bench": "starts servers, or takes long: tests of its own",

@@ -1,4 +1,4 @@
-"""Servers that die in the middle of an answer. These tests use up the session's servers, one after another."""
+"""Servers that die in the middle of an answer. These tests end the session's servers, one after another."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from lr_sglang.trace import StepRecord, Trace
 from tests.e2e.conftest import Pocket
 from tests.e2e.test_pocket import assert_complete
 
+pytestmark = pytest.mark.usefixtures("last_of_pocket")
 QUESTION = max(tasks.load("pocket", limit=50), key=lambda q: len(q.question))
 
 
