@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds the wheel and tries it alone: in an empty folder, beside the dependencies that .venv has, with nothing of this
-# checkout in reach. --no-servers leaves the question out. --plain makes an environment of its own with plain pip and
-# without constraints, as a user does (9 GB, minutes). VENV names another environment than .venv.
+# Builds the source archive, and from it the wheel; twine checks both. Then tries the wheel alone: in an empty folder,
+# beside the dependencies that .venv has, with nothing of this checkout in reach. --no-servers leaves the question out.
+# --plain makes an environment of its own with plain pip and without constraints, as a user does (9 GB, minutes). VENV
+# names another environment than .venv.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -19,9 +20,13 @@ else
     find . -type f -not -path './.git/*' -not -path './.venv*/*' -not -path './runs/*' -not -path './build/*' -not -path './*.egg-info/*' -not -name '*.pyc' -print0
 fi | tar --null --ignore-failed-read -T - -cf - 2>/dev/null | tar -C "$work/source" -xf -
 say "building"
-# Through the source archive, as for a release; .venv has the setuptools that pyproject.toml asks for.
+# The wheel is built from the source archive, as who installs that does; .venv has the setuptools that pyproject.toml asks for.
 "$venv"/bin/python -m build --no-isolation --outdir "$work/dist" "$work/source" >"$work/build.log" 2>&1 || {
     tail -n 40 "$work/build.log" >&2
+    exit 1
+}
+"$venv"/bin/python -m twine check --strict "$work"/dist/* >"$work/build.log" || {
+    cat "$work/build.log" >&2
     exit 1
 }
 wheel=$(echo "$work"/dist/*.whl)
