@@ -50,7 +50,8 @@ class Command:
 
 def pages() -> dict[str, str]:
     """What people read, by its path."""
-    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    root = (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))
+    files = [*root, *sorted((ROOT / "docs").rglob("*.md"))]
     found = [file for file in files if file.exists() and file.name not in GENERATED]
     return {str(file.relative_to(ROOT)): file.read_text("utf-8") for file in found}
 
