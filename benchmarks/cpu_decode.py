@@ -60,7 +60,16 @@ def serve(model: str, flags: dict[str, object]) -> Iterator[Server]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     arguments = [text for name, value in flags.items() for text in (f"--{name}", value) if text is not True]
-    command = [sys.executable, "-m", "lr_sglang.runtimes.launcher", "--model-path", model, "--port", port, *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "lr_sglang.runtimes.launching.launcher",
+        "--model-path",
+        model,
+        "--port",
+        port,
+        *arguments,
+    ]
     process = subprocess.Popen(
         [str(part) for part in command], env=os.environ | settings.environment(), start_new_session=True
     )

@@ -28,17 +28,18 @@ from typing import Any
 import click
 import httpx
 
-from lr_sglang import policy, verifiers
-from lr_sglang.backend import RuntimeBackend
-from lr_sglang.chat import load_tokenizer
+from lr_sglang import verifiers
+from lr_sglang.algorithm import policy
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.policy import RunStatistics
+from lr_sglang.api.runner import keep_what_is_imported
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
-from lr_sglang.engine.run import run_program
-from lr_sglang.job import Job
+from lr_sglang.engine.tokenizer import load_tokenizer
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.run import run_program
 from lr_sglang.modes import MODES
-from lr_sglang.policy import Experience
-from lr_sglang.runner import keep_what_is_imported
 from lr_sglang.serve.program import answer_request
 from lr_sglang.simulated.words import tokenizer_path
 
@@ -92,7 +93,7 @@ class InProcess:
         for backend in self.roles.values():
             backend.roles, backend.simulated = self.roles, True
         self.look, self.verifier = look, verifiers.make(look.verifier, verifiers.Setup(self.roles, "paper"))
-        self.experience, self._places = Experience(), asyncio.Semaphore(concurrency)
+        self.experience, self._places = RunStatistics(), asyncio.Semaphore(concurrency)
         keep_what_is_imported()
 
     def __call__(self, questions: list[str], mode: str) -> Measured:
@@ -119,7 +120,7 @@ class InProcess:
             last = now
 
         ahead = MODES[mode].ahead
-        job = Job(
+        job = AnswerRequest(
             MODES[mode].lookahead(self.look),
             MODES[mode].sampling(Sampling(temperature=0.0, seed=0)),
             Limits(),

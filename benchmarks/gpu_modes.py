@@ -33,7 +33,7 @@ import click
 
 from lr_sglang.results import machine
 from lr_sglang.results.summary import of_mode
-from lr_sglang.runtimes import diagnosis
+from lr_sglang.runtimes.launching import diagnosis
 
 GIB = 1 << 30
 PLAIN = ("autoregressive", "lookahead")  # they share servers, and so do the two with a token layer

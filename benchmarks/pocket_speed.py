@@ -26,16 +26,16 @@ from typing import Any
 import click
 
 from lr_sglang import tasks, verifiers
-from lr_sglang.backend import RuntimeBackend
-from lr_sglang.cli import layers, options
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.cli import options, token_layer_options
 from lr_sglang.config import Deployment, Limits, TokenLayer
-from lr_sglang.connect import deployed
-from lr_sglang.job import Job
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes import load_deployment
-from lr_sglang.speculation import Speculation
-from lr_sglang.trace import Trace
+from lr_sglang.runtimes.connect import deployed
+from lr_sglang.steps.speculation import Speculation
+from lr_sglang.steps.trace import Trace
 
 MODES = ("autoregressive", "async", "sync", "sd", "async+sd")
 Roles = dict[str, RuntimeBackend]
@@ -51,7 +51,7 @@ def answer(mode: str, question: tasks.Question, deployment: Deployment, roles: R
     schedule = mode.removesuffix("+sd")
     ahead = schedule in ("async", "sync")
     look = deployment.lookahead.replace(schedule=schedule if ahead else None)
-    job = Job(look, deployment.sampling, Limits(max_tokens=400), question=question.id)
+    job = AnswerRequest(look, deployment.sampling, Limits(max_tokens=400), question=question.id)
     if ahead:
         job.verifier = verifiers.make(look.verifier, verifiers.Setup(roles, deployment.judge_prompt))
     program = lookahead if ahead else autoregressive
@@ -150,13 +150,13 @@ def summary(traces: list[Trace], baseline: list[Trace]) -> dict[str, Any]:
 def main(
     name: str, task: str, questions: int, modes: str, beside: bool, output: Path | None, depth: int | None, **given: Any
 ) -> None:
-    deployment = layers.apply(given, load_deployment(name), ["sd"])
+    deployment = token_layer_options.apply(given, load_deployment(name), ["sd"])
     deployment = deployment.replace(lookahead=deployment.lookahead.replace(depth=depth))
     chosen = tasks.load(task, limit=questions + 1)
     traces = measure(deployment, chosen, modes.split(","))
     figures: dict[str, Any] = {mode: summary(of, traces["autoregressive"]) for mode, of in traces.items()}
     if beside:
-        from lr_sglang.runtimes.models import locate
+        from lr_sglang.runtimes.placement.models import locate
 
         figures["transformers"] = {
             "tokens_per_second": transformers_speed(locate(deployment.runtimes["target"].model), chosen)

@@ -25,7 +25,7 @@ from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 STEP = 0.2  # seconds of a target step alone
 
 
-class Scene:
+class Conditions:
     """Questions that are asked at once, always the same: the same drafts agree whatever is tried.
 
     Args:
@@ -64,8 +64,8 @@ def hedge(full: bool) -> tuple[Row, Iterator[Row]]:
 
     def rows() -> Iterator[Row]:
         for alpha, c1 in itertools.product((0.3, 0.5, 0.63, 0.8, 0.9), (0.05, 0.1, 0.25)):
-            at_once = Scene(alpha, c1, count=4 if full else 2, judge=0.0).run()
-            scene = Scene(alpha, c1, count=4 if full else 2, judge=0.2)
+            at_once = Conditions(alpha, c1, count=4 if full else 2, judge=0.0).run()
+            scene = Conditions(alpha, c1, count=4 if full else 2, judge=0.2)
             without, hedged = scene.run(), scene.run(hedge=True)
             kept = f"{without[0] / at_once[0]:.3f}", f"{hedged[0] / at_once[0]:.3f}"
             yield alpha, c1, f"{at_once[0]:.2f}x", *kept, f"{without[1]:.2f}", f"{hedged[1]:.2f}"
@@ -85,7 +85,7 @@ def gate(full: bool) -> tuple[Row, Iterator[Row]]:
             (0.75, 0.1, 0.8),
             (0.62, 0.1, 0.5),
         ):
-            scene = Scene(alpha, 0.1, count=6 if full else 3, steps=600, judge=judge, auc=auc)
+            scene = Conditions(alpha, 0.1, count=6 if full else 3, steps=600, judge=judge, auc=auc)
             speed, branches = scene.run()
             for least in (0.05, 0.075, 0.15):
                 gated = scene.run(gate=least)
@@ -97,7 +97,7 @@ def gate(full: bool) -> tuple[Row, Iterator[Row]]:
 
 # The depths and widths that the adaptive policy is held against; what is far too much takes long and is never best.
 FIXED = ((2, 1), (3, 1), (4, 1), (6, 1), (8, 1), (12, 1), (2, 2), (3, 2), (5, 2), (2, 3), (3, 3))
-MOST_AT_ONCE = 64
+MAX_AT_ONCE = 64
 LENGTHS = {1: 400, 2: 200, 4: 200, 8: 100, 16: 80, 32: 60, 64: 50, 128: 40}
 ALPHAS, C1S = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), (0.05, 0.1, 0.2, 0.4)
 SLOWDOWN = 0.02  # of the others, by each further request: throughput saturates at 50
@@ -121,10 +121,10 @@ class Adapted:
 
 def adapt(load: int, alpha: float, c1: float) -> Adapted:
     """One case of the grid: so many questions at once."""
-    scene = Scene(alpha, c1, count=load, steps=LENGTHS[load], slowdown=SLOWDOWN, width=3)
+    scene = Conditions(alpha, c1, count=load, steps=LENGTHS[load], slowdown=SLOWDOWN, width=3)
     tried = {(0, 1): 1.0}
     for depth, width in FIXED:
-        if width == 1 or load * width ** (depth - 1) <= MOST_AT_ONCE:
+        if width == 1 or load * width ** (depth - 1) <= MAX_AT_ONCE:
             tried[depth, width] = scene.run(depth=depth, width=width)[0]
     best = max(tried, key=tried.__getitem__)
     return Adapted(*best, tried[best], *scene.run(policy="adaptive", depth=12, width=3))
@@ -153,7 +153,7 @@ def priorities(full: bool) -> tuple[Row, Iterator[Row]]:
 
     def rows() -> Iterator[Row]:
         for count, slots in ((4, 8), (8, 8), (8, 16), (16, 16), (16, 32)):
-            scene = Scene(0.63, 0.1, count, steps=300 if full else 80, slots=slots, spread=0.3)
+            scene = Conditions(0.63, 0.1, count, steps=300 if full else 80, slots=slots, spread=0.3)
             first: dict[str, Any] = {"priorities": True}
             tried: list[dict[str, Any]] = [{"told": False}, {"told": False, **first}, {}, first]
             yield count, slots, *(f"{scene.run(**look)[0]:.2f}x" for look in tried)
@@ -179,7 +179,7 @@ def share(count: int, slots: int = 16, steps: int = 80, tried: Sequence[int] = (
     """Measures ``count`` answers at once, of which the same drafts agree: none has more luck than another."""
     draw = random.Random(1)
     agree = tuple(draw.random() < 0.63 for _ in range(steps))
-    scene, look = Scene(0.63, 0.1, count, steps=steps, slots=slots, trace=(agree,)), Lookahead()
+    scene, look = Conditions(0.63, 0.1, count, steps=steps, slots=slots, trace=(agree,)), Lookahead()
 
     def seconds(each: int | None = None) -> list[float]:
         made = answer_all(scene.simulation, look, scene.asked, scene.writer, alike=True, each=each)

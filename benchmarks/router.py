@@ -26,14 +26,14 @@ import click
 import urllib3
 
 from lr_sglang import tasks, verifiers
-from lr_sglang.backend import RuntimeBackend
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling
-from lr_sglang.connect import connect
-from lr_sglang.job import Job
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes import launch, load_deployment
-from lr_sglang.runtimes.ports import Reservation
-from lr_sglang.trace import Trace
+from lr_sglang.runtimes.connect import connect
+from lr_sglang.runtimes.launching.ports import Reservation
+from lr_sglang.steps.trace import Trace
 
 ALONE = "one worker"
 POLICIES: dict[str, tuple[str, ...]] = {
@@ -99,7 +99,9 @@ def served(worker: str) -> float:
 def answer(question: tasks.Question, roles: Roles) -> Trace:
     """One question."""
     judge = verifiers.make("exact", verifiers.Setup(roles, "pocket"))
-    job = Job(Lookahead(verifier="exact"), Sampling(temperature=0.0), Limits(max_tokens=400), judge, question.id)
+    job = AnswerRequest(
+        Lookahead(verifier="exact"), Sampling(temperature=0.0), Limits(max_tokens=400), judge, question.id
+    )
     lookahead.run([{"role": "user", "content": question.question}], job, backend=roles["target"])
     return job.record
 

@@ -25,14 +25,14 @@ from typing import Any
 import click
 
 from lr_sglang import tasks
+from lr_sglang.api.runner import Runner, Settings
 from lr_sglang.cli import options
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead
-from lr_sglang.connect import deployed
 from lr_sglang.pocket.meaning import meaning
 from lr_sglang.results.record import Record
 from lr_sglang.results.summary import of_mode
-from lr_sglang.runner import Runner, Settings
+from lr_sglang.runtimes.connect import deployed
 from lr_sglang.tasks.plan import plan
 
 VERIFIERS = (

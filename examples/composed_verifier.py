@@ -12,9 +12,6 @@ from pathlib import Path
 import click
 
 import lr_sglang as lr
-from lr_sglang.inquiry import Inquiry, Verifier, ask
-from lr_sglang.tree import Verdict
-from lr_sglang.verifiers.setup import Setup
 
 
 class NumbersThenJudge:
@@ -22,18 +19,18 @@ class NumbersThenJudge:
 
     name = "numbers-then-judge"
 
-    def __init__(self, judge: Verifier) -> None:
+    def __init__(self, judge: lr.Verifier) -> None:
         self.judge = judge
 
     @classmethod
-    def make(cls, setup: Setup) -> NumbersThenJudge:
+    def make(cls, setup: lr.Setup) -> NumbersThenJudge:
         return cls(lr.make_verifier("judge", setup))
 
-    async def verify(self, inquiry: Inquiry) -> Verdict:
+    async def verify(self, inquiry: lr.Inquiry) -> lr.Verdict:
         ours, theirs = (set(re.findall(r"\d+", step.text)) for step in (inquiry.pair.target, inquiry.pair.draft))
         if ours != theirs:
-            return Verdict(False, self.name, f"{sorted(ours)} and {sorted(theirs)}")
-        return await ask(self.judge, inquiry)
+            return lr.Verdict(False, self.name, f"{sorted(ours)} and {sorted(theirs)}")
+        return await lr.ask(self.judge, inquiry)
 
 
 @click.command()

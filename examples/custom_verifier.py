@@ -1,7 +1,7 @@
 """A verifier of one's own: two versions of a step agree if they come to the same numbers.
 
-    python examples/custom_verifier.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
-    lr-sglang run --verifier examples/custom_verifier.py:Numbers "..."
+python examples/custom_verifier.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
+lr-sglang run --verifier examples/custom_verifier.py:Numbers "..."
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ from pathlib import Path
 import click
 
 import lr_sglang as lr
-from lr_sglang.inquiry import Inquiry
-from lr_sglang.tree import Verdict
-from lr_sglang.verifiers.setup import Setup
 
 
 class Numbers:
@@ -26,13 +23,13 @@ class Numbers:
         self.last = last
 
     @classmethod
-    def make(cls, setup: Setup) -> Numbers:
+    def make(cls, setup: lr.Setup) -> Numbers:
         return cls(int(setup.argument or 1))
 
-    def verify(self, inquiry: Inquiry) -> Verdict:
+    def verify(self, inquiry: lr.Inquiry) -> lr.Verdict:
         versions = inquiry.pair.target, inquiry.pair.draft
         ours, theirs = (re.findall(r"\d+", version.text)[-self.last :] for version in versions)
-        return Verdict(ours == theirs, self.name, f"{ours} and {theirs}")
+        return lr.Verdict(ours == theirs, self.name, f"{ours} and {theirs}")
 
 
 @click.command()

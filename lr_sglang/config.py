@@ -9,16 +9,16 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from lr_sglang.tables import Table, need
+from lr_sglang.config_model import ConfigModel, need
 
 Role = Literal["target", "draft", "judge"]
 ROLES: tuple[Role, ...] = ("target", "draft", "judge")
 Schedule = Literal["async", "sync"]
-MOST_WIDTH = 16
+MAX_WIDTH = 16
 
 
 @dataclass(frozen=True)
-class Sampling(Table):
+class Sampling(ConfigModel):
     """How tokens are drawn. ``seed`` is the run's; every branch derives its own from it."""
 
     temperature: float = 0.6
@@ -41,7 +41,7 @@ class Sampling(Table):
 
 
 @dataclass(frozen=True)
-class Lookahead(Table):
+class Lookahead(ConfigModel):
     """The method's own numbers (paper section 4; ``--reference-defaults`` has the reference code's).
 
     Attributes:
@@ -71,7 +71,7 @@ class Lookahead(Table):
         need(isinstance(self.verifier, str), "verifier: must be a name; an object goes with lr.Job(verifier=...)")
         super().__post_init__()
         need(1 <= self.depth <= 64, "depth: must be in 1..64")
-        need(1 <= self.width <= MOST_WIDTH, f"width: must be in 1..{MOST_WIDTH}")
+        need(1 <= self.width <= MAX_WIDTH, f"width: must be in 1..{MAX_WIDTH}")
         need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
         need(self.fast_accept is None or self.fast_accept <= 0, "fast_accept: a log-probability is 0 or less")
         need(0 <= self.gate < 1, "gate: must be in [0, 1) (0: off)")
@@ -83,7 +83,7 @@ class Lookahead(Table):
 
 
 @dataclass(frozen=True)
-class Limits(Table):
+class Limits(ConfigModel):
     """Token budgets of one answer; None means the model's own context."""
 
     max_tokens: int | None = None
@@ -102,7 +102,7 @@ class Limits(Table):
 
 
 @dataclass(frozen=True)
-class TokenLayer(Table):
+class TokenLayer(ConfigModel):
     """SGLang's own speculative decoding inside a runtime; the name of the algorithm may stand for the table.
 
     Attributes:
@@ -140,7 +140,7 @@ class TokenLayer(Table):
 
 
 @dataclass(frozen=True)
-class Runtime(Table):
+class Runtime(ConfigModel):
     """One SGLang server: ``model`` (we launch it) or ``url`` (it runs already), never both.
 
     ``model`` is a path, a hub name, ``pocket:target`` for a model that ships with the package, or ``dummy:qwen3-32b``
@@ -188,7 +188,7 @@ class Runtime(Table):
 
 
 @dataclass(frozen=True)
-class Deployment(Table):
+class Deployment(ConfigModel):
     """The runtimes of a run. A role may be the name of another one, whose runtime it then shares."""
 
     name: str

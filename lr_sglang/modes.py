@@ -10,7 +10,7 @@ from lr_sglang.config import Lookahead, Sampling
 
 # More than half of the probability (its logarithm is -0.6931): no other token can be likelier. At temperature 0 the
 # target would have written a step all of whose tokens are so likely, and fast acceptance then changes nothing.
-SURE = -0.69
+GREEDY_LOGPROB = -0.69
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def own_words(look: Lookahead, *, greedy: bool) -> Lookahead:
     """
     if look.verifier != "exact" or look.fast_accept is None:
         return look
-    return dataclasses.replace(look, fast_accept=max(SURE, look.fast_accept) if greedy else None)
+    return dataclasses.replace(look, fast_accept=max(GREEDY_LOGPROB, look.fast_accept) if greedy else None)
 
 
 _MODES = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.answer import Answer
-from lr_sglang.dsl import converse, fork
-from lr_sglang.job import Job
+from lr_sglang.algorithm.answer import Answer
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.frontend.dsl import converse, fork
 
 
 @sgl.function
-async def autoregressive(s: ProgramState, messages: list[dict[str, str]], job: Job) -> None:
+async def autoregressive(s: ProgramState, messages: list[dict[str, str]], job: AnswerRequest) -> None:
     """Answers a conversation by plain decoding (with the runtime's token layer, if it has one)."""
     converse(s, messages)
     async with Answer(s, job) as answer:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.ahead import lookahead
-from lr_sglang.dsl import converse
+from lr_sglang.frontend.dsl import converse
+from lr_sglang.frontend.gen_options import lookahead
 from lr_sglang.programs.common import SOLUTION, ask_rating, rating_of
 
 

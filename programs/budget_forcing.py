@@ -5,10 +5,10 @@ from __future__ import annotations
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.ahead import lookahead
-from lr_sglang.dsl import converse
+from lr_sglang.frontend.dsl import converse
+from lr_sglang.frontend.gen_options import lookahead
 from lr_sglang.programs.common import room
-from lr_sglang.steps import DELIMITER, THINK_END
+from lr_sglang.steps.step import DELIMITER, THINK_END
 
 
 @sgl.function

@@ -7,11 +7,11 @@ import time
 
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.answer import REST_SECONDS
-from lr_sglang.dsl import end, fork, step
+from lr_sglang.algorithm.answer import BACKOFF_SECONDS
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
+from lr_sglang.frontend.dsl import end, fork, step
 from lr_sglang.programs.rate import ask
-from lr_sglang.tokens import TokenText
+from lr_sglang.steps.token_text import TokenText
 
 # For whole solutions; the digit is asked for as in ``rate``.
 SOLUTION = (
@@ -53,7 +53,7 @@ class Proposer:
             made = None
         if made is not None and (known.role == "target" or not any(map(known.tokenizer.is_special, made.ids))):
             return False
-        self._rests = time.monotonic() + REST_SECONDS
+        self._rests = time.monotonic() + BACKOFF_SECONDS
         return True
 
 

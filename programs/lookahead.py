@@ -9,14 +9,14 @@ from __future__ import annotations
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.answer import Answer
-from lr_sglang.dsl import converse, fork, step
-from lr_sglang.job import Job
-from lr_sglang.tree import Node
+from lr_sglang.algorithm.answer import Answer
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.frontend.dsl import converse, fork, step
+from lr_sglang.steps.tree import Node
 
 
 @sgl.function
-async def lookahead(s: ProgramState, messages: list[dict[str, str]], job: Job) -> None:
+async def lookahead(s: ProgramState, messages: list[dict[str, str]], job: AnswerRequest) -> None:
     """Answers a conversation; ``s.text()`` ends with the answer, and ``job.record`` tells how it came about."""
     converse(s, messages)
     async with Answer(s, job) as answer:
@@ -72,7 +72,7 @@ def propose(answer: Answer) -> None:
 def expand(answer: Answer, depth: int) -> None:
     """The target writes its own next step after every drafted prefix: parallel forks, one shared prefix."""
     for node in answer.tree.to_expand(depth):
-        if answer.policy.worth(node) and answer.can_ask("target", node):
+        if answer.policy.should_expand(node) and answer.can_ask("target", node):
             target = fork(node.state, "target")
             target += step(**answer.sampling(node))
             node.expanding = answer.watch(target, node)
@@ -84,7 +84,7 @@ def verify(answer: Answer, node: Node) -> None:
     A drafted step may be so certain that it needs no second version (fast acceptance).
     """
     for child in node.children:
-        if answer.tree.to_weigh(child):
+        if answer.tree.to_fast_check(child):
             answer.fast_check(child)
         pair = answer.tree.pair(child)
         if pair is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.ahead import lookahead
-from lr_sglang.dsl import converse
+from lr_sglang.frontend.dsl import converse
+from lr_sglang.frontend.gen_options import lookahead
 
 PLAN = "First write a short plan for solving this, one step a line. Do not calculate anything yet."
 SOLVE = "Now carry out the plan, step by step, and give the final answer as the question asks for it."

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.dsl import fork
-from lr_sglang.steps import Step
+from lr_sglang.frontend.dsl import fork
+from lr_sglang.steps.step import Step
 
 # SpecReason (arXiv 2504.07891) asks for a rating of the last step from 0 to 9; the words are ours.
 QUESTION = (

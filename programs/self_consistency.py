@@ -7,8 +7,8 @@ from collections import Counter
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.ahead import lookahead
-from lr_sglang.dsl import converse
+from lr_sglang.frontend.dsl import converse
+from lr_sglang.frontend.gen_options import lookahead
 from lr_sglang.tasks.boxed import boxed, normal
 
 

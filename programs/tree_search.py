@@ -8,8 +8,8 @@ from typing import NamedTuple
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.dsl import converse
 from lr_sglang.errors import PromptTooLong
+from lr_sglang.frontend.dsl import converse
 from lr_sglang.programs.common import Proposer, ask_rating, ended, rating_of
 
 

@@ -6,10 +6,10 @@ verdict ``judge``. Every step has one token, so that the budget is the number of
 
 import heapq
 
-from lr_sglang import policy
+from lr_sglang.algorithm import policy
 from lr_sglang.config import Lookahead
-from lr_sglang.steps import Ending, Step
-from lr_sglang.tree import Branch, Node, Pair, StepTree, Verdict
+from lr_sglang.steps.step import Ending, Step
+from lr_sglang.steps.tree import Branch, Node, Pair, StepTree, Verdict
 
 STEP = Step("x", (0,), Ending.DELIMITER)
 
@@ -39,7 +39,7 @@ STATE = State()
 
 
 class Clocked:
-    """Stands for ``lr_sglang.answer.Answer``.
+    """Stands for ``lr_sglang.algorithm.answer.Answer``.
 
     Args:
         accepts: says of a position whether a draft of it is accepted.
@@ -53,7 +53,7 @@ class Clocked:
     def __init__(self, accepts, c1, depth, judge=0.0, steps=1000, width=1, lasts=lambda: 1.0):
         self.tree = StepTree(depth, width, steps)
         self.tree.root.state = STATE
-        self.policy = policy.make(Lookahead(depth=depth, width=width), self.tree, policy.Experience())
+        self.policy = policy.make(Lookahead(depth=depth, width=width), self.tree, policy.RunStatistics())
         self.ended, self.now, self.kept, self.most = False, 0.0, [], 0
         self._accepts, self._judge, self._takes = accepts, judge, {"draft": c1, "target": 1.0}
         self._queue, self._order, self._lasts = [], 0, lasts

@@ -5,8 +5,8 @@ What they write depends on every id of the prompt, so that one wrong id changes 
 
 import random
 
-from lr_sglang.backend import RuntimeBackend
-from lr_sglang.chat import ModelTokenizer
+from lr_sglang.engine.tokenizer import ModelTokenizer
+from lr_sglang.frontend.backend import RuntimeBackend
 
 
 class Model:

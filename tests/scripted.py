@@ -10,12 +10,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lr_sglang.backend import RuntimeBackend
-from lr_sglang.chat import Message
 from lr_sglang.engine.request import Request
+from lr_sglang.engine.tokenizer import Message
 from lr_sglang.errors import LookaheadError
-from lr_sglang.steps import DELIMITER
-from lr_sglang.tokens import TokenText
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.steps.step import DELIMITER
+from lr_sglang.steps.token_text import TokenText
 
 LIKELY = -0.1  # the log-probability of what a scripted model would write itself
 END = 3  # the end-of-sequence id; every other id is a character's code

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 if __name__ == "__main__":  # before anything imports SGLang, as the command line does
-    from lr_sglang.lean import leave_torch_out
+    from lr_sglang.sglang_api.light_import import leave_torch_out
 
     leave_torch_out()
 
 from lr_sglang.cli import session
-from lr_sglang.steps import DELIMITER
+from lr_sglang.steps.step import DELIMITER
 from tests.scripted import END, ScriptedTransport, deployment
 
 LAST = "So the answer is \\boxed{17}."

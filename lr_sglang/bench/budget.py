@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lr_sglang import policy
+from lr_sglang.algorithm import policy
 from lr_sglang.config import Lookahead, TokenLayer
 from lr_sglang.results.cells import NONE, times
 from lr_sglang.results.collection import Group
@@ -14,7 +14,7 @@ from lr_sglang.results.measures import Measures
 from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.tables import Table
-from lr_sglang.runtimes import token_layer
+from lr_sglang.runtimes.launching import token_layer
 
 
 @dataclass(frozen=True)

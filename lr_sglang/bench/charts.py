@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
-MOST_LINES = len(COLOURS)
+MAX_LINES = len(COLOURS)
 
 
 def draw(report: Report, folder: Path) -> list[Path]:
@@ -94,7 +94,7 @@ def _lines(points: Iterable[Spent], key: Callable[[Spent], Any]) -> dict[Any, li
     found: dict[Hashable, list[Spent]] = defaultdict(list)
     for one in points:
         found[key(one)].append(one)
-    kept = sorted(found, key=lambda name: -len(found[name]))[:MOST_LINES]
+    kept = sorted(found, key=lambda name: -len(found[name]))[:MAX_LINES]
     return {name: of for name, of in found.items() if name in kept}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lr_sglang.config import Deployment
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import memory
+from lr_sglang.runtimes.placement import memory
 
 WAYS = ("replicas", "tp")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from lr_sglang.config import Runtime
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import memory
+from lr_sglang.runtimes.placement import memory
 
 # GiB that the processes of a server on a CPU take; of four of the pocket models 0.9 to 1.5 each were measured (PSS).
 PROCESSES = 1.6

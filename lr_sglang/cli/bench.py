@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from lr_sglang.bench import fair, paper
-from lr_sglang.cli import graded, options
+from lr_sglang.cli import grading_options, options
 from lr_sglang.cli.bench_simulated import simulated
 from lr_sglang.modes import MODES
 
@@ -75,7 +75,7 @@ class Modes(click.Choice[str]):
     "--flag", multiple=True, metavar="NAME[=VALUE]", help="With --dummy-weights: of SGLang, for every server."
 )
 @click.option("--print", is_flag=True, help="Print the plan, and start nothing.")
-@graded.options
+@grading_options.options
 @options.program
 @options.method
 @options.token_layer

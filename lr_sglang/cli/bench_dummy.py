@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.runtimes import gpus, placement, platforms, shapes
+from lr_sglang.runtimes.launching import platforms
+from lr_sglang.runtimes.placement import assign, gpus, shapes
 
 if TYPE_CHECKING:
     from lr_sglang.cli.configuration import Plan
@@ -59,7 +60,7 @@ def prepared(plan: Plan, given: Sequence[str] = ()) -> Plan:
     on_gpu = {role: platforms.device(one, role) == "cuda" for role, one in deployment.runtimes.items()}
     machine = gpus.visible() if any(on_gpu.values()) else []
     if machine:
-        deployment = placement.placed(deployment, [gpu.free for gpu in machine], on_gpu)
+        deployment = assign.placed(deployment, [gpu.free for gpu in machine], on_gpu)
     return dataclasses.replace(plan, deployment=deployment)
 
 

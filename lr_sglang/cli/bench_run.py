@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lr_sglang.bench import paper, room, sweeps
 from lr_sglang.bench.schedule import Part, Stretch, in_blocks, together
-from lr_sglang.cli import bench_dummy, bench_variants, graded
+from lr_sglang.cli import bench_dummy, bench_variants, grading_options
 from lr_sglang.cli.bench_variants import Setting, Variant
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.run import chosen_folder, same_questions
@@ -17,7 +17,8 @@ from lr_sglang.cli.settings import settle
 from lr_sglang.config import ROLES, Deployment
 from lr_sglang.errors import ConfigError, LookaheadError, RecordError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import launched, platforms
+from lr_sglang.runtimes import launched
+from lr_sglang.runtimes.launching import platforms
 
 if TYPE_CHECKING:
     from lr_sglang.cli.bench_work import Bench
@@ -230,8 +231,8 @@ def _make(made: Bench, given: dict[str, Any], questions: dict[str, list[Question
         graders = {}
         for task, asked in questions.items():
             of = tasks.get(task) if task in given["task"] else None
-            graders[task] = stack.enter_context(graded.grader(of, asked, given))
-            if lacking := graded.lacks(graders[task]):
+            graders[task] = stack.enter_context(grading_options.grader(of, asked, given))
+            if lacking := grading_options.lacks(graders[task]):
                 display.warn(f"{task}: {lacking}; lr-sglang grade does it later")
         made.graders = {} if given["dummy_weights"] else graders
         stores = made.open(stack, resume=given["resume"])
@@ -253,7 +254,7 @@ def _make(made: Bench, given: dict[str, Any], questions: dict[str, list[Question
     if not given["dummy_weights"]:
         bench_show.result(made, report, display)
         for folder, store in stores.items():
-            graded.tell_failures(store.records.values(), display, made.folder / folder)
+            grading_options.tell_failures(store.records.values(), display, made.folder / folder)
         return
     from lr_sglang.bench import budget
 

@@ -12,17 +12,17 @@ from lr_sglang.cli import capacity
 from lr_sglang.cli import session as sessions
 from lr_sglang.cli.bench_variants import Variant, alike
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.work import Watch
+from lr_sglang.cli.execute import Watch
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import LookaheadError, RuntimeDown
 
 if TYPE_CHECKING:
-    from lr_sglang.runner import Runner
+    from lr_sglang.api.runner import Runner
 
 FLUSH_SECONDS = 5.0  # a server empties its cache only when it has nothing to do
 
 Key = tuple[str, str]  # of a variant
-Live = Sequence[tuple[list[Key], sessions.Session]]
+OpenDeployment = Sequence[tuple[list[Key], sessions.Session]]
 Runners = dict[Key, tuple[Watch, "Runner"]]
 
 
@@ -33,7 +33,7 @@ def up(
     logs: Path,
     timeout: float,
     display: Display,
-) -> Iterator[Live]:
+) -> Iterator[OpenDeployment]:
     """The sets that are to be up together; a server that two of them would start alike is started once.
 
     Raises:
@@ -67,9 +67,11 @@ def _remember(known: dict[str, Runtime], deployment: Deployment, live: sessions.
             )
 
 
-def runners_of(live: Live, wanted: Mapping[Key, Variant], versions: dict[str, str], display: Display) -> Runners:
+def runners_of(
+    live: OpenDeployment, wanted: Mapping[Key, Variant], versions: dict[str, str], display: Display
+) -> Runners:
     """Who makes the samples of each variant, and who watches their servers."""
-    from lr_sglang.runner import Runner, Settings
+    from lr_sglang.api.runner import Runner, Settings
 
     class Repeated(Runner):
         """Is told to run again and again: what its verifier has loaded and learnt is kept."""

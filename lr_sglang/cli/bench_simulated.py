@@ -8,10 +8,10 @@ from typing import Any
 import click
 from rich.table import Table
 
-from lr_sglang import verifier_names
 from lr_sglang.cli import options
 from lr_sglang.cli.simulation import simulation, simulation_of
-from lr_sglang.lean import leave_torch_out
+from lr_sglang.sglang_api.light_import import leave_torch_out
+from lr_sglang.verifiers import verifier_registry
 
 
 @click.command()
@@ -56,7 +56,7 @@ def simulated(json: bool, **given: Any) -> None:
         max_step_tokens=setting.model.longest,
         verifier=given["verifier"],
     )
-    if not verifier_names.runs_models(look.verifier):
+    if not verifier_registry.runs_models(look.verifier):
         leave_torch_out()
     from lr_sglang.simulated.measure import measure, report
 

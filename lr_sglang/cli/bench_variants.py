@@ -14,7 +14,7 @@ from lr_sglang.cli.configuration import Plan, check
 from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import token_layer
+from lr_sglang.runtimes.launching import token_layer
 
 GREEDY = "greedy"
 PLAIN = "sampled"

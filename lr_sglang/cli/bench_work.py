@@ -14,7 +14,7 @@ from lr_sglang.bench.schedule import Stretch
 from lr_sglang.cli.bench_servers import Caches, Runners, runners_of, up
 from lr_sglang.cli.bench_variants import Variant
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.work import Watch
+from lr_sglang.cli.execute import Watch
 from lr_sglang.config import Deployment
 from lr_sglang.errors import LookaheadError, RecordError
 from lr_sglang.grading import Grader
@@ -26,7 +26,7 @@ from lr_sglang.tasks import Question
 from lr_sglang.tasks.plan import Work
 
 if TYPE_CHECKING:
-    from lr_sglang.runner import Runner
+    from lr_sglang.api.runner import Runner
 
 EVERY = 60.0  # seconds between two words about the time that is left, where no bar shows it
 Item = tuple[Question, int]  # and which sample of it
@@ -194,7 +194,7 @@ class Making:
 
     def _warm_up(self, runners: Runners, todo: Sequence[Variant], question: Question) -> None:
         """One answer of each mode on each set of servers, of which no record is kept and nothing is learnt."""
-        from lr_sglang.runner import Runner
+        from lr_sglang.api.runner import Runner
 
         warmed = set()
         for variant in todo:

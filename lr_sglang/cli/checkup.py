@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from lr_sglang.cli import installation_checks as installed
 from lr_sglang.cli import machine_checks as here
 from lr_sglang.cli.machine_checks import Check
-from lr_sglang.runtimes import built_in, gpus, load_deployment, placement
+from lr_sglang.runtimes import built_in, load_deployment
+from lr_sglang.runtimes.placement import assign, gpus
 
 FOR_GPUS = "flashinfer-python"  # servers on a CPU are kept from importing it
 
@@ -55,4 +56,4 @@ def _presets(seen: list[gpus.Gpu]) -> list[str]:
     ours = {name: load_deployment(name) for name in built_in()}
     memory = [gpu.memory for gpu in seen]
     on_gpus = {name: one for name, one in ours.items() if one.runtimes["target"].gpus}
-    return [name for name, one in on_gpus.items() if placement.fits(one, memory)]
+    return [name for name, one in on_gpus.items() if assign.fits(one, memory)]

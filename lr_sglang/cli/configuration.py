@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from lr_sglang import catalog, policy, verifier_names
+from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Role, Runtime, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import MODES, SURE, own_words
-from lr_sglang.runtimes import flags, shapes
+from lr_sglang.modes import GREEDY_LOGPROB, MODES, own_words
+from lr_sglang.runtimes.launching import flags
+from lr_sglang.runtimes.placement import shapes
+from lr_sglang.user_programs import program_registry
+from lr_sglang.verifiers import verifier_registry
 
 # Said again here, because the package that has them imports SGLang; a test compares.
 JUDGE_PROMPTS = ("paper", "pocket")
@@ -48,7 +51,7 @@ class Plan:
         """The roles that a mode needs."""
         if not MODES[mode].ahead:
             return ["target"]
-        asked = verifier_names.asks(MODES[mode].lookahead(self.lookahead).verifier)
+        asked = verifier_registry.asks(MODES[mode].lookahead(self.lookahead).verifier)
         return [role for role in ROLES if role != "judge" or (role in asked and role in self.models)]
 
     def config(self, mode: str, **more: Any) -> dict[str, Any]:
@@ -69,8 +72,8 @@ class Plan:
 
     def lean(self, *verifiers: str) -> bool:
         """Whether all code that answers in this process is ours and runs no model; ``verifiers`` may be asked too."""
-        outside = bool(self.program) and not catalog.parse(self.program).ours
-        return not outside and not any(map(verifier_names.runs_models, (self.lookahead.verifier, *verifiers)))
+        outside = bool(self.program) and not program_registry.parse(self.program).ours
+        return not outside and not any(map(verifier_registry.runs_models, (self.lookahead.verifier, *verifiers)))
 
     def server_sets(self, modes: Sequence[str]) -> list[list[str]]:
         """Modes that can share their servers, in order: speculation is set when a server starts."""
@@ -111,7 +114,9 @@ class Plan:
     def _asking(self, modes: Collection[str]) -> list[Role]:
         """A verifier asks the target, and so does fast acceptance: as many requests as a judge would have."""
         looks = [MODES[mode].lookahead(self.lookahead) for mode in modes if MODES[mode].ahead]
-        asking = any(look.fast_accept is not None or "target" in verifier_names.asks(look.verifier) for look in looks)
+        asking = any(
+            look.fast_accept is not None or "target" in verifier_registry.asks(look.verifier) for look in looks
+        )
         return ["judge"] if asking else []
 
     def shapes(self, modes: Collection[str]) -> list[str]:
@@ -149,16 +154,16 @@ def check(plan: Plan, mode: str) -> None:
         ConfigError: the mode lacks a role, or there is no such verifier or judge's prompt.
     """
     if plan.program:
-        catalog.parse(plan.program)
+        program_registry.parse(plan.program)
     if not MODES[mode].ahead:
         return
     if "draft" not in plan.models:
         raise ConfigError("lookahead needs a draft model", hint="give --draft MODEL|URL, or --mode autoregressive")
     look = MODES[mode].lookahead(plan.lookahead)
-    judged = verifier_names.needs_judge(look.verifier)
+    judged = verifier_registry.needs_judge(look.verifier)
     greedy = MODES[mode].sampling(plan.sampling).temperature == 0
     if own_words(look, greedy=greedy) != look:
-        hint = f"--fast-accept {SURE} or more at --temperature 0 does, and --mode lossless sees to both"
+        hint = f"--fast-accept {GREEDY_LOGPROB} or more at --temperature 0 does, and --mode lossless sees to both"
         raise ConfigError("the exact verifier keeps the target's own words, fast acceptance here does not", hint=hint)
     if judged and "judge" not in plan.models:
         raise ConfigError(

@@ -39,7 +39,7 @@ def demo(
       lr-sglang demo --questions 4 --temperature 0
     """
     from lr_sglang import tasks
-    from lr_sglang.cli import work
+    from lr_sglang.cli import execute
     from lr_sglang.cli.settings import settle
     from lr_sglang.results.store import new_folder
     from lr_sglang.tasks.plan import plan
@@ -47,7 +47,7 @@ def demo(
     display = _display(json, quiet)
     held_out = tasks.load("pocket")
     chosen, spare = held_out[:questions], held_out[-1:]
-    order = work.Order(
+    order = execute.Order(
         settle({"temperature": temperature, "seed": seed}),
         chosen,
         MODES,
@@ -55,8 +55,8 @@ def demo(
         warm_up=plan(spare, MODES),
     )
     display.note(f"{len(chosen)} problems, each answered in both modes by three SGLang servers on this machine")
-    with work.open_store(output or new_folder(Path("runs"), "demo"), order) as store:
-        work.carry_out(order, store, display)
+    with execute.open_store(output or new_folder(Path("runs"), "demo"), order) as store:
+        execute.carry_out(order, store, display)
     display.note(CLOSING)
 
 
@@ -64,7 +64,7 @@ def _display(as_json: bool, quiet: bool) -> Display:
     """Shows a line a question, with a cell for each mode."""
     from rich.text import Text
 
-    from lr_sglang.cli import figures
+    from lr_sglang.cli import formats
     from lr_sglang.cli.display import Display, clean
     from lr_sglang.results.record import Record
     from lr_sglang.results.summary import Running
@@ -85,7 +85,7 @@ def _display(as_json: bool, quiet: bool) -> Display:
         def sample(self, record: Record, done: int, total: int, so_far: Running) -> None:
             if not self.chatty:
                 return
-            self.cells += (f"{figures.grade(record)} {record['seconds']:.1f} s",)
+            self.cells += (f"{formats.grade(record)} {record['seconds']:.1f} s",)
             if record["mode"] == MODES[-1]:
                 self.line(f"{done // len(MODES):2} {clean(record['question'])}", self.cells)
                 self.cells = ()

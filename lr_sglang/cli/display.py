@@ -20,11 +20,11 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from lr_sglang.cli import figures
+from lr_sglang.cli import formats
 from lr_sglang.cli.starting import Starting
 from lr_sglang.results.record import Record
 from lr_sglang.results.summary import Running, summarise
-from lr_sglang.trace import StepRecord
+from lr_sglang.steps.trace import StepRecord
 
 # Mark and colour of a step, by its outcome.
 MARKS = {"accepted": ("+", "green"), "corrected": ("~", "yellow")}
@@ -98,7 +98,7 @@ class Display:
             for mark, colour, meaning in LEGEND:
                 legend.append(f"{mark} ", style=f"bold {colour}").append(f"{meaning}  ", style="dim")
             self.err.print(legend)
-        for line in figures.of_sample(record):
+        for line in formats.of_sample(record):
             self.note(line)
         self.note(f"record: {where}")
 
@@ -125,11 +125,11 @@ class Display:
     def sample(self, record: Record, done: int, total: int, so_far: Running) -> None:
         """One more sample has its record."""
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, description=figures.brief(so_far.figures()))
+            self._bar.update(self._task, completed=done, description=formats.brief(so_far.figures()))
         if self.answers and self.chatty:
-            self.out.print(Text(clean(figures.line(record))), soft_wrap=True)
+            self.out.print(Text(clean(formats.line(record))), soft_wrap=True)
         elif self._bar is None:
-            self.note(f"{done}/{total}  {clean(figures.line(record))}")
+            self.note(f"{done}/{total}  {clean(formats.line(record))}")
 
     def end(self) -> None:
         """Closes the progress bar."""
@@ -154,8 +154,8 @@ class Display:
 
 def comparison(records: list[Record]) -> RenderableType:
     """A table of the figures, a column a mode."""
-    modes, rows = figures.table(records)
-    apart = 3 if len(modes) <= figures.MOST_WITH_COUNTS else 1
+    modes, rows = formats.table(records)
+    apart = 3 if len(modes) <= formats.MAX_WITH_COUNTS else 1
     table = Table(box=None, padding=(0, apart, 0, 0), header_style="bold")
     table.add_column("", no_wrap=True)
     for mode in modes:

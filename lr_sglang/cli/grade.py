@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.cli import graded, options, runs
+from lr_sglang.cli import grading_options, options, runs
 from lr_sglang.errors import ConfigError
 from lr_sglang.tasks.task import GRADERS
 
 if TYPE_CHECKING:
     from lr_sglang.cli.display import Display
     from lr_sglang.grading import Grader
-    from lr_sglang.grading.again import Changes
+    from lr_sglang.grading.regrade import Changes
 
 SHOWN = 20  # changed verdicts that are listed
 
@@ -32,7 +32,7 @@ SHOWN = 20  # changed verdicts that are listed
     help="Where the task's questions are, if that is needed.",
 )
 @click.option("--grader", type=click.Choice(GRADERS), help="Another kind of grading.  [default: the task's]")
-@graded.options
+@grading_options.options
 @click.option("--jobs", type=click.IntRange(min=1), help="Answers at a time.  [default: the number of processors]")
 @options.as_json
 @options.quiet
@@ -51,16 +51,16 @@ def grade(folder: Path, **given: Any) -> None:
     import os
 
     from lr_sglang.cli.display import Display
-    from lr_sglang.grading import again
+    from lr_sglang.grading import regrade
 
     display = Display(as_json=given["json"], quiet=given["quiet"])
     with _grader(folder, given) as grader:
-        if lacking := graded.lacks(grader):
+        if lacking := grading_options.lacks(grader):
             display.warn(lacking)
         with _progress(display) as tell:
-            changes = again.regrade(folder, grader, given["jobs"] or os.cpu_count() or 1, tell)
+            changes = regrade.regrade(folder, grader, given["jobs"] or os.cpu_count() or 1, tell)
     click.echo(json_format.dumps(changes.to_dict(), indent=1) if given["json"] else _table(changes))
-    graded.tell_failures(runs.read(folder), display, folder)
+    grading_options.tell_failures(runs.read(folder), display, folder)
 
 
 @contextmanager
@@ -79,11 +79,11 @@ def _progress(display: Display) -> Iterator[Callable[[int, int], None]]:
 
 def _grader(folder: Path, given: dict[str, Any]) -> Grader:
     from lr_sglang import tasks
-    from lr_sglang.grading import Grader, again
+    from lr_sglang.grading import Grader, regrade
 
-    name = given["task"] or again.asked(folder)
+    name = given["task"] or regrade.asked(folder)
     found = tasks.get(name) if given["task"] else tasks.find(name)
-    before = again.graded_by(folder)
+    before = regrade.graded_by(folder)
     if found is None and given["grader"] is None and before not in ("", *GRADERS):
         raise ConfigError(
             f"the task {name!r}, whose grader {before!r} graded them, is not here", hint="give --task, or --grader"
@@ -93,7 +93,7 @@ def _grader(folder: Path, given: dict[str, Any]) -> Grader:
     if kind == "livecodebench" and given["allow_code_execution"]:  # its tests are too long for records
         asked = name if found else "livecodebench"
         hidden = {q.id: q.hidden for q in tasks.load(asked, file=given["input"])}
-    return Grader(kind, graded.rules(given), hidden)
+    return Grader(kind, grading_options.rules(given), hidden)
 
 
 def _table(changes: Changes) -> str:

@@ -59,8 +59,8 @@ def launch(**given: Any) -> None:
     from lr_sglang.cli import launching
     from lr_sglang.cli.configuration import check
     from lr_sglang.cli.display import Display
-    from lr_sglang.cli.layers import modes_of
     from lr_sglang.cli.settings import sampling_of_file, settle
+    from lr_sglang.cli.token_layer_options import modes_of
 
     display = Display(as_json=given["json"], quiet=given["quiet"])
     if given["list"]:

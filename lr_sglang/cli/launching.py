@@ -16,8 +16,10 @@ from lr_sglang.cli.configuration import Plan
 from lr_sglang.cli.display import Display
 from lr_sglang.config import Deployment
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import built_in, deployments, fleet, gpus, launch, launched, placement, platforms
-from lr_sglang.runtimes.keeper import Event, Keeper, Patience
+from lr_sglang.runtimes import built_in, deployments, launch, launched
+from lr_sglang.runtimes.launching import fleet, platforms
+from lr_sglang.runtimes.launching.keeper import Event, Keeper, Patience
+from lr_sglang.runtimes.placement import assign, gpus
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def order(plan: Plan, modes: list[str], sampling: dict[str, Any], given: Mapping
     }
     machine = gpus.visible() if any(on_gpu.values()) else []
     if machine:
-        found = placement.placed(found, [gpu.free for gpu in machine], on_gpu)
+        found = assign.placed(found, [gpu.free for gpu in machine], on_gpu)
     logs = given["logs"] or launched.state_home() / "logs" / launched.path_of(found.name).stem
     return Order(found, modes, plan.layered(modes[0]), sampling, logs, given["restarts"], given["launch_timeout"])
 

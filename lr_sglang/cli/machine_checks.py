@@ -14,9 +14,9 @@ from typing import Literal
 
 from lr_sglang.errors import LookaheadError
 from lr_sglang.results.machine import machine
-from lr_sglang.runtimes import ports
-from lr_sglang.runtimes.compiler import need_compiler
-from lr_sglang.runtimes.gpus import Gpu
+from lr_sglang.runtimes.launching import ports
+from lr_sglang.runtimes.launching.compiler import need_compiler
+from lr_sglang.runtimes.placement.gpus import Gpu
 
 # GiB: the servers of the pocket models take 3.5 of memory (measured, with `launch`); logs and records are small.
 POCKET_MEMORY = 4.0

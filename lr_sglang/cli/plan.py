@@ -81,7 +81,7 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
       lr-sglang plan --alpha 0.63 --c1 0.1 --judge 80ms --step-time 1.5 --alpha2 0.6 --budget 16
       lr-sglang plan --records runs/demo_20261121_214821 --picture surface.svg
     """
-    from lr_sglang.cli.forecast import Forecast
+    from lr_sglang.cli.plan_report import Forecast
 
     measured = _measured(records, given["mode"]) if records is not None else None
     if records is None and given["mode"]:
@@ -96,7 +96,7 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
     if json:
         click.echo(json_format.dumps(_finite(forecast.to_dict()), ensure_ascii=False))
     else:
-        from lr_sglang.cli.forecast_text import show
+        from lr_sglang.cli.plan_text import show
 
         show(forecast, picture)
 

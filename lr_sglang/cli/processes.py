@@ -71,7 +71,7 @@ class Endpoint:
 
     @contextmanager
     def _several(self) -> Iterator[tuple[Fleet | None, Ending, Callable[[], Any]]]:
-        from lr_sglang.serve.supervisor import Supervisor, Work, warm_up
+        from lr_sglang.serve.processes.supervisor import Supervisor, Work, warm_up
 
         warm_up(self.lean)
         with (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.cli import graded, options
+from lr_sglang.cli import grading_options, options
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES
 
@@ -40,7 +40,7 @@ RUNS = Path("runs")
 @options.chosen
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers per question.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at a time.")
-@graded.options
+@grading_options.options
 @options.program
 @options.method
 @options.token_layer
@@ -65,11 +65,11 @@ def run(question: str | None, **given: Any) -> None:
       lr-sglang run --attach qwen3-4gpu --input questions.jsonl
       lr-sglang run --task pocket --target http://localhost:30000 --mode autoregressive
     """
-    from lr_sglang.cli import work
+    from lr_sglang.cli import execute
     from lr_sglang.cli.configuration import check
     from lr_sglang.cli.display import Display
-    from lr_sglang.cli.layers import modes_of
     from lr_sglang.cli.settings import settle
+    from lr_sglang.cli.token_layer_options import modes_of
 
     display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
     source, questions = _questions(question, given)
@@ -84,15 +84,15 @@ def run(question: str | None, **given: Any) -> None:
     asked = {"questions": source or questions[0].question, "prompt_suffix": suffix}
     with ExitStack() as stack:
         grader = stack.enter_context(_grader(given, questions)) if source else None
-        if grader is not None and (lacking := graded.lacks(grader)):
+        if grader is not None and (lacking := grading_options.lacks(grader)):
             display.warn(f"{lacking}; lr-sglang grade {folder} does it later")
         numbers = given["samples"], given["concurrency"], given["launch_timeout"]
-        order = work.Order(plan, questions, modes, asked, *numbers, grader=grader)
-        store = stack.enter_context(work.open_store(folder, order, resume=given["resume"]))
+        order = execute.Order(plan, questions, modes, asked, *numbers, grader=grader)
+        store = stack.enter_context(execute.open_store(folder, order, resume=given["resume"]))
         if store.cut:
             display.note(f"the last record was cut off, and its sample is made again ({store.cut} bytes)")
         same_questions(store, questions)
-        work.carry_out(order, store, display)
+        execute.carry_out(order, store, display)
 
 
 def _questions(question: str | None, given: dict[str, Any]) -> tuple[str, list[Question]]:
@@ -123,7 +123,7 @@ def _questions(question: str | None, given: dict[str, Any]) -> tuple[str, list[Q
 def _grader(given: dict[str, Any], questions: list[Question]) -> Grader:
     from lr_sglang import tasks
 
-    return graded.grader(tasks.get(given["task"]) if given["task"] else None, questions, given)
+    return grading_options.grader(tasks.get(given["task"]) if given["task"] else None, questions, given)
 
 
 def _suffix(given: dict[str, Any]) -> str:

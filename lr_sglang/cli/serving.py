@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang import verifier_names
-from lr_sglang.cli import capacity, layers
+from lr_sglang.cli import capacity, token_layer_options
 from lr_sglang.cli.configuration import Plan, check
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.processes import Ending, Endpoint
@@ -23,10 +22,11 @@ from lr_sglang.cli.settings import settle
 from lr_sglang.errors import ConfigError, LaunchError, LookaheadError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import launched
-from lr_sglang.runtimes.keeper import Event, Keeper, Patience
+from lr_sglang.runtimes.launching.keeper import Event, Keeper, Patience
 from lr_sglang.serve import keys, settings
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.settings import Service
+from lr_sglang.verifiers import verifier_registry
 
 if TYPE_CHECKING:
     from lr_sglang.runtimes import Fleet
@@ -46,7 +46,7 @@ def serve(given: dict[str, Any], display: Display) -> None:
     Raises:
         LookaheadError: an option that cannot be, a port in use, or as ``runtimes.launch``; the target was given up.
     """
-    plan, modes = settle(given), layers.modes_of(given)
+    plan, modes = settle(given), token_layer_options.modes_of(given)
     for mode in modes:
         check(plan, mode)
     if len(plan.server_sets(modes)) > 1:
@@ -150,12 +150,12 @@ def _possible(plan: Plan, modes: list[str]) -> list[str]:
 
 def _judged_by(plan: Plan, name: str) -> bool:
     """Whether there is the runtime that a verifier needs; also checks its name."""
-    return not verifier_names.needs_judge(name) or "judge" in plan.models
+    return not verifier_registry.needs_judge(name) or "judge" in plan.models
 
 
 def _sized(plan: Plan, service: Service) -> Plan:
     """With servers for what requests may ask for, and room for it."""
-    judged = next((name for name in service.verifiers if verifier_names.needs_judge(name)), None)
+    judged = next((name for name in service.verifiers if verifier_registry.needs_judge(name)), None)
     look = plan.lookahead.replace(depth=service.deepest, width=service.widest, verifier=judged)
     return dataclasses.replace(plan, lookahead=look)
 

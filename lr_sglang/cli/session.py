@@ -13,8 +13,8 @@ from typing import Any
 
 from lr_sglang.config import Deployment
 from lr_sglang.errors import LookaheadError, RuntimeDown
-from lr_sglang.lean import leave_torch_out
 from lr_sglang.runtimes import Fleet, ProgressEvent, launch
+from lr_sglang.sglang_api.light_import import leave_torch_out
 
 DYING_SECONDS = 2.0  # between a broken connection and the end of the process that broke it
 
@@ -55,7 +55,7 @@ def session(
 
     with launch(deployment, logs, tell, timeout) as fleet:
         front.wait()
-        from lr_sglang.connect import connected
+        from lr_sglang.runtimes.connect import connected
 
         with logs_told(fleet), connected(fleet) as roles:
             yield Session(roles, fleet)
@@ -99,7 +99,11 @@ class _FrontEnd:
         with suppress(Exception):  # whatever it is, the main thread meets it when it imports the same
             if self._lean:
                 leave_torch_out()
-            for name in ("transformers.models.auto.tokenization_auto", "lr_sglang.connect", "lr_sglang.runner"):
+            for name in (
+                "transformers.models.auto.tokenization_auto",
+                "lr_sglang.runtimes.connect",
+                "lr_sglang.api.runner",
+            ):
                 importlib.import_module(name)
 
 

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from lr_sglang.cli import layers
+from lr_sglang.cli import token_layer_options
 from lr_sglang.cli.configuration import Plan
 from lr_sglang.config import ROLES, Deployment, Sampling
 from lr_sglang.errors import ConfigError
@@ -31,8 +31,8 @@ def settle(options: Mapping[str, Any]) -> Plan:
     """
     if options.get("attach") and options.get("deployment"):
         raise ConfigError("--attach and --deployment both say where the runtimes are", hint="leave one of them out")
-    modes = layers.modes_of(options)
-    deployment = layers.apply(options, _deployment(options), modes)
+    modes = token_layer_options.modes_of(options)
+    deployment = token_layer_options.apply(options, _deployment(options), modes)
     models: dict[str, str] = {role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))}
     family = next((advice for name, advice in FAMILIES if name in models["target"].lower()), {})
     asked = _given(options, ("temperature", "top_p", "top_k", "min_p", "seed"))
@@ -43,7 +43,7 @@ def settle(options: Mapping[str, Any]) -> Plan:
     look = look.replace(**_given(options, tuple(field.name for field in dataclasses.fields(look))))
     limits = deployment.limits.replace(**_given(options, ("max_tokens", "max_total_tokens")))
     prompt = _judge_prompt(options, deployment, models)
-    layered, program = layers.is_asked(options), options.get("program") or ""
+    layered, program = token_layer_options.is_asked(options), options.get("program") or ""
     return Plan(deployment, models, look, sampling, limits, prompt, lossless_layer=layered, program=program)
 
 

@@ -11,7 +11,7 @@ from lr_sglang.cli.options import as_json, per_role
 from lr_sglang.cli.simulation import simulation, simulation_of
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
-from lr_sglang.lean import leave_torch_out
+from lr_sglang.sglang_api.light_import import leave_torch_out
 
 
 @click.command()

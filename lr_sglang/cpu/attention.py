@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from lr_sglang.cpu.decode import DecodePlan, Padded, attend_decode, attend_padded, plan_decode
-from lr_sglang.cpu.drafted import plan_drafted
+from lr_sglang.cpu.draft_pass import plan_drafted
 from lr_sglang.cpu.extend import ExtendPlan, attend_extend, attend_kept, plan_extend
-from lr_sglang.cpu.kept import KeptRows
+from lr_sglang.cpu.kv_buffer import KeptRows
 
 
 class BatchedAttention:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lr_sglang.cpu.attend import additive, attend, padded_rows, round_up
+from lr_sglang.cpu.attention_math import additive, attend, padded_rows, round_up
 
 
 @dataclass(frozen=True)

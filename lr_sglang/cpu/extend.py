@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lr_sglang.cpu.attend import additive, attend, padded_rows, round_up
+from lr_sglang.cpu.attention_math import additive, attend, padded_rows, round_up
 
 FREE_CELLS = 1 << 18  # queries x keys: padding up to here costs less than another call
 

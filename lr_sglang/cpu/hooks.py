@@ -24,7 +24,7 @@ def install() -> None:
             raise SystemExit(f"lr-sglang: {error}") from error
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from lr_sglang.cpu import builds, grammar, qwen3, seeds
+    from lr_sglang.cpu import compile_lock, grammar, qwen3, seeds
     from lr_sglang.cpu.speculation import sampling
 
     _allow_intel_amx()
@@ -40,7 +40,7 @@ def install() -> None:
         (server.SCALE, sampling.scale_penalties, HookType.REPLACE),
     )
     if server.BUILD.applies():
-        hooks += ((server.BUILD, builds.load_alone, HookType.AROUND),)
+        hooks += ((server.BUILD, compile_lock.load_alone, HookType.AROUND),)
     if server.GRAMMAR.applies():
         hooks += ((server.GRAMMAR, grammar.mask_on_cpu, HookType.AFTER),)
     for need, hook, kind in hooks:

@@ -1,1 +1,1 @@
-"""SGLang programs on one event loop: states without threads, asynchronous runtimes, and a clock that can jump."""
+"""One runtime as the rest of the package sees it: requests over HTTP, their cancellation, its slots, its tokens."""

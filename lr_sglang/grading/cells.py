@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from lr_sglang.grading import walls
+from lr_sglang.grading import isolation
 from lr_sglang.grading.cell.first_process import STARTED
 
 OUTPUT, ERRORS, REPORT = "output", "errors", "report"
@@ -39,7 +39,7 @@ class Cell:
             env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
             with theirs:
                 self.process = subprocess.Popen(
-                    walls.command(wall, theirs.fileno(), folder),
+                    isolation.command(wall, theirs.fileno(), folder),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=self.errors,

@@ -17,7 +17,7 @@ from lr_sglang.grading.sandbox import Limits, Sandbox
 from lr_sglang.tasks import gym
 from lr_sglang.tasks.question import Question
 
-MOST_TESTS_BYTES = 512 << 20  # unpacked; the largest of LiveCodeBench has about a tenth of it
+MAX_TESTS_BYTES = 512 << 20  # unpacked; the largest of LiveCodeBench has about a tenth of it
 LCB_SECONDS, LCB_MEMORY = 6.0, 2048  # LiveCodeBench allows 6 s a test
 GYM_SECONDS, GYM_MEMORY = 30.0, 4096  # importing all of its generators takes seconds
 
@@ -96,7 +96,7 @@ def lcb_tests(packed: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
         text: str = packed
         if not packed.lstrip().startswith("["):
             unpacker = zlib.decompressobj()
-            data = unpacker.decompress(base64.b64decode(packed, validate=True), MOST_TESTS_BYTES)
+            data = unpacker.decompress(base64.b64decode(packed, validate=True), MAX_TESTS_BYTES)
             if unpacker.unconsumed_tail:
                 raise ValueError("too long")
             text = _TextOnly(io.BytesIO(data)).load()

@@ -20,7 +20,7 @@ from functools import cache
 from typing import Any, Self
 
 from lr_sglang.errors import SetupError
-from lr_sglang.grading import walls
+from lr_sglang.grading import isolation
 from lr_sglang.grading.cell.test_process import PASSED
 from lr_sglang.grading.cells import ERRORS, OUTPUT, REPORT, Cell, Run, watch
 from lr_sglang.grading.outputs import same_output, same_value
@@ -28,7 +28,7 @@ from lr_sglang.grading.outputs import same_output, same_value
 PERMIT, UNSAFE = "--allow-code-execution", "--unsafe-code-execution"
 SOON = 5.0  # seconds
 CHATTER = 1 << 16  # bytes of output that are read besides twice what is expected
-MOST_ERRORS, TAIL = 16 << 20, 500  # bytes of standard error that are allowed, characters that are kept as a reason
+MAX_ERRORS, TAIL = 16 << 20, 500  # bytes of standard error that are allowed, characters that are kept as a reason
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class Sandbox:
         Raises:
             SetupError: nothing does, and that is not allowed.
         """
-        found = self._wall or next(iter(standing()), walls.NONE)
-        if found == walls.NONE and not self._unsafe:
+        found = self._wall or next(iter(standing()), isolation.NONE)
+        if found == isolation.NONE and not self._unsafe:
             raise SetupError(
                 "code of answers cannot be kept apart on this machine, so it is not run",
                 hint="install bubblewrap, or permit user namespaces; on a machine that is thrown away afterwards "
@@ -127,7 +127,7 @@ class Sandbox:
 
     @contextmanager
     def _cell(self, wall: str) -> Iterator[Cell]:
-        folder = tempfile.mkdtemp(prefix="lr-answer-") if wall == walls.NONE else ""
+        folder = tempfile.mkdtemp(prefix="lr-answer-") if wall == isolation.NONE else ""
         try:
             with self._lock:
                 if self._closed:
@@ -153,7 +153,7 @@ class Sandbox:
         with self._cell(wall) as cell:
             for number, test in enumerate(job["tests"], 1):
                 expected = test["output"] if stream == OUTPUT else json.dumps(test["expected"])
-                most = {ERRORS: MOST_ERRORS, stream: 2 * len(expected.encode("utf-8", "replace")) + CHATTER}
+                most = {ERRORS: MAX_ERRORS, stream: 2 * len(expected.encode("utf-8", "replace")) + CHATTER}
                 given = {**about, "arguments": test.get("arguments", ())}
                 with contextlib.closing(Run(cell, given, test.get("input", ""), most)) as run:
                     seconds = min(limits.patience, deadline - time.monotonic())
@@ -172,10 +172,10 @@ class Sandbox:
                 for number in numbers:
                     pipes.callback(os.close, number)
                 answer = {**about, "kind": "serve", "program": job["program"]}
-                served = Run(cells[0], answer, "", {ERRORS: MOST_ERRORS}, [ask, replied])
+                served = Run(cells[0], answer, "", {ERRORS: MAX_ERRORS}, [ask, replied])
                 stack.callback(served.close)
                 tests = {**about, "kind": "asserts", "program": job["before"], "test": job["test"]}
-                most = {REPORT: len(PASSED), ERRORS: MOST_ERRORS}
+                most = {REPORT: len(PASSED), ERRORS: MAX_ERRORS}
                 tester = Run(cells[1], tests, "", most, [asked, reply])
                 stack.callback(tester.close)
             late = not watch([tester, served], min(limits.patience, limits.total))
@@ -220,7 +220,7 @@ def _failure(run: Run, wall: str, limits: Limits, late: bool, again: bool) -> st
     if os.WEXITSTATUS(run.status):
         said = run.data[ERRORS].decode("utf-8", "replace").strip().split("\n")[-1]
         # Where no wall stands, it may be what is in a file of the user's.
-        return said[:TAIL] if said and wall != walls.NONE else "ended with an error"
+        return said[:TAIL] if said and wall != isolation.NONE else "ended with an error"
     return ""
 
 
@@ -240,7 +240,7 @@ def standing() -> tuple[str, ...]:
     """The walls that stand on this machine, each of them tried, the strongest first."""
     job = {"kind": "stdio", "program": "", "tests": [{"output": ""}]}
     found = []
-    for name in walls.candidates():
+    for name in isolation.candidates():
         with Sandbox(name) as sandbox, contextlib.suppress(SetupError):
             if sandbox.run(job).passed:
                 found.append(name)

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr_sglang import policy, verifier_names
+from lr_sglang.algorithm import policy
 from lr_sglang.errors import RecordError
 from lr_sglang.results.record import Record
 from lr_sglang.results.summary import wilson
-from lr_sglang.verifier_names import Stage
+from lr_sglang.verifiers import verifier_registry
+from lr_sglang.verifiers.verifier_registry import Stage
 
 LEAST = 20  # pairs on one side of a threshold, below which it is not believed
 _DECIDED_WITHOUT = ("guard", "ending", "special", "late", "draft", "certain")
@@ -200,7 +201,7 @@ def read(records: Iterable[Record], truth: Truth | None = None) -> tuple[list[st
         said = f"of {len(cascades)} different cascades" if cascades else "of no cascade"
         hint = "make them with --verifier cascade:likelihood,judge, or another list of stages; or with --gate"
         raise RecordError(f"the records are {said}", hint=hint)
-    names = [stage.verifier for stage in verifier_names.stages(cascades.pop().partition(":")[2])]
+    names = [stage.verifier for stage in verifier_registry.stages(cascades.pop().partition(":")[2])]
     whole = [sample for sample in samples if len(sample.scores) == len(names) - 1]
     if not whole:
         raise RecordError("the records have no pair that every stage was asked about", hint="--verifier cascade:A,B")

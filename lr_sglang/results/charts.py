@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
-MOST_BARS = 8  # beside each other, for a task
-MOST_LINES = 4  # in a panel, with intervals
-MOST_PANELS = 4  # of tasks, that can be read beside each other
+MAX_BARS = 8  # beside each other, for a task
+MAX_LINES = 4  # in a panel, with intervals
+MAX_PANELS = 4  # of tasks, that can be read beside each other
 LEAST_JUDGED = 5  # below that a share is noise
 PARTS = dict(zip(accounting.PARTS, (BLUE, SKY, GREEN, ORANGE, YELLOW, PURPLE, GREY), strict=True))
 HATCHES = dict(zip(accounting.PARTS, ("", "..", "//", "\\\\", "", "xx", ""), strict=True))
@@ -29,7 +29,7 @@ HATCHES = dict(zip(accounting.PARTS, ("", "..", "//", "\\\\", "", "xx", ""), str
 def speedup(report: Report) -> Figure | None:
     """Speed-up by task and mode."""
     tasks = report.collection.tasks
-    chosen = {task: _few([m for m in report.measures if m.group.task == task and m.speed], MOST_BARS) for task in tasks}
+    chosen = {task: _few([m for m in report.measures if m.group.task == task and m.speed], MAX_BARS) for task in tasks}
     names = list(dict.fromkeys(m.group.name for of in chosen.values() for m in of))
     if not names:
         return None
@@ -90,7 +90,7 @@ def acceptance(report: Report) -> Figure | None:
     from matplotlib.ticker import MaxNLocator
 
     ahead = [m for m in report.measures if m.alpha]
-    tasks = list(dict.fromkeys(m.group.task for m in ahead))[:MOST_PANELS]
+    tasks = list(dict.fromkeys(m.group.task for m in ahead))[:MAX_PANELS]
     if not tasks:
         return None
     several = len(tasks) > 1
@@ -100,7 +100,7 @@ def acceptance(report: Report) -> Figure | None:
         grid = grid.T
     handles: dict[str, Any] = {}
     for task, (left, right) in zip(tasks, grid, strict=True):
-        mine = _few([m for m in ahead if m.group.task == task], MOST_LINES)
+        mine = _few([m for m in ahead if m.group.task == task], MAX_LINES)
         shades = _shades([m.group.name for m in mine], mine)
         for number, m in enumerate(mine):
             shift = (number - (len(mine) - 1) / 2) * 0.1

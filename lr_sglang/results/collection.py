@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lr_sglang import files
+from lr_sglang import plugin_files
 from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
 from lr_sglang.modes import MODES
@@ -177,10 +177,10 @@ def path_of(argument: str) -> Path:
 def _argument(text: str) -> tuple[Path, str, str]:
     named = _NAMED.match(text)
     if named is None or Path(text).exists():
-        return files.expanded(text), "", ""
+        return plugin_files.expanded(text), "", ""
     if named["mode"] not in MODES:
         raise RecordError(f"{text}: there is no mode {named['mode']!r}", hint=f"one of {', '.join(MODES)}")
-    return files.expanded(named["path"]), named["mode"], named["task"] or ""
+    return plugin_files.expanded(named["path"]), named["mode"], named["task"] or ""
 
 
 def _folders(path: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from lr_sglang.results.statistics import Difference, Estimate
 from lr_sglang.theory.measured import finished
 
 _UNASKED = ("late", "draft", "guard", "ending", "special")
-MOST_POSITIONS = 16
+MAX_POSITIONS = 16
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,10 @@ def runs(record: Record) -> Iterable[tuple[int, bool]]:
 
 def _by(records: Sequence[Record], places: Callable[[Record], Iterable[tuple[int, bool]]]) -> list[Estimate]:
     """Acceptance by place; it ends where nothing was judged."""
-    table: list[dict[Hashable, tuple[float, float]]] = [{} for _ in range(MOST_POSITIONS)]
+    table: list[dict[Hashable, tuple[float, float]]] = [{} for _ in range(MAX_POSITIONS)]
     for record in records:
         for place, ok in places(record):
-            if place < MOST_POSITIONS:
+            if place < MAX_POSITIONS:
                 good, tried = table[place].get(record["question_id"], (0.0, 0.0))
                 table[place][record["question_id"]] = good + ok, tried + 1
     found = []

@@ -8,13 +8,13 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.errors import LookaheadError
+from lr_sglang.steps.trace import StepRecord, Trace
+from lr_sglang.steps.tree import Branch
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed, correct
-from lr_sglang.trace import StepRecord, Trace
-from lr_sglang.tree import Branch
 
 if TYPE_CHECKING:  # it imports SGLang, which takes seconds; a results folder is looked at before that
-    from lr_sglang.job import Job
+    from lr_sglang.algorithm.answer_request import AnswerRequest
 
 SCHEMA = 1  # raised when a field changes its meaning
 WAITS = ("queued", "prefill")  # of a branch, in seconds; only where the runtime reports them
@@ -28,7 +28,7 @@ def key(record: Record) -> Key:
     return record["question_id"], record["sample"], record["mode"]
 
 
-def make(question: Question, mode: str, job: Job, config: dict[str, Any], versions: dict[str, str]) -> Record:
+def make(question: Question, mode: str, job: AnswerRequest, config: dict[str, Any], versions: dict[str, str]) -> Record:
     """The record of an answer that was completed. Times are seconds since the question was asked."""
     trace = job.record
     answer = boxed(trace.text)
@@ -45,7 +45,12 @@ def make(question: Question, mode: str, job: Job, config: dict[str, Any], versio
 
 
 def make_failed(
-    question: Question, mode: str, job: Job, error: LookaheadError, config: dict[str, Any], versions: dict[str, str]
+    question: Question,
+    mode: str,
+    job: AnswerRequest,
+    error: LookaheadError,
+    config: dict[str, Any],
+    versions: dict[str, str],
 ) -> Record:
     """The record of a sample that ended in an error; it has what had been written until then."""
     failure = {
@@ -67,7 +72,7 @@ def make_failed(
     }
 
 
-def _head(question: Question, mode: str, job: Job) -> Record:
+def _head(question: Question, mode: str, job: AnswerRequest) -> Record:
     return {
         "schema": SCHEMA,
         "question_id": question.id,

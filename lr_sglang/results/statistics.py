@@ -26,7 +26,7 @@ RESAMPLES = 2000
 LEAST_BOOTSTRAP = 8
 # So does it where more than a tenth of the resamples have less of the error than this: one question then makes most
 # of it, and those without that question know no spread to divide by.
-LEAST_SPREAD, MOST_WITHOUT = 0.1, 0.1
+LEAST_SPREAD, MAX_WITHOUT = 0.1, 0.1
 MARGIN = 0.02
 
 
@@ -140,7 +140,7 @@ def _studentised(table: Floats, signs: Floats, middle: float, spread: float) -> 
     parts = sum(sign * column / sums[:, [k]] for k, (sign, column) in enumerate(zip(signs, table, strict=True)))
     errors = np.sqrt((weights * (parts - signs.sum() / table.shape[1]) ** 2).sum(axis=1))
     sound = errors > LEAST_SPREAD * spread
-    if sound.mean() < 1 - MOST_WITHOUT:
+    if sound.mean() < 1 - MAX_WITHOUT:
         return None
     drawn = (np.log(sums[sound]) @ signs - middle) / errors[sound]
     low, high = np.quantile(drawn, [0.025, 0.975])

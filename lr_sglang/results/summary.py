@@ -9,7 +9,7 @@ from typing import Any
 from lr_sglang.config import ROLES
 from lr_sglang.results import packed
 from lr_sglang.results.record import Record
-from lr_sglang.speculation import Speculation
+from lr_sglang.steps.speculation import Speculation
 
 Z95 = 1.959963984540054
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
-from lr_sglang.results.charts import MOST_BARS, MOST_PANELS, legend_below, new_figure, whiskers
+from lr_sglang.results.charts import MAX_BARS, MAX_PANELS, legend_below, new_figure, whiskers
 from lr_sglang.results.collection import Group
 from lr_sglang.results.expected import Expected
 from lr_sglang.results.measures import Measures
@@ -141,7 +141,7 @@ def concurrency(report: Report) -> Figure | None:
 
 def _fewer(series: Series) -> Series:
     """All, if they can be told apart; else of every task and mode the one with the highest throughput."""
-    if len(series) <= MOST_BARS:
+    if len(series) <= MAX_BARS:
         return series
     best: dict[str, tuple[float, tuple[str, str]]] = {}
     for name, points in series.items():
@@ -158,7 +158,7 @@ def _panels(points: Sequence[tuple[Measures, Expected]]) -> dict[str, list[tuple
     for m, e in points:
         if m.group.concurrency == alone:
             panels[m.group.task].append((m, e))
-    return dict(list(panels.items())[:MOST_PANELS])
+    return dict(list(panels.items())[:MAX_PANELS])
 
 
 def _grid(columns: int) -> tuple[Figure, list[Axes]]:

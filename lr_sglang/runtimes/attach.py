@@ -7,10 +7,12 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lr_sglang import files, router
+from lr_sglang import plugin_files
 from lr_sglang.config import Runtime
+from lr_sglang.engine import router
 from lr_sglang.errors import BadReply, ConfigError, RuntimeDown, RuntimeTimeout
-from lr_sglang.runtimes import models, probe, shapes
+from lr_sglang.runtimes.launching import probe
+from lr_sglang.runtimes.placement import models, shapes
 
 _POCKET = re.compile(r"(?:^|/)pocket(?::|/weights/|/)(target|draft|judge)/?$")
 
@@ -122,7 +124,7 @@ def prompt_for(judge: str) -> str:
 
 
 def _elsewhere(tokenizer: str) -> bool:
-    return models.is_path(tokenizer) and not files.expanded(tokenizer).is_dir()
+    return models.is_path(tokenizer) and not plugin_files.expanded(tokenizer).is_dir()
 
 
 def api_key(role: str, runtime: Runtime) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lr_sglang import files
+from lr_sglang import plugin_files
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import ConfigError
 
@@ -24,7 +24,7 @@ def built_in() -> list[str]:
 def path_of(name_or_path: str | Path) -> Path:
     """The file of a deployment: one of ours by its name, else the path that it is."""
     ours = (folder / f"{name_or_path}.toml" for folder in BUILT_IN if str(name_or_path) in built_in())
-    return next((file for file in ours if file.is_file()), files.expanded(name_or_path))
+    return next((file for file in ours if file.is_file()), plugin_files.expanded(name_or_path))
 
 
 def summary(name_or_path: str | Path) -> str:

@@ -18,7 +18,7 @@ from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.deployments import built_in
-from lr_sglang.runtimes.fleet import Fleet
+from lr_sglang.runtimes.launching.fleet import Fleet
 
 
 @dataclass(frozen=True)

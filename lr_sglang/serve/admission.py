@@ -7,8 +7,8 @@ import math
 import time
 from collections import deque
 
-from lr_sglang.serve.board import Board, Column
 from lr_sglang.serve.errors import full, stopping
+from lr_sglang.serve.processes.board import Board, Column
 
 LONGEST_AGAIN = 60
 

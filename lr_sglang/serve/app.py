@@ -17,19 +17,19 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import JSONResponse
 
 from lr_sglang import __version__
-from lr_sglang.backend import RuntimeBackend
-from lr_sglang.serve.board import Board
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.serve.engine import Engine
 from lr_sglang.serve.errors import Refusal, crowded, refusal_of, too_large, unknown_model
-from lr_sglang.serve.guard import Guard, response_of
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
-from lr_sglang.serve.order import order_of
+from lr_sglang.serve.middleware import Guard, response_of
+from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.reading import CLIENT_GONE, StrictRoute
 from lr_sglang.serve.replies import Reply
+from lr_sglang.serve.request_options import order_of
 from lr_sglang.serve.schema import ANSWERS, ERRORS, described
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import Disconnected, EventStream, begun, unless_gone

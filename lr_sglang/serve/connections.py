@@ -15,10 +15,10 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lr_sglang.serve.board import Board, Column
 from lr_sglang.serve.errors import crowded
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.processes.board import Board, Column
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.turns import Flow, Turns
 

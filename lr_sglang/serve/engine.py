@@ -8,31 +8,32 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 
-from lr_sglang import policy, verifiers
-from lr_sglang.backend import RuntimeBackend
-from lr_sglang.delivery import Delivery, Piece, Reasoning
+from lr_sglang import verifiers
+from lr_sglang.algorithm import policy
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.inquiry import Verifier
+from lr_sglang.api.runner import keep_what_is_imported
 from lr_sglang.engine.lateness import Lateness
-from lr_sglang.engine.run import run_program
 from lr_sglang.errors import Cancelled, LookaheadError
-from lr_sglang.events import Event
-from lr_sglang.inquiry import Verifier
-from lr_sglang.job import Job
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.run import run_program
+from lr_sglang.frontend.stream_text import Piece, Reasoning, StreamText
 from lr_sglang.modes import MODES
-from lr_sglang.program import ProgramError
-from lr_sglang.runner import keep_what_is_imported
 from lr_sglang.serve.admission import Admission
-from lr_sglang.serve.board import Board
 from lr_sglang.serve.errors import Refusal, out_of_time, refusal_of, stopping, target_down
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
-from lr_sglang.serve.order import Order
+from lr_sglang.serve.processes.board import Board
+from lr_sglang.serve.processes.sharing import Sharing
 from lr_sglang.serve.program import Given, answer_request
 from lr_sglang.serve.prompt import Prompt, prepare
+from lr_sglang.serve.request_options import Order
 from lr_sglang.serve.settings import Service
-from lr_sglang.serve.sharing import Sharing
 from lr_sglang.serve.summary import Costs, Summary, extension, usage
-from lr_sglang.trace import StepRecord
+from lr_sglang.steps.events import Event
+from lr_sglang.steps.trace import StepRecord
+from lr_sglang.user_programs.program import ProgramError
 
 STOP_AGAIN = 0.1  # seconds until it is looked whether an answer that was stopped has ended
 HANG_UP_AFTER = 5  # of these looks: an abort that is heard takes some milliseconds
@@ -48,8 +49,8 @@ Item = list[Piece] | Event | Summary
 class _Answer:
     """One answer in the making."""
 
-    job: Job
-    delivery: Delivery
+    job: AnswerRequest
+    delivery: StreamText
     ready: asyncio.Queue[Item | BaseException]
     order: Order
     began: float
@@ -236,9 +237,9 @@ class Engine:
         trace = answer.job.record
         return answer.order.mode.ahead and (bool(trace.failures) or self.health.disturbed(answer.began))
 
-    def _job(self, order: Order) -> Job:
+    def _job(self, order: Order) -> AnswerRequest:
         verifier = self._verifiers[order.lookahead.verifier] if order.mode.ahead else None
-        return Job(
+        return AnswerRequest(
             lookahead=order.lookahead,
             sampling=order.sampling,
             limits=order.limits,
@@ -278,7 +279,7 @@ class Engine:
             asyncio.get_running_loop().call_later(STOP_AGAIN, self._stop, answer)
 
 
-def _delivery(order: Order, prompt: Prompt, service: Service) -> Delivery:
+def _delivery(order: Order, prompt: Prompt, service: Service) -> StreamText:
     inside = prompt.thinks or service.reasoning == "on"
     reasoning = Reasoning(inside, split=order.chat and service.reasoning != "off")
-    return Delivery(prompt.decode, order.stops, reasoning)
+    return StreamText(prompt.decode, order.stops, reasoning)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
-from lr_sglang import verifier_names
-from lr_sglang.backend import RuntimeBackend
 from lr_sglang.errors import LookaheadError, RuntimeTimeout
-from lr_sglang.serve.gate import Gate
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.serve.circuit_breaker import Gate
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.settings import Service
+from lr_sglang.verifiers import verifier_registry
 
 LOOK_SECONDS = 1.0
 PROBE_SECONDS = 2.0
@@ -140,7 +140,7 @@ class Health:
             backend.transport = self.gates[role] = Gate(backend.transport, role)
         self.watches = {role: Watch(role, gate, service.stall, self._tell) for role, gate in self.gates.items()}
         # Drafts are of no use without verdicts.
-        self._judged = "judge" in roles and verifier_names.needs_judge(service.verifiers[0])
+        self._judged = "judge" in roles and verifier_registry.needs_judge(service.verifiers[0])
         self._changed = changed
         self._tasks: list[asyncio.Task[None]] = []
 

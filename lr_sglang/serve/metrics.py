@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from lr_sglang import __version__
 from lr_sglang.serve.summary import Costs
 from lr_sglang.sglang_api import release
-from lr_sglang.trace import Trace
+from lr_sglang.steps.trace import Trace
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)

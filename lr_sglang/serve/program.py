@@ -8,21 +8,21 @@ from typing import Any
 
 import sglang as sgl
 
-from lr_sglang.answer import Answer
-from lr_sglang.backend import RuntimeBackend
+from lr_sglang.algorithm.answer import Answer
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Lookahead
-from lr_sglang.dsl import converse
-from lr_sglang.frontend import LookaheadBackend
-from lr_sglang.job import Job
-from lr_sglang.policy import Experience
-from lr_sglang.program import Program, perform
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.dsl import converse
 from lr_sglang.programs.lookahead import accept, expand, look_ahead
 from lr_sglang.serve.settings import Service
 from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
+from lr_sglang.user_programs.program import Program, perform
 
 
 @sgl.function
-async def answer_request(s: ProgramState, asked: list[dict[str, str]] | str, job: Job, ahead: bool) -> None:
+async def answer_request(s: ProgramState, asked: list[dict[str, str]] | str, job: AnswerRequest, ahead: bool) -> None:
     """Answers a conversation, or goes on with a raw prompt; with lookahead or by plain decoding."""
     if isinstance(asked, str):
         s += asked
@@ -50,12 +50,12 @@ class Given:
         ConfigError: there is no such program.
     """
 
-    def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service, experience: Experience) -> None:
+    def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service, experience: RunStatistics) -> None:
         self._roles, self._service, self._experience = roles, service, experience
         self._program = Program.load(service.program)
         self._backend = lru_cache(64)(self._make_backend)
 
-    async def answer(self, messages: list[dict[str, str]], job: Job, ahead: bool) -> None:
+    async def answer(self, messages: list[dict[str, str]], job: AnswerRequest, ahead: bool) -> None:
         """Runs it. What it does not show while it writes it comes at the end.
 
         Raises:

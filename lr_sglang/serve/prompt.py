@@ -8,13 +8,13 @@ from typing import Any
 
 from jinja2.exceptions import TemplateError
 
-from lr_sglang.backend import RuntimeBackend
-from lr_sglang.chat import Tokenizer
-from lr_sglang.delivery import THINK
+from lr_sglang.engine.tokenizer import Tokenizer
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.stream_text import THINK
 from lr_sglang.serve.errors import Refusal
-from lr_sglang.serve.order import Order
+from lr_sglang.serve.request_options import Order
 from lr_sglang.serve.settings import Service
-from lr_sglang.tokens import TokenText
+from lr_sglang.steps.token_text import TokenText
 
 LONG = 2**13  # characters
 SLICE = 2**14  # characters that are tokenised at once

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from typing import Any
 
 from lr_sglang import __version__
-from lr_sglang.delivery import Kind
-from lr_sglang.events import Event
+from lr_sglang.frontend.stream_text import Kind
 from lr_sglang.serve.engine import Item
-from lr_sglang.serve.order import Order
+from lr_sglang.serve.request_options import Order
 from lr_sglang.serve.summary import Summary
+from lr_sglang.steps.events import Event
 
 FIELDS: Mapping[Kind, str] = {"content": "content", "reasoning": "reasoning_content"}
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.config_model import ConfigModel, need
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.tables import Table, need
 
 Reasoning = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True)
-class Service(Table):
+class Service(ConfigModel):
     """One endpoint.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lr_sglang.trace import Trace
+from lr_sglang.steps.trace import Trace
 
 
 @dataclass(frozen=True)

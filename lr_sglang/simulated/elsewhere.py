@@ -9,11 +9,11 @@ from multiprocessing.connection import Connection
 
 import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
-from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import ROLES
 from lr_sglang.engine.client import Client
 from lr_sglang.errors import LaunchError
-from lr_sglang.lean import leave_torch_out
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.sglang_api.light_import import leave_torch_out
 from lr_sglang.simulated.serving import serve
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles

@@ -7,14 +7,14 @@ import random
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from lr_sglang.config_model import ConfigModel, need
 from lr_sglang.errors import ConfigError
-from lr_sglang.tables import Table, need
 
 Kind = Literal["late", "fail", "busy", "hang", "die", "garbage"]
 
 
 @dataclass(frozen=True)
-class Fault(Table):
+class Fault(ConfigModel):
     """One order.
 
     Attributes:

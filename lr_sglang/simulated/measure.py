@@ -18,14 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lr_sglang.backend import RuntimeBackend
+from lr_sglang.api.runner import Runner, Settings
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.engine.lateness import Lateness
 from lr_sglang.engine.loop import background
 from lr_sglang.errors import ConfigError, LookaheadError
-from lr_sglang.lean import leave_torch_out
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.results.record import Record
-from lr_sglang.runner import Runner, Settings
+from lr_sglang.sglang_api.light_import import leave_torch_out
 from lr_sglang.simulated.elsewhere import elsewhere, reached
 from lr_sglang.simulated.model import Writer
 from lr_sglang.simulated.simulation import Simulation

@@ -14,15 +14,15 @@ from functools import lru_cache, partial
 from statistics import NormalDist
 from typing import Literal, NamedTuple
 
+from lr_sglang.config_model import ConfigModel, need
 from lr_sglang.simulated.words import BASE, HEAD, NUMBERS, Head, Words, pocket_words
-from lr_sglang.tables import Table, need
 
 TARGET = 0  # the version that the target writes of every step; drafts are versions from 1
 Finish = Literal["delimiter", "end", "length"]
 
 
 @dataclass(frozen=True)
-class Model(Table):
+class Model(ConfigModel):
     """What target, draft and judge of one simulation know.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lr_sglang.simulated import opinions
+from lr_sglang.simulated import scores
 from lr_sglang.simulated.model import Place, Writer
 
 # Meta_info and server_info of everything simulated say so.
@@ -48,9 +48,9 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
     if most <= 0:
         start = payload.get("logprob_start_len", -1) if payload.get("return_logprob") else -1
         # as SGLang's: none for the first that is asked about
-        weighed = opinions.weigh(writer, prompt, start + 1) if start >= 0 else ()
+        weighed = scores.weigh(writer, prompt, start + 1) if start >= 0 else ()
         return Reply((), capped, len(prompt), Place(0), weighed=tuple(weighed))
-    if role == "target" and (digit := opinions.rating(writer, prompt)):
+    if role == "target" and (digit := scores.rating(writer, prompt)):
         return Reply(words.tokenizer.encode(digit)[:most], capped, len(prompt), Place(0))
     one_step = bool(sampling.get("stop"))
     version = writer.model.version(role, sampling.get("sampling_seed"))

@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.simulated.faults import Fault
-from lr_sglang.simulated.hosted import NEVER, Hosted
+from lr_sglang.simulated.malformed import rubbish
 from lr_sglang.simulated.replies import MARK, body, reply
-from lr_sglang.simulated.rubbish import rubbish
+from lr_sglang.simulated.runtime import NEVER, SimulatedRuntime
 from lr_sglang.simulated.words import tokenizer_path
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -34,7 +34,7 @@ class Server:
         die: ends the server at once, as a crash does.
     """
 
-    def __init__(self, runtime: Hosted, die: Callable[[], None]) -> None:
+    def __init__(self, runtime: SimulatedRuntime, die: Callable[[], None]) -> None:
         self.runtime, self._die = runtime, die
         self.name = f"simulated-{runtime.role}"
         self._rubbish = rubbish()

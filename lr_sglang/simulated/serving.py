@@ -13,8 +13,8 @@ import uvicorn
 
 from lr_sglang.errors import LaunchError
 from lr_sglang.simulated.faults import Fault
-from lr_sglang.simulated.hosted import Hosted
 from lr_sglang.simulated.model import Writer
+from lr_sglang.simulated.runtime import SimulatedRuntime
 from lr_sglang.simulated.server import Server
 from lr_sglang.simulated.simulation import Simulation
 
@@ -73,7 +73,7 @@ async def _serve(
     """Returns the signal that ended it; None where all runtimes have died."""
     writer, tasks, urls, servers = Writer(simulation.model), list[asyncio.Task[None]](), {}, []
     for role, sock in sockets.items():
-        runtime = Hosted(role, simulation, writer)
+        runtime = SimulatedRuntime(role, simulation, writer)
         for fault in faults.get(role, ()):
             runtime.faults.order(fault)
         server = _start(runtime)
@@ -137,7 +137,7 @@ def _signals(stop: Callable[[int], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _start(runtime: Hosted) -> _Server:
+def _start(runtime: SimulatedRuntime) -> _Server:
     died: list[_Server] = []
     app = Server(runtime, lambda: died[0].die()).app()
     server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=60))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from lr_sglang.config_model import ConfigModel, need
 from lr_sglang.simulated.engine import Engine
 from lr_sglang.simulated.model import Model
-from lr_sglang.tables import Table, need
 
 
 @dataclass(frozen=True)
-class Simulation(Table):
+class Simulation(ConfigModel):
     """Three simulated runtimes.
 
     Attributes:

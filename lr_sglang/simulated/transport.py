@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import ROLES
 from lr_sglang.engine.client import INFO_SECONDS
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
-from lr_sglang.simulated.hosted import NEVER, Hosted
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.simulated.model import Writer
 from lr_sglang.simulated.replies import MARK, body, reply
+from lr_sglang.simulated.runtime import NEVER, SimulatedRuntime
 from lr_sglang.simulated.simulation import Simulation
 
 CONTEXT = 2**30  # tokens: an answer ends because it is at its end
@@ -33,7 +33,7 @@ class SimulatedTransport:
 
     def __init__(self, role: str, simulation: Simulation, writer: Writer) -> None:
         self.role, self.simulation, self.writer = role, simulation, writer
-        self._runtime = Hosted(role, simulation, writer)
+        self._runtime = SimulatedRuntime(role, simulation, writer)
         self.faults = self._runtime.faults
 
     @property

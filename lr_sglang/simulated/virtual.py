@@ -8,25 +8,26 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from lr_sglang import policy, verifiers
-from lr_sglang.backend import RuntimeBackend
+from lr_sglang import verifiers
+from lr_sglang.algorithm import policy
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.pool import Pool
-from lr_sglang.engine.run import run_program
-from lr_sglang.job import Job
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.run import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.simulated.engine import Ticket
 from lr_sglang.simulated.model import TARGET, Writer
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.prompts import messages
-from lr_sglang.trace import Trace
 
 
 @dataclass(eq=False)
-class _SameDrafts(Job):
+class _SameDrafts(AnswerRequest):
     """A job whose drafts follow from their position and number alone: what is compared has the same luck."""
 
     def seed(self, *where: Any) -> int:
@@ -97,10 +98,10 @@ async def _answer_all(
     if not told:
         for backend in roles.values():
             backend.set_capacity(None, None)
-    sampling, experience = Sampling(seed=simulation.model.seed), policy.Experience()
+    sampling, experience = Sampling(seed=simulation.model.seed), policy.RunStatistics()
     shares = [roles if each is None else _share(roles, each) for _ in asked]
     jobs = [
-        (_SameDrafts if alike else Job)(
+        (_SameDrafts if alike else AnswerRequest)(
             look,
             sampling,
             verifier=verifiers.make(look.verifier, verifiers.Setup(mine, "paper")),

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from lr_sglang.chat import ModelTokenizer, load_tokenizer
+from lr_sglang.engine.tokenizer import ModelTokenizer, load_tokenizer
 from lr_sglang.errors import SetupError
 from lr_sglang.pocket import weights
-from lr_sglang.steps import DELIMITER
+from lr_sglang.steps.step import DELIMITER
 
 # A number has two digits, each of them a word.
 BASE = 200

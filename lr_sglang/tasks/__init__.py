@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lr_sglang import files
+from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError
 from lr_sglang.tasks.catalogue import DATA
 from lr_sglang.tasks.lookup import Found, find, get, names, outside
@@ -58,7 +58,7 @@ def load(
 
 
 def _file(path: Path) -> list[Question]:
-    path = files.expanded(path)
+    path = plugin_files.expanded(path)
     if not path.is_file():
         why = "this is a folder" if path.is_dir() else "no such file"
         hint = f"built-in tasks: {', '.join(names())}; anything else is a JSONL file"
@@ -68,7 +68,7 @@ def _file(path: Path) -> list[Question]:
 
 def _in_file(found: Found, path: Path) -> list[Question]:
     to_question = next((one.to_question for one in found.task.sources if isinstance(one, Own)), None)
-    source = File(files.expanded(path), to_question)
+    source = File(plugin_files.expanded(path), to_question)
     if reason := source.missing():
         raise ConfigError(reason)
     read = source.read()

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from lr_sglang import files
+from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.tasks.catalogue import CATALOGUE
 from lr_sglang.tasks.question import Question
@@ -63,9 +63,9 @@ def find(spec: str) -> Found | None:
         from lr_sglang.tasks import gym
 
         return Found(gym.task(spec.partition(":")[2]))
-    if (found := files.named(spec)) and found.argument is None:
-        path = files.expanded(found.file)
-        return Found(_made(lambda: files.find(path, found.name), spec)) if path.is_file() else None
+    if (found := plugin_files.named(spec)) and found.argument is None:
+        path = plugin_files.expanded(found.file)
+        return Found(_made(lambda: plugin_files.find(path, found.name), spec)) if path.is_file() else None
     if not (asked := _BUILT_IN.fullmatch(spec)):
         return None
     if asked["name"] in CATALOGUE:

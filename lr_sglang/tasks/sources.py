@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
-from lr_sglang import files
+from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError
 from lr_sglang.tasks.question import Question, checked, of_file, plain, rows, unique
 from lr_sglang.tasks.task import Source, TaskUnavailable
@@ -89,7 +89,7 @@ class Own(Source):
         return f"${FOLDER}/{self.task}.jsonl"
 
     def _file(self) -> File:
-        return File(files.expanded(os.environ.get(FOLDER, "")) / f"{self.task}.jsonl", self.to_question)
+        return File(plugin_files.expanded(os.environ.get(FOLDER, "")) / f"{self.task}.jsonl", self.to_question)
 
     def missing(self) -> str:
         return self._file().missing() if os.environ.get(FOLDER) else f"{FOLDER} is not set"

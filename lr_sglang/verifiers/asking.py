@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from lr_sglang.algorithm.inquiry import Inquiry
+from lr_sglang.engine.generation import Generation
 from lr_sglang.errors import LookaheadError
-from lr_sglang.generation import Generation
-from lr_sglang.inquiry import Inquiry
 from lr_sglang.sglang_api.interpreter import ProgramState
-from lr_sglang.tree import Verdict
+from lr_sglang.steps.tree import Verdict
 
 REST, LONGEST_REST = 2.0, 60.0  # seconds
 

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lr_sglang import verifier_names
-from lr_sglang.inquiry import Inquiry, Verifier, ask
-from lr_sglang.tree import Verdict
+from lr_sglang.algorithm.inquiry import Inquiry, Verifier, ask
+from lr_sglang.steps.tree import Verdict
+from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.setup import Setup
 
 
@@ -47,7 +47,7 @@ class Cascade:
     @classmethod
     def make(cls, setup: Setup, maker: Callable[[str], Verifier]) -> Cascade:
         """``maker`` makes a stage of its name."""
-        *stages, last = verifier_names.stages(setup.argument)
+        *stages, last = verifier_registry.stages(setup.argument)
         sure = [Sure(maker(one.verifier), one.reject_below, one.accept_above) for one in stages]
         return cls(sure, maker(last.verifier))
 

@@ -7,11 +7,11 @@ from collections.abc import Awaitable
 from functools import lru_cache
 from typing import Any, Protocol
 
-from lr_sglang import verifier_names
+from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.engine.loop import in_thread
 from lr_sglang.errors import BadReply, ConfigError, SetupError
-from lr_sglang.inquiry import Inquiry
-from lr_sglang.tree import Verdict
+from lr_sglang.steps.tree import Verdict
+from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.setup import Setup
 
 
@@ -37,7 +37,7 @@ class Embedding:
 
     @classmethod
     def make(cls, setup: Setup) -> Embedding:
-        threshold, model = verifier_names.embedding(setup.argument)
+        threshold, model = verifier_registry.embedding(setup.argument)
         return cls(load(model), threshold)
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:

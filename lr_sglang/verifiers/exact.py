@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lr_sglang.inquiry import Inquiry
-from lr_sglang.tree import Verdict
+from lr_sglang.algorithm.inquiry import Inquiry
+from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers.setup import Setup
 
 

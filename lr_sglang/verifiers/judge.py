@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from lr_sglang.backend import RuntimeBackend
-from lr_sglang.generation import Generation
-from lr_sglang.inquiry import Inquiry
+from lr_sglang.algorithm.inquiry import Inquiry
+from lr_sglang.engine.generation import Generation
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.judge import JudgePrompt, agrees, judge
-from lr_sglang.tree import Verdict
+from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers.asking import Asking
 from lr_sglang.verifiers.setup import Setup
 

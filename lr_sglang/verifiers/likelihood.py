@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Literal
 
-from lr_sglang import verifier_names
-from lr_sglang.backend import RuntimeBackend
-from lr_sglang.chat import resolve
+from lr_sglang.algorithm.inquiry import Inquiry
+from lr_sglang.engine.generation import Generation
+from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import BadReply
-from lr_sglang.generation import Generation
-from lr_sglang.inquiry import Inquiry
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.rate import weigh
-from lr_sglang.tree import Verdict
+from lr_sglang.steps.tree import Verdict
+from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.asking import Asking
 from lr_sglang.verifiers.setup import Setup
 
@@ -37,7 +37,7 @@ class Likelihood:
 
     @classmethod
     def make(cls, setup: Setup) -> Likelihood:
-        threshold, how = verifier_names.likelihood(setup.argument)
+        threshold, how = verifier_registry.likelihood(setup.argument)
         return cls(setup.backend("target"), threshold, "min" if how == "min" else "mean")
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:

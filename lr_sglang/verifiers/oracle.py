@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from lr_sglang import verifier_names
-from lr_sglang.backend import RuntimeBackend
-from lr_sglang.inquiry import Inquiry
+from lr_sglang.algorithm.inquiry import Inquiry
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.judge import JudgePrompt, judge
-from lr_sglang.tree import Verdict
+from lr_sglang.steps.tree import Verdict
+from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.asking import Asking
 from lr_sglang.verifiers.random import Random
 from lr_sglang.verifiers.setup import Setup
@@ -30,7 +30,7 @@ class Oracle:
     @classmethod
     def make(cls, setup: Setup) -> Oracle:
         """With the ``0.6`` of ``oracle:0.6``."""
-        alpha = verifier_names.number(cls.name, setup.argument or "0.5", 0.0, 1.0, "oracle:0.6")
+        alpha = verifier_registry.number(cls.name, setup.argument or "0.5", 0.0, 1.0, "oracle:0.6")
         return cls(setup.backend("judge"), setup.prompt(), alpha)
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:

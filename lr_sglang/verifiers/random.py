@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
-from lr_sglang import verifier_names
+from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.errors import ConfigError
-from lr_sglang.inquiry import Inquiry
-from lr_sglang.tree import Verdict
+from lr_sglang.steps.tree import Verdict
+from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.setup import Setup
 
 
@@ -24,7 +24,7 @@ class Random:
     @classmethod
     def make(cls, setup: Setup) -> Random:
         """With the ``0.6`` of ``random:0.6``."""
-        return cls(verifier_names.number(cls.name, setup.argument or "0.5", 0.0, 1.0, "random:0.6"))
+        return cls(verifier_registry.number(cls.name, setup.argument or "0.5", 0.0, 1.0, "random:0.6"))
 
     def verify(self, inquiry: Inquiry) -> Verdict:
         key = repr((inquiry.pair.target.ids, inquiry.pair.draft.ids)).encode()

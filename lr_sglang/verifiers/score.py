@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from lr_sglang import verifier_names
-from lr_sglang.backend import RuntimeBackend
-from lr_sglang.generation import Generation
-from lr_sglang.inquiry import Inquiry
+from lr_sglang.algorithm.inquiry import Inquiry
+from lr_sglang.engine.generation import Generation
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.rate import rate
-from lr_sglang.tree import Verdict
+from lr_sglang.steps.tree import Verdict
+from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.asking import Asking
 from lr_sglang.verifiers.setup import Setup
 
@@ -28,7 +28,7 @@ class Score:
 
     @classmethod
     def make(cls, setup: Setup) -> Score:
-        threshold = verifier_names.number(cls.name, setup.argument or "7", 0.0, 9.0, "score:7")
+        threshold = verifier_registry.number(cls.name, setup.argument or "7", 0.0, 9.0, "score:7")
         return cls(setup.backend("target"), threshold)
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:

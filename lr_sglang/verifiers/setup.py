@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lr_sglang.backend import RuntimeBackend
 from lr_sglang.errors import ConfigError
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.judge import PROMPTS, JudgePrompt
 
 

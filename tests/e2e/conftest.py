@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lr_sglang.backend import RuntimeBackend
 from lr_sglang.config import ROLES, TokenLayer
-from lr_sglang.connect import connect
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import Fleet, launch, load_deployment, override
+from lr_sglang.runtimes.connect import connect
 
 full = os.environ.get("LR_SGLANG_FULL") == "1"
 # A folder with other models called target, draft and judge, to run the same tests on.

@@ -6,8 +6,8 @@ import heapq
 import random
 from typing import Any
 
-from lr_sglang.events import Event
-from lr_sglang.node import Verdict
+from lr_sglang.steps.events import Event
+from lr_sglang.steps.node import Verdict
 
 # The draft's and the target's version of a step; where there is one only, both say the same.
 STEPS = (

@@ -9,12 +9,12 @@ import time
 import pytest
 
 from lr_sglang import tasks, verifiers
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import RuntimeDown
-from lr_sglang.job import Job
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.trace import StepRecord, Trace
+from lr_sglang.steps.trace import StepRecord, Trace
 from tests.e2e.conftest import Pocket
 from tests.e2e.test_pocket import assert_complete
 
@@ -37,14 +37,14 @@ def answer(pocket: Pocket, verifier: str, victim: str = "") -> Trace:
             kill(pocket, victim)
 
     judge = verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
-    job = Job(Lookahead(verifier=verifier), Sampling(temperature=0.0), Limits(max_tokens=300), judge, "fault")
+    job = AnswerRequest(Lookahead(verifier=verifier), Sampling(temperature=0.0), Limits(max_tokens=300), judge, "fault")
     job.on_step = on_step
     lookahead.run([{"role": "user", "content": QUESTION.question}], job, backend=pocket.roles["target"])
     return job.record
 
 
 def plain(pocket: Pocket) -> Trace:
-    job = Job(sampling=Sampling(temperature=0.0), limits=Limits(max_tokens=300), question="fault")
+    job = AnswerRequest(sampling=Sampling(temperature=0.0), limits=Limits(max_tokens=300), question="fault")
     autoregressive.run([{"role": "user", "content": QUESTION.question}], job, backend=pocket.roles["target"])
     return job.record
 

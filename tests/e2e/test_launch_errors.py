@@ -13,7 +13,8 @@ import pytest
 from lr_sglang import pocket
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, LaunchError
-from lr_sglang.runtimes import launch, options
+from lr_sglang.runtimes import launch
+from lr_sglang.runtimes.launching import server_options
 
 pytestmark = pytest.mark.e2e
 
@@ -65,7 +66,9 @@ def test_the_flags_read_from_sglangs_source_are_those_of_its_parser():
 
     parser = argparse.ArgumentParser(add_help=False)
     ServerArgs.add_cli_args(parser)
-    options.check([text[2:] for action in parser._actions for text in action.option_strings if text[:2] == "--"], "")
+    server_options.check(
+        [text[2:] for action in parser._actions for text in action.option_strings if text[:2] == "--"], ""
+    )
 
 
 def test_a_directory_that_is_no_model_ends_while_starting(tmp_path, nothing_left):

@@ -14,8 +14,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from lr_sglang import verifiers
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead
-from lr_sglang.job import Job
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.engine import Engine
@@ -599,7 +599,9 @@ def recorded(seed: int = 4, verifier: str = "judge", **look) -> list[dict]:
     simulation = Simulation(model, step_seconds=0.01, judge_seconds=0.004, c1=0.2)
     roles, told = simulated_roles(simulation), []
     look = Lookahead(depth=3, verifier=verifier, **look)
-    job = Job(lookahead=look, verifier=verifiers.make(verifier, verifiers.Setup(roles, "paper")), on_event=told.append)
+    job = AnswerRequest(
+        lookahead=look, verifier=verifiers.make(verifier, verifiers.Setup(roles, "paper")), on_event=told.append
+    )
     lookahead.run([{"role": "user", "content": "Simulated question 1?"}], job, backend=roles["target"])
     return [event.to_dict() for event in told]
 

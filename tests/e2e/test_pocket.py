@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lr_sglang import tasks, verifiers
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, LookaheadError
-from lr_sglang.job import Job
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.steps import DELIMITER
-from lr_sglang.trace import Trace
+from lr_sglang.steps.step import DELIMITER
+from lr_sglang.steps.trace import Trace
 from tests.e2e.conftest import Pocket, full
 
 PROBLEMS = tasks.load("pocket", limit=50 if full else 6)
@@ -35,7 +35,7 @@ def answer(
     """One question; ``schedule`` None is the baseline. ``most`` is the tokens of a step."""
     look = Lookahead(schedule=schedule or "async", depth=depth, verifier=verifier, max_step_tokens=most)  # type: ignore[arg-type]
     judge = verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
-    job = Job(look, Sampling(temperature=temperature), Limits(max_tokens=300), judge, question.id)
+    job = AnswerRequest(look, Sampling(temperature=temperature), Limits(max_tokens=300), judge, question.id)
     program = lookahead if schedule else autoregressive
     program.run([{"role": "user", "content": question.question}], job, backend=pocket.roles["target"])
     return job.record
@@ -139,7 +139,9 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pock
     question = PROBLEMS[0]
 
     def sampled(sample: int) -> tuple[int, ...]:
-        job = Job(sampling=Sampling(temperature=1.0), limits=Limits(max_tokens=80), question="seed", sample=sample)
+        job = AnswerRequest(
+            sampling=Sampling(temperature=1.0), limits=Limits(max_tokens=80), question="seed", sample=sample
+        )
         message = {"role": "user", "content": question.question}
         autoregressive.run([message], job, backend=pocket.roles["target"])
         assert job.record.seeded
@@ -155,7 +157,7 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pock
 @pytest.mark.parametrize("milliseconds", [0, 1, 3, 30])
 def test_after_a_cancel_the_runtimes_are_idle_within_a_second(pocket: Pocket, milliseconds: int) -> None:
     judge = verifiers.make("judge", verifiers.Setup(pocket.roles, "pocket"))
-    job = Job(Lookahead(), Sampling(), Limits(max_tokens=2000), judge, "cancelled")
+    job = AnswerRequest(Lookahead(), Sampling(), Limits(max_tokens=2000), judge, "cancelled")
     message = {"role": "user", "content": PROBLEMS[0].question}
 
     found: list[LookaheadError] = []

@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 import lr_sglang as lr
-from lr_sglang import catalog, tasks
+from lr_sglang import tasks
+from lr_sglang.api.runner import Runner, Settings
 from lr_sglang.cli import cli
-from lr_sglang.runner import Runner, Settings
 from lr_sglang.tasks.plan import plan
+from lr_sglang.user_programs import program_registry
 from tests.e2e.conftest import Pocket
 
 full = os.environ.get("LR_SGLANG_FULL") == "1"
@@ -29,7 +30,7 @@ OPTIONS = {
 KNOWN = ("lookahead", "autoregressive", "self_consistency", "best_of_n", "specreason", "tree_search")
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", program_registry.names())
 def test_the_gallery(pocket: Pocket, name: str) -> None:
     questions = tasks.load("pocket", 10 if full else 1)
     settings = Settings(

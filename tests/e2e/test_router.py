@@ -21,15 +21,15 @@ import urllib3
 
 from lr_sglang import tasks
 from lr_sglang.config import Deployment
-from lr_sglang.connect import connect
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.request import Request
+from lr_sglang.engine.router import RouterClient
 from lr_sglang.errors import Cancelled, LookaheadError
-from lr_sglang.router import RouterClient
 from lr_sglang.runtimes import launch, load_deployment
-from lr_sglang.runtimes.ports import Reservation
-from lr_sglang.runtimes.server import Server
-from lr_sglang.trace import Trace
+from lr_sglang.runtimes.connect import connect
+from lr_sglang.runtimes.launching.ports import Reservation
+from lr_sglang.runtimes.launching.server import Server
+from lr_sglang.steps.trace import Trace
 from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import answer, assert_complete
 

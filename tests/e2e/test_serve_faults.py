@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import pytest
 import sglang as sgl
 
-from lr_sglang.backend import RuntimeBackend
-from lr_sglang.dsl import step
 from lr_sglang.engine.client import Client as RuntimeClient
 from lr_sglang.errors import BadReply
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.dsl import step
+from lr_sglang.simulated.malformed import KINDS
 from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.rubbish import KINDS
 from lr_sglang.simulated.words import pocket_words
 from tests.e2e.mortal import MODEL, Client, Diary, Mortal, metric, mortals, ready
 from tests.serving import Process, Truth, serving, until

@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 
 from lr_sglang import tasks
-from lr_sglang.backend import RuntimeBackend
+from lr_sglang.api.runner import Runner, Settings
 from lr_sglang.config import Deployment, Limits, Lookahead, Sampling, Schedule, TokenLayer
-from lr_sglang.connect import deployed
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
 from lr_sglang.results.record import Record
-from lr_sglang.runner import Runner, Settings
 from lr_sglang.runtimes import load_deployment
-from lr_sglang.speculation import Speculation
+from lr_sglang.runtimes.connect import deployed
+from lr_sglang.steps.speculation import Speculation
 from lr_sglang.tasks.plan import Work, plan
 from tests.e2e.conftest import full
 from tests.e2e.test_pocket import load

@@ -9,13 +9,13 @@ from __future__ import annotations
 import pytest
 
 from lr_sglang import tasks, verifiers
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.job import Job
 from lr_sglang.pocket.meaning import meaning
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.trace import Trace
-from lr_sglang.tree import Verdict
+from lr_sglang.steps.trace import Trace
+from lr_sglang.steps.tree import Verdict
 from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import assert_complete, assert_idle
 
@@ -23,7 +23,7 @@ PROBLEMS = tasks.load("pocket", limit=20 if full else 3)
 
 
 def answer(pocket: Pocket, question: tasks.Question, look: Lookahead, temperature: float = 0.6) -> Trace:
-    job = Job(look, Sampling(temperature=temperature), Limits(max_tokens=300), question=question.id)
+    job = AnswerRequest(look, Sampling(temperature=temperature), Limits(max_tokens=300), question=question.id)
     job.verifier = verifiers.make(look.verifier, verifiers.Setup(pocket.roles, "pocket"))
     job.fast = verifiers.fast(look, pocket.roles)
     lookahead.run([{"role": "user", "content": question.question}], job, backend=pocket.roles["target"])
@@ -96,7 +96,7 @@ def test_fast_acceptance_spares_the_target(pocket: Pocket, schedule: str) -> Non
 def test_a_greedy_draft_is_certain_only_where_the_target_could_have_written_it(pocket: Pocket) -> None:
     """At a threshold of nearly 0 what is accepted fast is what the target writes itself, token for token."""
     for question in PROBLEMS:
-        job = Job(sampling=Sampling(temperature=0.0), limits=Limits(max_tokens=300), question=question.id)
+        job = AnswerRequest(sampling=Sampling(temperature=0.0), limits=Limits(max_tokens=300), question=question.id)
         autoregressive.run([{"role": "user", "content": question.question}], job, backend=pocket.roles["target"])
         ahead = answer(pocket, question, Lookahead("sync", depth=3, verifier="exact", fast_accept=-0.6), 0.0)
         assert ahead.ids == job.record.ids  # exp(-0.6) > 1/2: no other token can be likelier

@@ -2,9 +2,9 @@
 
 import pytest
 
+from lr_sglang.api.runner import Runner, Settings
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.results import accounting
-from lr_sglang.runner import Runner, Settings
 from lr_sglang.simulated.measure import questions
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation

@@ -6,15 +6,15 @@ import itertools
 
 import pytest
 
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.request import Request
-from lr_sglang.engine.run import run_program
 from lr_sglang.errors import Cancelled
-from lr_sglang.job import Job
+from lr_sglang.frontend.run import run_program
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.serve.gate import Gate, RuntimeAway
+from lr_sglang.serve.circuit_breaker import Gate, RuntimeAway
 from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
@@ -34,7 +34,7 @@ def answer(schedule="async", steps=30, alpha=0.7, faults=(), on_step=None, **loo
     for role, fault in faults:
         roles[role].transport.faults.order(fault)
     asked = Lookahead(depth=4, schedule=schedule, verifier="exact", **look)
-    job = Job(asked, Sampling(seed=7), on_step=on_step)
+    job = AnswerRequest(asked, Sampling(seed=7), on_step=on_step)
     job.verifier = make(asked.verifier, Setup(roles, "paper"))
     solve(job, roles["target"])
     return job.record, roles
@@ -94,7 +94,7 @@ def scripted(target=0.01, draft=0.02):
 
 def job_for(target, on_step=None, **look):
     asked = Lookahead(depth=3, schedule="sync", verifier="exact", **look)
-    job = Job(asked, Sampling(seed=1), on_step=on_step)
+    job = AnswerRequest(asked, Sampling(seed=1), on_step=on_step)
     job.verifier, job.fast = make("exact", Setup(target.roles, "paper")), fast(asked, target.roles)
     return job
 

@@ -13,7 +13,7 @@ import pytest
 import sglang as sgl
 
 import lr_sglang as lr
-from lr_sglang import live
+from lr_sglang.api import deployment as opened_deployment
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
@@ -297,7 +297,7 @@ def test_the_examples_of_the_docs_run(code, monkeypatch, tmp_path):
     def deployed(plan, logs, timeout):
         yield simulated(steps=4)
 
-    monkeypatch.setattr(live, "deployed", deployed)
+    monkeypatch.setattr(opened_deployment, "deployed", deployed)
     monkeypatch.setattr(lr, "deployed", lambda plan, logs: deployed(plan, logs, 0), raising=False)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "docs", "exec"), {"__name__": "__main__", "print": lambda *_, **__: None})
@@ -319,7 +319,7 @@ def test_the_judges_prompt_follows_the_judge(monkeypatch, given, prompt):
         assert plan.judge_prompt == prompt
         yield simulated()
 
-    monkeypatch.setattr(live, "deployed", deployed)
+    monkeypatch.setattr(opened_deployment, "deployed", deployed)
     with lr.deployment(**given) as d:
         assert d.backend(verifier="exact") and d.config.judge_prompt == prompt
 
@@ -334,7 +334,7 @@ def test_servers_that_do_not_come_up_leave_no_folder(monkeypatch):
         raise lr.LookaheadError("no")
         yield
 
-    monkeypatch.setattr(live, "deployed", deployed)
+    monkeypatch.setattr(opened_deployment, "deployed", deployed)
     d = lr.deployment("pocket")
     for _ in range(2):
         with pytest.raises(lr.LookaheadError, match="no"):

@@ -5,17 +5,17 @@ import itertools
 import pytest
 import sglang as sgl
 
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead
 from lr_sglang.errors import BadReply
-from lr_sglang.frontend import LookaheadBackend
-from lr_sglang.frontend import lookahead as ahead_gen
-from lr_sglang.job import Job
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.program import answer_request
 from lr_sglang.simulated.model import Model, Writer
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
+from lr_sglang.user_programs.lookahead_backend import lookahead as ahead_gen
 from lr_sglang.verifiers import Exact, Likelihood
 from tests import FULL
 from tests.integration.test_properties import VERIFIERS, made
@@ -52,14 +52,14 @@ def runtimes(answer, server, drafted=None):
 
 
 def plain(answer, server):
-    job = Job(Lookahead(max_step_tokens=CAP))
+    job = AnswerRequest(Lookahead(max_step_tokens=CAP))
     autoregressive.run(QUESTION, job, backend=runtimes(answer, server))
     return job.record
 
 
 def looked_ahead(answer, server, verifier, schedule, drafted=None):
     backend = runtimes(answer, server, drafted)
-    job = Job(Lookahead(schedule, depth=2, max_step_tokens=CAP), verifier=made(verifier, backend.roles))
+    job = AnswerRequest(Lookahead(schedule, depth=2, max_step_tokens=CAP), verifier=made(verifier, backend.roles))
     lookahead.run(QUESTION, job, backend=backend)
     return job.record
 
@@ -92,7 +92,7 @@ def test_no_verifier_goes_on_after_the_end(verifier):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_endpoints_plain_mode_ends_there_too(kind):
     for place, server in itertools.product(PLACES, SERVERS):
-        answer, job = "abcdefghijklmnop"[:place] + KINDS[kind], Job(Lookahead(max_step_tokens=CAP))
+        answer, job = "abcdefghijklmnop"[:place] + KINDS[kind], AnswerRequest(Lookahead(max_step_tokens=CAP))
         answer_request.run(QUESTION, job, False, backend=runtimes(answer, server))
         same(job.record, answer)
 
@@ -104,7 +104,7 @@ def test_an_end_that_is_the_last_token_of_the_budget_is_an_end(most):
         ended = len(answer) <= most
         for verifier in (None, "exact"):
             backend = runtimes(answer, server)
-            job = Job(Lookahead(max_step_tokens=50), limits=Limits(max_tokens=most))
+            job = AnswerRequest(Lookahead(max_step_tokens=50), limits=Limits(max_tokens=most))
             job.verifier = verifier and made(verifier, backend.roles)
             (lookahead if verifier else autoregressive).run(QUESTION, job, backend=backend)
             assert job.record.finish == ("stop" if ended else "length")
@@ -152,7 +152,7 @@ def test_simulated_runtimes_play_every_server(server, schedule):
     simulation = Simulation(Model(alpha=(0.7,), steps=3, tokens=12, own_words=False), 0.001, 0.2, 0.0)
     for cap in (10, 11, 12, 13):  # a simulated model knows where it is once the head of a step is written
         roles = simulated_roles(simulation, Writer(simulation.model, length_first=server[0], passes=server[1]))
-        whole, ahead = Job(), Job(Lookahead(schedule, max_step_tokens=cap), verifier=Exact())
+        whole, ahead = AnswerRequest(), AnswerRequest(Lookahead(schedule, max_step_tokens=cap), verifier=Exact())
         autoregressive.run(QUESTION, whole, backend=roles["target"])
         lookahead.run(QUESTION, ahead, backend=roles["target"])
         assert ahead.record.ids == whole.record.ids
@@ -169,14 +169,14 @@ def test_what_a_user_says_arrives_as_it_is(asked):
         {"role": "user", "content": asked},
     ]
     backend = runtimes("abc" + E, (True, 1))
-    autoregressive.run(said, Job(), backend=backend)
+    autoregressive.run(said, AnswerRequest(), backend=backend)
     assert tuple(backend.transport.requests[0]["input_ids"]) == backend.tokenizer.chat(said, True).ids
 
 
 def test_an_end_that_only_the_runtime_knows_is_known_from_its_first_report():
     backend = runtimes("abcde" + E, (True, 1))
     backend.ends = frozenset()
-    job = Job(Lookahead(max_step_tokens=4))
+    job = AnswerRequest(Lookahead(max_step_tokens=4))
     answer_request.run(QUESTION, job, False, backend=backend)  # the end is not at the cap: it is reported
     assert backend.ends == {END}
     state = told.run(6, stop_token_ids=[ord("c")], backend=backend)
@@ -191,7 +191,7 @@ def test_a_model_without_numbers_is_an_error():
             return reply
 
     with pytest.raises(BadReply, match="NaN"):
-        autoregressive.run(QUESTION, Job(), backend=deployment(target=Broken(writer("ab" + E)))).sync()
+        autoregressive.run(QUESTION, AnswerRequest(), backend=deployment(target=Broken(writer("ab" + E)))).sync()
 
 
 class Bytes(CharTokenizer):
@@ -231,12 +231,14 @@ class ByteTransport(ScriptedTransport):
 def test_no_cap_destroys_a_character(schedule, cap):
     for guard, drafted in itertools.product((True, False), (MANY_BYTES, MANY_BYTES.replace("é", "è"), "zzz")):
         backend = in_bytes(drafted)
-        job = Job(Lookahead(schedule, depth=3, max_step_tokens=cap, half_sentence_guard=guard), verifier=Exact())
+        job = AnswerRequest(
+            Lookahead(schedule, depth=3, max_step_tokens=cap, half_sentence_guard=guard), verifier=Exact()
+        )
         state = lookahead.run(QUESTION, job, backend=backend)
         assert job.record.text == MANY_BYTES == Bytes().decode(job.record.ids) and state.text().endswith(MANY_BYTES)
         assert "".join(step.text for step in job.record.steps) == MANY_BYTES
     for most in range(1, len(MANY_BYTES.encode()), 1 if FULL else 5):
-        job = Job(Lookahead(schedule, max_step_tokens=cap), limits=Limits(max_tokens=most), verifier=Exact())
+        job = AnswerRequest(Lookahead(schedule, max_step_tokens=cap), limits=Limits(max_tokens=most), verifier=Exact())
         lookahead.run(QUESTION, job, backend=in_bytes())
         assert job.record.text == MANY_BYTES.encode()[:most].decode("utf-8", "replace")
 
@@ -254,7 +256,7 @@ def test_what_a_program_streams_has_whole_characters(cap):
 def test_no_verifier_accepts_a_draft_with_other_special_tokens(forged, fast):
     for schedule, verifier in itertools.product(("async", "sync"), VERIFIERS):
         backend = runtimes("One.\n\nTwo." + E, (True, 1), forged + E)
-        job = Job(Lookahead(schedule, depth=2), verifier=made(verifier, backend.roles))
+        job = AnswerRequest(Lookahead(schedule, depth=2), verifier=made(verifier, backend.roles))
         job.fast = Likelihood(backend, -100.0, "min") if fast else None
         lookahead.run(QUESTION, job, backend=backend)
         assert not any(one < END for one in job.record.ids)
@@ -265,7 +267,7 @@ def test_the_tokens_of_an_answer_are_the_targets_whoever_wrote_them():
     draft = ShiftedTransport(writer("A.\n\nB." + E))
     backend = deployment(target=target, draft=draft)
     backend.roles["draft"].tokenizer = ShiftedTokenizer()
-    job = Job(Lookahead("sync"), verifier=Yes())
+    job = AnswerRequest(Lookahead("sync"), verifier=Yes())
     lookahead.run(QUESTION, job, backend=backend)
     assert job.record.accepted and job.record.text == "A.\n\nB."
     assert backend.tokenizer.decode(job.record.ids) == job.record.text
@@ -284,7 +286,7 @@ def test_what_the_target_goes_on_from_is_the_answer_in_whatever_tokens_it_was_dr
     target, draft = ScriptedTransport(writer(answer + E)), ShiftedTransport(writer(answer + E))
     backend = deployment(target=target, draft=draft)
     backend.roles["draft"].tokenizer = Stripping()
-    job = Job(Lookahead(schedule, depth=2), verifier=Yes())
+    job = AnswerRequest(Lookahead(schedule, depth=2), verifier=Yes())
     lookahead.run(QUESTION, job, backend=backend)
     assert job.record.accepted > 1 and job.record.text == answer
     assert all((answer + E).startswith(one["text"]) for one in target.requests)

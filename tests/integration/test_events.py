@@ -5,24 +5,24 @@ from collections import Counter
 import pytest
 
 from lr_sglang import verifiers
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import Cancelled
-from lr_sglang.events import Event
-from lr_sglang.job import Job
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.steps.events import Event
 
 ASKED = [{"role": "user", "content": "Simulated question 1?"}]
 
 
-def answered(look: Lookahead | None, program=lookahead, **simulated) -> tuple[Job, list[Event]]:
+def answered(look: Lookahead | None, program=lookahead, **simulated) -> tuple[AnswerRequest, list[Event]]:
     simulation = Simulation(Model(alpha=(0.6,), steps=20, seed=3), step_seconds=0.01, judge_seconds=0.002, **simulated)
     roles, told = simulated_roles(simulation), list[Event]()
     verifier = verifiers.make(look.verifier, verifiers.Setup(roles, "paper")) if look else None
-    job = Job(lookahead=look or Lookahead(), verifier=verifier, on_event=told.append)
+    job = AnswerRequest(lookahead=look or Lookahead(), verifier=verifier, on_event=told.append)
     program.run(ASKED, job, backend=roles["target"])
     return job, told
 
@@ -78,7 +78,7 @@ def test_an_answer_has_its_end_once_its_last_step_was_told(schedule):
     simulation = Simulation(Model(steps=3), step_seconds=0.004, judge_seconds=0.0)
     roles, seen = simulated_roles(simulation), []
     verifier = verifiers.make("exact", verifiers.Setup(roles, "paper"))
-    job = Job(Lookahead(schedule, verifier="exact"), verifier=verifier)
+    job = AnswerRequest(Lookahead(schedule, verifier="exact"), verifier=verifier)
     job.on_step = lambda step: seen.append(job.record.finish)
     lookahead.run(ASKED, job, backend=roles["target"])
     assert seen == [""] * 3 and job.record.finish == "stop"
@@ -91,7 +91,7 @@ def test_a_stop_is_never_lost(schedule):
         simulation = Simulation(Model(alpha=(0.9,), steps=40), step_seconds=0.004, judge_seconds=0.0)
         roles = simulated_roles(simulation)
         look = Lookahead(schedule=schedule, depth=4, verifier="exact")
-        job = Job(lookahead=look, verifier=verifiers.make("exact", verifiers.Setup(roles, "paper")))
+        job = AnswerRequest(lookahead=look, verifier=verifiers.make("exact", verifiers.Setup(roles, "paper")))
         job.on_step = lambda step, job=job, at=at: job.stop() if step.position == at else None
         with pytest.raises(Cancelled):
             lookahead.run(ASKED, job, backend=roles["target"])

@@ -11,7 +11,7 @@ from tests.serving import ROOT, simulating
 
 FILES = {
     "rulings.py": """
-        from lr_sglang.tree import Verdict
+        from lr_sglang.steps.tree import Verdict
 
         class SameInitial:
             name = "same-initial"
@@ -40,7 +40,7 @@ FILES = {
             s += lr.lookahead("answer", max_tokens=60)
         """,
     "layers.py": """
-        from lr_sglang.runtimes.token_layer import Algorithm
+        from lr_sglang.runtimes.launching.token_layer import Algorithm
 
         GUESS = Algorithm(
             "GUESS", lambda layer: {"speculative-num-draft-tokens": layer.tokens}, "none", on_cpu=True, built_in=False

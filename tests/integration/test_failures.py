@@ -9,10 +9,10 @@ import pytest
 import sglang as sgl
 
 from lr_sglang import verifiers
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.dsl import end, fork, on, step
 from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown, RuntimeRefused
-from lr_sglang.job import Job
+from lr_sglang.frontend.dsl import end, fork, on, step
 from lr_sglang.programs.lookahead import lookahead
 from tests.scripted import END, ScriptedTransport, chapters, deployment
 
@@ -341,12 +341,12 @@ def test_text_outside_of_roles_is_refused_and_not_lost():
 
 
 def test_a_conversation_has_known_roles_only():
-    from lr_sglang.job import Job
+    from lr_sglang.algorithm.answer_request import AnswerRequest
     from lr_sglang.programs.autoregressive import autoregressive
 
     backend = deployment(target=ScriptedTransport(lambda text, sampling: "an answer" + chr(END)))
     with pytest.raises(ConfigError, match="no role is called 'gen'"):
-        autoregressive.run([{"role": "gen", "content": "x"}], Job(), backend=backend)
+        autoregressive.run([{"role": "gen", "content": "x"}], AnswerRequest(), backend=backend)
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
@@ -362,7 +362,7 @@ def test_a_drafted_step_that_the_target_cannot_read_costs_the_draft_not_the_answ
     backend = deployment(target=target, draft=draft)
     exact = verifiers.make("exact", verifiers.Setup(backend.roles, "paper"))
     look, limits = Lookahead(schedule, depth=2, verifier="exact"), Limits(max_tokens=300)
-    job = Job(look, Sampling(temperature=0.0), limits, exact, "q")
+    job = AnswerRequest(look, Sampling(temperature=0.0), limits, exact, "q")
     lookahead.run([{"role": "user", "content": "q"}], job, backend=backend)
     assert [step.text.strip() for step in job.record.steps] == steps
     assert job.record.failures["draft"] > 0

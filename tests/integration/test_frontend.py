@@ -6,12 +6,12 @@ import pytest
 import sglang as sgl
 
 from lr_sglang.config import Lookahead
-from lr_sglang.dsl import step
 from lr_sglang.errors import ConfigError, LookaheadError
-from lr_sglang.frontend import LookaheadBackend, lookahead
+from lr_sglang.frontend.dsl import step
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, lookahead
 
 GREEDY = {"temperature": 0.0}
 

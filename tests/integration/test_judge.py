@@ -7,20 +7,20 @@ from sglang.lang.interpreter import ProgramState
 from sglang.lang.ir import SglSamplingParams
 
 from lr_sglang import verifiers
-from lr_sglang.branches import Branches
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.branches import Branches
+from lr_sglang.algorithm.inquiry import Inquiry
+from lr_sglang.algorithm.verification import Verification
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.clock import run_virtually
-from lr_sglang.engine.executor import Executor
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import PromptTooLong, RuntimeDown
-from lr_sglang.inquiry import Inquiry
-from lr_sglang.job import Job
+from lr_sglang.frontend.executor import Executor
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.steps import DELIMITER, Ending, Step
-from lr_sglang.tree import Branch, Pair, StepTree, Verdict
-from lr_sglang.verification import Verification
+from lr_sglang.steps.event_emitter import EventEmitter
+from lr_sglang.steps.step import DELIMITER, Ending, Step
+from lr_sglang.steps.tree import Branch, Pair, StepTree, Verdict
 from lr_sglang.verifiers.asking import REST
-from lr_sglang.witness import Witness
 from tests.scripted import END, ScriptedTransport, deployment
 
 STEPS = 6
@@ -34,14 +34,14 @@ def writer(words: str):
     return write
 
 
-def solve(error) -> tuple[Job, ScriptedTransport]:
+def solve(error) -> tuple[AnswerRequest, ScriptedTransport]:
     judge = ScriptedTransport(lambda text, sampling: "aligned", fail=lambda text: error)
     target = deployment(
         target=ScriptedTransport(writer("target"), lambda text: 0.05),
         draft=ScriptedTransport(writer("draft")),
         judge=judge,
     )
-    job = Job(Lookahead(depth=1), verifier=verifiers.make("judge", verifiers.Setup(target.roles, "paper")))
+    job = AnswerRequest(Lookahead(depth=1), verifier=verifiers.make("judge", verifiers.Setup(target.roles, "paper")))
     lookahead.run([{"role": "user", "content": "q"}], job, backend=target)
     return job, judge
 
@@ -99,7 +99,7 @@ def test_a_draft_that_the_target_cannot_read_stays_refused():
             return None
 
     async def main():
-        job, tree = Job(Lookahead(width=2), verifier=Slow()), StepTree(2, 2, 1000)
+        job, tree = AnswerRequest(Lookahead(width=2), verifier=Slow()), StepTree(2, 2, 1000)
         backend = deployment(target=ScriptedTransport(writer("target")))
         for one in backend.roles.values():
             one.bind(asyncio.get_running_loop())
@@ -108,7 +108,7 @@ def test_a_draft_that_the_target_cannot_read_stays_refused():
         verification = Verification(
             job,
             branches,
-            Witness(None, branches.now),
+            EventEmitter(None, branches.now),
             lambda role, node, child: Branch(role, node.position),
             lambda node: Request(),
         )

@@ -11,24 +11,25 @@ import pytest
 import sglang as sgl
 
 import lr_sglang as lr
-from lr_sglang import catalog, verifiers
+from lr_sglang import verifiers
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.api.runner import Runner, Settings
 from lr_sglang.cli.display import Display
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, ConfigError, PromptTooLong, RuntimeDown, RuntimeRefused
-from lr_sglang.frontend import LookaheadBackend
-from lr_sglang.job import Job
-from lr_sglang.program import Program, ProgramError, perform
 from lr_sglang.programs.common import Proposer
 from lr_sglang.results import accounting
-from lr_sglang.runner import Runner, Settings
 from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.steps import DELIMITER, THINK_END, split
+from lr_sglang.steps.step import DELIMITER, THINK_END, split
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.plan import plan
+from lr_sglang.user_programs import program_registry
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
+from lr_sglang.user_programs.program import Program, ProgramError, perform
 from tests.scripted import END, ScriptedTransport, deployment
 
 QUESTION = Question("q", "Simulated question 1?")
@@ -57,7 +58,7 @@ def scripted(target, draft=None, seconds=0.0):
 
 def answered(program, roles, ahead=True, **options):
     """What a program answers, and its job."""
-    job = Job(sampling=Sampling(temperature=0.7), limits=Limits(max_tokens=2000))
+    job = AnswerRequest(sampling=Sampling(temperature=0.7), limits=Limits(max_tokens=2000))
     found = Program.load(program)
     call(
         perform(
@@ -71,13 +72,13 @@ def answered(program, roles, ahead=True, **options):
 
 
 def test_the_gallery_is_what_the_folder_holds():
-    assert set(catalog.names()) == {
+    assert set(program_registry.names()) == {
         *("lookahead", "autoregressive", "specreason", "self_consistency", "best_of_n", "tree_search"),
         *("plan_then_solve", "budget_forcing"),
     }
 
 
-@pytest.mark.parametrize("program", catalog.names())
+@pytest.mark.parametrize("program", program_registry.names())
 def test_every_program_answers_and_leaves_a_whole_record(program):
     (record,) = records(program)
     assert record["error"] is None and record["finish"] == "stop"
@@ -127,11 +128,11 @@ def threads():
     return {thread for thread in threading.enumerate() if not thread.daemon}
 
 
-@pytest.mark.parametrize("program", [*catalog.names(), forks_in_a_circle])
+@pytest.mark.parametrize("program", [*program_registry.names(), forks_in_a_circle])
 def test_a_program_leaves_no_thread_behind(program):
     """However long the garbage waits to be collected."""
     roles, before = simulated(), threads()
-    job = Job(verifier=verifiers.make("judge", verifiers.Setup(roles, "paper")))
+    job = AnswerRequest(verifier=verifiers.make("judge", verifiers.Setup(roles, "paper")))
     gc.disable()
     try:  # in this very thread: states that are made in a daemon are daemons
         call(
@@ -149,7 +150,7 @@ def test_a_program_leaves_no_thread_behind(program):
 
 def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
     def seeds(sample):
-        job = Job(sampling=Sampling(), question="q", sample=sample)
+        job = AnswerRequest(sampling=Sampling(), question="q", sample=sample)
         call(
             perform(
                 Program.load("plan_then_solve"),
@@ -562,7 +563,7 @@ def chooses(s, messages):
 @pytest.mark.parametrize("program", ["best_of_n", "specreason", "budget_forcing", "lookahead", chooses])
 def test_stopping_frees_the_runtimes(program):
     roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
-    job = Job(sampling=Sampling(temperature=0.0))
+    job = AnswerRequest(sampling=Sampling(temperature=0.0))
     backend = LookaheadBackend(roles, Lookahead(depth=2, verifier="exact"), judge_prompt="paper")
     job.verifier, failures = backend._verifier("exact"), []
 
@@ -610,9 +611,9 @@ def test_an_answer_of_no_generation_is_shown_too(capsys, tmp_path):
 
 
 def test_options_are_json_or_text():
-    assert catalog.parse("budget_forcing:word=So, then,waits=2").options == {"word": "So, then", "waits": 2}
-    assert catalog.parse("budget_forcing:word=[1,2],waits=2").options == {"word": [1, 2], "waits": 2}
-    assert catalog.parse("budget_forcing:").options == {}
+    assert program_registry.parse("budget_forcing:word=So, then,waits=2").options == {"word": "So, then", "waits": 2}
+    assert program_registry.parse("budget_forcing:word=[1,2],waits=2").options == {"word": [1, 2], "waits": 2}
+    assert program_registry.parse("budget_forcing:").options == {}
 
 
 def test_what_a_program_leaves_behind_is_ended():
@@ -650,7 +651,7 @@ def takes_it_back(s, messages):
 
 def heard(program, roles, **options):
     """How much of the answer had been written when each of its steps was told, the job, and the steps."""
-    told, job = [], Job(limits=Limits(max_tokens=2000), **options)
+    told, job = [], AnswerRequest(limits=Limits(max_tokens=2000), **options)
     job.on_step = lambda step: told.append((step, job.record.text, len(job.record.ids), job.record.finish))
     call(perform(Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper")))
     return told, job
@@ -670,7 +671,7 @@ def test_steps_are_told_as_they_are_kept(program):
 
 def test_what_was_shown_stays_when_the_rest_fails():
     roles = simulated()
-    job = Job(limits=Limits(max_tokens=2000))
+    job = AnswerRequest(limits=Limits(max_tokens=2000))
     job.on_step = lambda step: setattr(roles["target"].transport.faults, "dead", step.position >= 3)
     with pytest.raises(RuntimeDown):
         call(
@@ -752,7 +753,9 @@ def test_an_endpoint_answers_by_it(program, least, stream):
     assert text.count(DELIMITER) == 11
 
 
-@pytest.mark.parametrize("program", sorted({*catalog.names()} - {"lookahead", "self_consistency", "plan_then_solve"}))
+@pytest.mark.parametrize(
+    "program", sorted({*program_registry.names()} - {"lookahead", "self_consistency", "plan_then_solve"})
+)
 def test_an_endpoint_answers_by_each_of_the_gallery(program):
     reply = served(program, SIMULATED)
     assert reply.status_code == 200, reply.text
@@ -778,9 +781,9 @@ def test_an_endpoint_with_a_program_takes_no_raw_prompt():
 PACKAGE = """
 import sglang as sgl
 import lr_sglang as lr
-from lr_sglang.runtimes.token_layer import Algorithm
+from lr_sglang.runtimes.launching.token_layer import Algorithm
 from lr_sglang.tasks import Question
-from lr_sglang.tree import Verdict
+from lr_sglang.steps.tree import Verdict
 
 
 @sgl.function
@@ -833,7 +836,7 @@ def package(tmp_path, monkeypatch):
 def test_one_file_adds_a_program_a_verifier_a_task_and_an_algorithm(package):
     from lr_sglang import tasks
     from lr_sglang.config import TokenLayer
-    from lr_sglang.runtimes import token_layer
+    from lr_sglang.runtimes.launching import token_layer
 
     questions = tasks.load("sums")
     settings = Settings(lookahead=Lookahead(depth=2), program="shout:mark=?")

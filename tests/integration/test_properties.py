@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lr_sglang import policy
+from lr_sglang.algorithm import policy
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.inquiry import ask
 from lr_sglang.config import Limits, Lookahead
 from lr_sglang.engine.clock import run_virtually
-from lr_sglang.engine.run import run_program
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
-from lr_sglang.inquiry import ask
-from lr_sglang.job import Job
+from lr_sglang.frontend.run import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING
 from lr_sglang.simulated.faults import Fault, Faults
-from lr_sglang.tree import Verdict
+from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, Setup, make
 from lr_sglang.verifiers.cascade import Sure
 from tests import examples
@@ -155,12 +155,14 @@ quietly = settings(
 def no_rest():
     """A draft or a judge that failed is tried again at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lr_sglang.answer.REST_SECONDS", 0.0)
+        patch.setattr("lr_sglang.algorithm.answer.BACKOFF_SECONDS", 0.0)
         patch.setattr("lr_sglang.verifiers.asking.REST", 0.0)
         yield
 
 
-def run(case: Case, verifier, transports=None, fast=None, late=None) -> tuple[Job, dict[str, ScriptedTransport]]:
+def run(
+    case: Case, verifier, transports=None, fast=None, late=None
+) -> tuple[AnswerRequest, dict[str, ScriptedTransport]]:
     transports = transports or case.transports()
     backend = deployment(**transports)
     for role, slots in case.slots.items():
@@ -169,7 +171,7 @@ def run(case: Case, verifier, transports=None, fast=None, late=None) -> tuple[Jo
         backend.roles["judge"].tokenizer = Whole()
     for role, slots in case.slots.items():
         backend.roles[role].set_capacity(slots, None)
-    job = Job(case.look, limits=Limits(max_tokens=case.budget), verifier=verifier)
+    job = AnswerRequest(case.look, limits=Limits(max_tokens=case.budget), verifier=verifier)
     if isinstance(verifier, str):
         job.verifier = made(verifier, backend.roles)
     if late is not None:
@@ -197,7 +199,7 @@ def made(name: str, roles):
 
 
 def check(
-    job: Job, transports: dict[str, ScriptedTransport], slots: dict[str, int], sent: list[dict[str, int]]
+    job: AnswerRequest, transports: dict[str, ScriptedTransport], slots: dict[str, int], sent: list[dict[str, int]]
 ) -> None:
     """What holds for every run."""
     record = job.record
@@ -218,7 +220,7 @@ def check(
     check_tokens(job)
 
 
-def check_text(job: Job) -> None:
+def check_text(job: AnswerRequest) -> None:
     """The answer is a sequence of accepted draft steps and target steps, in order."""
     record, guard, before = job.record, job.lookahead.half_sentence_guard, ""
     assert "".join(s.text for s in record.steps) == record.text
@@ -246,7 +248,7 @@ def check_text(job: Job) -> None:
     assert all(s.ending != "end of sequence" for s in record.steps[:-1])
 
 
-def check_tokens(job: Job) -> None:
+def check_tokens(job: AnswerRequest) -> None:
     record = job.record
     counts = record.tokens()
     assert counts["used"] == len(record.ids)
@@ -292,7 +294,7 @@ class Late:
         return later()
 
 
-def with_everything(case: Case, verifier: str, fast: bool, late: tuple[float, float] | None) -> Job:
+def with_everything(case: Case, verifier: str, fast: bool, late: tuple[float, float] | None) -> AnswerRequest:
     rng = random.Random(case.seed)
 
     def by_chance(*_):
@@ -376,7 +378,7 @@ def test_a_stopped_answer_leaves_nothing_running(case, after):
     """Also when it is stopped within a millisecond of its start."""
     slow = Case(case.answer, case.look, case.alpha, case.seed, 0.0, (3600.0, 3600.0))  # nobody waits for its requests
     transports = slow.transports()
-    job = Job(case.look, verifier=Exact())
+    job = AnswerRequest(case.look, verifier=Exact())
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -396,7 +398,7 @@ def test_a_long_answer_costs_no_more_per_step_than_a_short_one():
     def lines_per_step(steps: int) -> float:
         answer = "".join(f"{n}\n\n" for n in range(steps)) + chr(END)
         case = Case(answer, Lookahead(depth=6), 1.0, 0, 0.0, (0.0, 0.0))
-        job, count = Job(case.look, verifier=Random(1.0)), itertools.count()
+        job, count = AnswerRequest(case.look, verifier=Random(1.0)), itertools.count()
 
         def trace(frame, event, _):
             if event != "call" or "lr_sglang" in frame.f_code.co_filename:

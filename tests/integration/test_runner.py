@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from lr_sglang.api.runner import Runner, Settings
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
 from lr_sglang.results.store import Store
-from lr_sglang.runner import Runner, Settings
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.plan import plan
 from tests.scripted import deployment

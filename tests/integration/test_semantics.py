@@ -6,13 +6,13 @@ import time
 
 import pytest
 
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import Cancelled, PromptTooLong, RuntimeDown
-from lr_sglang.job import Job
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.judge import PROMPTS, agrees
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.tree import Verdict
+from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import Exact, Judge, Random
 from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
 
@@ -44,7 +44,7 @@ def fixed(answer: str, **kwargs) -> ScriptedTransport:
 def solve(target, draft=None, verifier=None, schedule="async", job=None, program=lookahead, **options):
     runtimes = {"target": target} | ({"draft": draft} if draft else {})
     backend = deployment(**runtimes)
-    job = job or Job(Lookahead(schedule=schedule, **options), verifier=verifier or Exact())
+    job = job or AnswerRequest(Lookahead(schedule=schedule, **options), verifier=verifier or Exact())
     s = program.run(QUESTION, job, backend=backend)
     assert s.text().endswith(job.record.text)
     return job.record
@@ -137,7 +137,7 @@ def test_the_end_inside_an_accepted_draft_ends_the_answer_and_all_work(schedule)
 @pytest.mark.parametrize("cap", [5, 100])
 def test_the_token_budget_is_exact(limits, mode, cap):
     """The prompt of QUESTION has 7 tokens: four of text, and three marks."""
-    job = Job(
+    job = AnswerRequest(
         Lookahead("async" if mode == "autoregressive" else mode, max_step_tokens=cap), limits=limits, verifier=Exact()
     )
     program = autoregressive if mode == "autoregressive" else lookahead
@@ -153,7 +153,7 @@ def test_the_token_budget_is_exact(limits, mode, cap):
 def test_a_prompt_that_leaves_no_room_is_too_long(program):
     target = ScriptedTransport(chapters(STEPS))
     with pytest.raises(PromptTooLong, match="7 tokens") as caught:
-        solve(target, job=Job(limits=Limits(max_total_tokens=7)), program=program)
+        solve(target, job=AnswerRequest(limits=Limits(max_total_tokens=7)), program=program)
     assert caught.value.role == "target"
     assert target.requests == []
 
@@ -168,7 +168,7 @@ def broken(when):
     ids=["always", "sometimes", "from step 2"],
 )
 def test_a_failing_draft_makes_it_slower_and_never_wrong(schedule, when, monkeypatch):
-    monkeypatch.setattr("lr_sglang.answer.REST_SECONDS", 0.0)
+    monkeypatch.setattr("lr_sglang.algorithm.answer.BACKOFF_SECONDS", 0.0)
     draft = ScriptedTransport(chapters(STEPS), fail=broken(when))
     record = solve(ScriptedTransport(chapters(STEPS), slow(0.01)), draft, Exact(), schedule)
     assert record.text == WHOLE
@@ -197,7 +197,7 @@ def test_a_failing_target_is_a_named_error_in_bounded_time(schedule, program, af
         fail=broken(lambda text: text.count("\n\n") >= after or program is autoregressive),
     )
     draft = ScriptedTransport(chapters(STEPS), slow(0.002))
-    job = Job(Lookahead(schedule), verifier=Exact())
+    job = AnswerRequest(Lookahead(schedule), verifier=Exact())
     threads, started = threading.active_count(), time.monotonic()
     with pytest.raises(RuntimeDown) as caught:
         solve(target, draft, job=job, program=program)
@@ -218,7 +218,7 @@ def settle(threads: int) -> None:
 
 
 def seeds(schedule, width=1, seed=0, question="q", sample=0):
-    job = Job(
+    job = AnswerRequest(
         Lookahead(schedule, width=width, depth=3),
         Sampling(seed=seed),
         verifier=Exact(),
@@ -252,7 +252,7 @@ def test_a_runtime_that_honours_no_seed_is_sent_none_and_the_record_says_so():
     target = ScriptedTransport(chapters(STEPS))
     backend = deployment(target=target)
     backend.seeded = False
-    job = Job(verifier=Exact())
+    job = AnswerRequest(verifier=Exact())
     lookahead.run(QUESTION, job, backend=backend)
     assert job.record.seeded is False
     assert not any("sampling_seed" in r["sampling_params"] for r in target.requests)
@@ -265,7 +265,7 @@ def judged(label, target="Ist A.\n\nEnd" + E, draft="Is A.\n\nEnd" + E, schedule
     judge = ScriptedTransport(lambda text, sampling: label, **kwargs)
     backend = deployment(target=fixed(target, seconds=slow(0.01)), draft=fixed(draft), judge=judge)
     backend.roles["judge"].tokenizer = Whole()
-    job = Job(Lookahead(schedule), verifier=Judge(backend.roles["judge"], PROMPTS["paper"]))
+    job = AnswerRequest(Lookahead(schedule), verifier=Judge(backend.roles["judge"], PROMPTS["paper"]))
     lookahead.run(QUESTION, job, backend=backend)
     return job.record, judge
 
@@ -328,7 +328,7 @@ def test_a_judge_that_fails_rejects_and_is_counted(schedule):
 def test_a_judge_in_flight_when_the_answer_ends_is_cancelled():
     judge = ScriptedTransport(lambda text, sampling: "A", slow(30))
     backend = deployment(target=fixed("Ist" + E, seconds=slow(0.01)), draft=fixed("Is" + E), judge=judge)
-    job = Job(verifier=Judge(backend.roles["judge"], PROMPTS["paper"]))
+    job = AnswerRequest(verifier=Judge(backend.roles["judge"], PROMPTS["paper"]))
     threading.Timer(0.2, job.stop).start()
     started = time.monotonic()
     with pytest.raises(Cancelled):
@@ -350,7 +350,7 @@ class Slowly:
 
 
 def test_a_verifier_that_replies_after_the_end_disturbs_nothing():
-    job = Job(Lookahead(depth=3), verifier=Slowly())
+    job = AnswerRequest(Lookahead(depth=3), verifier=Slowly())
     threading.Timer(0.15, job.stop).start()
     with pytest.raises(Cancelled):
         solve(ScriptedTransport(chapters(STEPS), slow(0.01)), ScriptedTransport(chapters(STEPS)), job=job)
@@ -399,7 +399,7 @@ def test_other_vocabularies_meet_at_step_boundaries(schedule):
     target, draft = fixed("a.\n\nb.\n\nc." + E, seconds=slow(0.01)), ShiftedTransport(chapters(["A.", "B.", "C."]))
     backend = deployment(target=target, draft=draft)
     backend.roles["draft"].tokenizer = ShiftedTokenizer()
-    job = Job(Lookahead(schedule), verifier=Yes())
+    job = AnswerRequest(Lookahead(schedule), verifier=Yes())
     lookahead.run(QUESTION, job, backend=backend)
     assert job.record.text == "A.\n\nB.\n\nC."
     assert {r["text"] for r in target.requests} >= {"", "A.\n\n", "A.\n\nB.\n\n"}
@@ -410,14 +410,14 @@ def test_other_vocabularies_are_never_exactly_the_same(schedule):
     target, draft = ScriptedTransport(chapters(STEPS), slow(0.01)), ShiftedTransport(chapters(STEPS))
     backend = deployment(target=target, draft=draft)
     backend.roles["draft"].tokenizer = ShiftedTokenizer()
-    job = Job(Lookahead(schedule, depth=2), verifier=Exact())
+    job = AnswerRequest(Lookahead(schedule, depth=2), verifier=Exact())
     lookahead.run(QUESTION, job, backend=backend)
     assert job.record.text == WHOLE
     assert job.record.accepted == 0
 
 
 def test_an_alternative_that_agreed_and_was_not_chosen_is_not_rejected():
-    job = Job(Lookahead("sync", depth=1, width=2), verifier=Yes())
+    job = AnswerRequest(Lookahead("sync", depth=1, width=2), verifier=Yes())
     record = solve(fixed(WHOLE + E), fixed(WHOLE + E), job=job)
     assert record.text == WHOLE
     assert record.outcomes()["draft"] == {"accepted": record.accepted, "cancelled": record.accepted}
@@ -432,7 +432,7 @@ def test_a_random_oracle_accepts_about_its_share():
 
 def test_steps_are_told_as_they_are_kept(schedule):
     told = []
-    job = Job(Lookahead(schedule), verifier=Exact(), on_step=told.append)
+    job = AnswerRequest(Lookahead(schedule), verifier=Exact(), on_step=told.append)
     record = solve(ScriptedTransport(chapters(STEPS), slow(0.005)), ScriptedTransport(chapters(STEPS)), job=job)
     assert told == record.steps
     assert [s.position for s in told] == list(range(len(STEPS)))
@@ -449,7 +449,7 @@ def test_what_follows_a_step_does_not_see_the_tokens_that_were_dropped_after_it(
 def test_an_interrupt_while_waiting_leaves_nothing_running():
     """Ctrl-C reaches the main thread where it waits for the runtimes."""
     target, draft = fixed(WHOLE + E, seconds=slow(30)), fixed(WHOLE + E, seconds=slow(30))
-    job = Job(verifier=Exact())
+    job = AnswerRequest(verifier=Exact())
     threads = threading.active_count()
     main = threading.main_thread().ident
     timer = threading.Timer(0.1, signal.pthread_kill, [main, signal.SIGINT])

@@ -19,22 +19,22 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.cli import cli
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.serving import _tell, listening
 from lr_sglang.config import Lookahead
-from lr_sglang.job import Job
 from lr_sglang.serve import logs
 from lr_sglang.serve.app import create_app
-from lr_sglang.serve.guard import ROUTES
 from lr_sglang.serve.keys import Keys
+from lr_sglang.serve.middleware import ROUTES
 from lr_sglang.serve.server import Server
 from lr_sglang.serve.settings import Service
 from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.steps import DELIMITER
+from lr_sglang.steps.step import DELIMITER
 from tests.scripted import ScriptedTransport, chapters, deployment
 
 ROOT = Path(__file__).parents[2]
@@ -511,7 +511,7 @@ def test_many_at_once_each_get_their_own():
 def test_nothing_is_left_of_an_answer():
     def jobs():
         gc.collect()
-        return [thing for thing in gc.get_objects() if type(thing) is Job]
+        return [thing for thing in gc.get_objects() if type(thing) is AnswerRequest]
 
     others = jobs()  # that other tests have left
     with serving(simulated(steps=3, seconds=0.01)) as one:

@@ -16,9 +16,9 @@ from uvicorn.server import ServerState
 
 from lr_sglang.serve import connections, logs, server
 from lr_sglang.serve.connections import Connection, Connections
-from lr_sglang.serve.guard import Guard
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.middleware import Guard
 from lr_sglang.serve.settings import Service
 from tests.integration.test_serve import ASK, CHAT, SERVICE, serving, simulated, within
 

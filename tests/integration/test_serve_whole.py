@@ -6,8 +6,8 @@ from pathlib import Path
 
 from lr_sglang.serve import engine as engine_module
 from lr_sglang.serve.app import create_app
-from lr_sglang.serve.order import order_of
 from lr_sglang.serve.protocol import ChatRequest
+from lr_sglang.serve.request_options import order_of
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.summary import Summary
 from lr_sglang.simulated.model import Model
@@ -47,8 +47,8 @@ from pathlib import Path
 
 import sglang as sgl
 
-from lr_sglang.answer import Answer
-from lr_sglang.dsl import converse, sync
+from lr_sglang.algorithm.answer import Answer
+from lr_sglang.frontend.dsl import converse, sync
 from lr_sglang.programs.lookahead import look_ahead
 
 

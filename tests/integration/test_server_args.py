@@ -23,7 +23,8 @@ from lr_sglang.cli.settings import settle
 from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import flags, fleet, load_deployment, platforms, token_layer
+from lr_sglang.runtimes import load_deployment
+from lr_sglang.runtimes.launching import flags, fleet, platforms, token_layer
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "lr_sglang" / "runtimes" / "presets").glob("*.toml"))

@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang.chat import load_tokenizer
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.cli import cli
 from lr_sglang.config import Deployment, Lookahead, Runtime, Sampling
-from lr_sglang.connect import deployed
+from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.errors import ConfigError, LookaheadError, RuntimeDown
-from lr_sglang.job import Job
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.runtimes.connect import deployed
 from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.measure import measure, report, shard
 from lr_sglang.simulated.model import Model
@@ -37,7 +37,9 @@ QUICK = Simulation(Model(steps=8), step_seconds=0.08, c1=0.1, judge_seconds=0.01
 def answer(roles, program=lookahead, look=None, **more):
     look = look or Lookahead()
     sampling = Sampling(seed=more.get("seed", 0))
-    job = Job(look, sampling, verifier=make(look.verifier, Setup(roles, "paper")), fast=fast(look, roles), question="q")
+    job = AnswerRequest(
+        look, sampling, verifier=make(look.verifier, Setup(roles, "paper")), fast=fast(look, roles), question="q"
+    )
     program.run(ASKED, job, backend=roles["target"])
     return job.record
 

@@ -10,16 +10,16 @@ from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang.chat import ModelTokenizer, resolve
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.detokenize import HALF
 from lr_sglang.engine.clock import run_virtually
-from lr_sglang.engine.run import run_program
-from lr_sglang.frontend import LookaheadBackend
-from lr_sglang.job import Job
+from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
+from lr_sglang.frontend.run import run_program
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.tokens import TokenText
+from lr_sglang.steps.detokenize import HALF
+from lr_sglang.steps.token_text import TokenText
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.verifiers import Exact, Random
 from tests import examples
 from tests.integration.test_semantics import QUESTION
@@ -59,7 +59,7 @@ def pool(known, seed):
 
 
 def answered(program, backend, look, most, verifier=None):
-    job = Job(look, Sampling(temperature=0.0), Limits(max_tokens=most), verifier=verifier)
+    job = AnswerRequest(look, Sampling(temperature=0.0), Limits(max_tokens=most), verifier=verifier)
     run_virtually(run_program(program, QUESTION, job, backend=backend))
     return job.record
 

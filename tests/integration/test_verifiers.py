@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 import lr_sglang as lr
-from lr_sglang import verifier_names, verifiers
+from lr_sglang import verifiers
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown, SetupError
-from lr_sglang.job import Job
-from lr_sglang.modes import MODES, SURE
+from lr_sglang.modes import GREEDY_LOGPROB, MODES
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING, QUESTION
-from lr_sglang.tree import Verdict
-from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, Score
+from lr_sglang.steps.tree import Verdict
+from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, Score, verifier_registry
 from lr_sglang.verifiers.cascade import Sure
 from lr_sglang.verifiers.embedding import load
 from tests.integration import test_semantics as semantics
@@ -35,7 +35,7 @@ def solve(verifier, ours=OURS, theirs=THEIRS, *, schedule="sync", target=None, f
     """Runs an answer; ``verifier`` and ``fast`` are made of the roles. Gives its record and the target's runtime."""
     target = target or fixed(ours, seconds=slow(0.01))
     backend = deployment(target=target, draft=fixed(theirs), **others)
-    job = Job(Lookahead(schedule=schedule, depth=depth), verifier=verifier(backend.roles))
+    job = AnswerRequest(Lookahead(schedule=schedule, depth=depth), verifier=verifier(backend.roles))
     job.fast = fast and fast(backend.roles)
     lookahead.run(semantics.QUESTION, job, backend=backend)
     return job.record, target
@@ -95,7 +95,7 @@ def test_the_end_of_another_vocabulary_is_no_token_of_the_targets():
     backend = deployment(target=fixed("One.\n\nEnd" + E, seconds=slow(0.01)), draft=fixed("One.\n\nEnd" + E))
     backend.roles["draft"].tokenizer = Other()
     likelihood = verifiers.make("likelihood", verifiers.Setup(backend.roles, "paper"))
-    job = Job(Lookahead("sync", depth=2), verifier=likelihood)
+    job = AnswerRequest(Lookahead("sync", depth=2), verifier=likelihood)
     lookahead.run(semantics.QUESTION, job, backend=backend)
     assert [s.source for s in job.record.steps] == ["draft", "target"]
     assert job.record.steps[1].verdicts[0].reason == "its end cannot be weighed"
@@ -188,7 +188,7 @@ def test_an_encoder_that_fails_rejects():
 def test_an_encoding_that_nobody_needs_any_more_leaves_nothing_behind():
     threads = threading.active_count()
     backend = deployment(target=fixed(OURS), draft=fixed(THEIRS))
-    job = Job(Lookahead("sync", depth=2), verifier=Embedding(Letters(0.3), 0.5))
+    job = AnswerRequest(Lookahead("sync", depth=2), verifier=Embedding(Letters(0.3), 0.5))
     threading.Timer(0.1, job.stop).start()
     with pytest.raises(Cancelled):
         lookahead.run(semantics.QUESTION, job, backend=backend)
@@ -199,9 +199,9 @@ def test_an_encoding_that_nobody_needs_any_more_leaves_nothing_behind():
 def test_a_missing_package_or_model_is_named(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="no embedding model at"):
         load(str(tmp_path / "none"))
-    monkeypatch.setattr(verifier_names, "find_spec", lambda name: None)
+    monkeypatch.setattr(verifier_registry, "find_spec", lambda name: None)
     with pytest.raises(SetupError, match="sentence-transformers"):
-        verifier_names.parse("embedding")
+        verifier_registry.parse("embedding")
     kept = builtins.__import__
 
     def without(name, *args, **kwargs):
@@ -306,8 +306,8 @@ def test_thresholds_come_from_a_file(tmp_path):
     ],
 )
 def test_what_a_verifier_asks_is_known_without_it(name, roles):
-    assert verifier_names.asks(name) == roles
-    assert verifier_names.needs_judge(name) == ("judge" in roles)
+    assert verifier_registry.asks(name) == roles
+    assert verifier_registry.needs_judge(name) == ("judge" in roles)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_what_a_verifier_asks_is_known_without_it(name, roles):
 )
 def test_what_cannot_be_is_said_before_anything_starts(name, message):
     with pytest.raises(ConfigError, match=message):
-        verifier_names.asks(name)
+        verifier_registry.asks(name)
     with pytest.raises(ConfigError, match=message):
         verifiers.make(name, verifiers.Setup({}, "paper"))
 
@@ -341,7 +341,7 @@ def test_a_file_of_something_else_is_named(tmp_path, text):
     path = tmp_path / "c.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match="no parameters of a cascade"):
-        verifier_names.parse(f"cascade:{path}")
+        verifier_registry.parse(f"cascade:{path}")
 
 
 def test_a_verifier_that_lacks_its_runtime_says_so():
@@ -373,8 +373,8 @@ def example() -> str:
 def test_the_example_of_the_docs_works(tmp_path):
     (tmp_path / "same_numbers.py").write_text(example())
     name = f"{tmp_path}/same_numbers.py:SameNumbers"
-    assert verifier_names.asks(name) == {"target", "judge"}
-    assert not verifier_names.needs_judge(name)
+    assert verifier_registry.asks(name) == {"target", "judge"}
+    assert not verifier_registry.needs_judge(name)
     record, _ = solve(named(name), "1 and 2.\n\nEnd 3" + E, "2 or 1 .\n\nEnd 4" + E)
     assert record.text == "1 and 2.\n\nEnd 3"
     strict, _ = solve(named(f"{name}:sorted"), "1 and 2.\n\nEnd 3" + E, "2 or 1 .\n\nEnd 4" + E)
@@ -382,11 +382,11 @@ def test_the_example_of_the_docs_works(tmp_path):
 
 
 def test_a_package_offers_one_under_an_entry_point(monkeypatch):
-    mine = EntryPoint("mine", "lr_sglang.verifiers.exact:Exact", verifier_names.GROUP)
-    monkeypatch.setattr(verifier_names, "entry_points", lambda group: (mine,))
+    mine = EntryPoint("mine", "lr_sglang.verifiers.exact:Exact", verifier_registry.GROUP)
+    monkeypatch.setattr(verifier_registry, "entry_points", lambda group: (mine,))
     made = verifiers.make("mine", verifiers.Setup({}, "paper"))
     assert made.name == "exact" and isinstance(made.inner, Exact)
-    assert verifier_names.asks("mine") == {"target", "judge"}
+    assert verifier_registry.asks("mine") == {"target", "judge"}
 
 
 @pytest.mark.parametrize(("body", "said"), [("1 / 0", "ZeroDivisionError"), ("return True", "no Verdict but True")])
@@ -460,7 +460,9 @@ def test_what_is_not_certain_is_verified_as_ever(schedule):
 def test_a_step_that_was_cut_or_ends_the_thinking_is_never_certain(schedule):
     for text in ("abcdefgh\n\nx" + E, "so</think>\n\nx" + E):
         backend = deployment(target=fixed(text, seconds=slow(0.01)), draft=fixed(text))
-        job = Job(Lookahead(schedule, depth=2, max_step_tokens=20 if "think" in text else 5), verifier=Exact())
+        job = AnswerRequest(
+            Lookahead(schedule, depth=2, max_step_tokens=20 if "think" in text else 5), verifier=Exact()
+        )
         job.fast = Likelihood(backend, -1.0, "min")
         lookahead.run(semantics.QUESTION, job, backend=backend)
         assert job.record.text == text[:-1]
@@ -479,7 +481,9 @@ def test_a_weighing_that_fails_makes_it_slower_and_never_wrong(schedule):
 
 def test_a_draft_that_hangs_does_not_hold_the_target_up():
     backend = deployment(target=fixed(OURS, seconds=slow(0.01)), draft=fixed(OURS, seconds=slow(30)))
-    job = Job(Lookahead(depth=3), verifier=Exact(), fast=Likelihood(deployment(target=fixed(OURS)), -1.0, "min"))
+    job = AnswerRequest(
+        Lookahead(depth=3), verifier=Exact(), fast=Likelihood(deployment(target=fixed(OURS)), -1.0, "min")
+    )
     began = time.monotonic()
     lookahead.run(semantics.QUESTION, job, backend=backend)
     assert time.monotonic() - began < 3
@@ -489,8 +493,8 @@ def test_a_draft_that_hangs_does_not_hold_the_target_up():
 def test_fast_acceptance_is_a_matter_of_the_job():
     backend = deployment(target=fixed(OURS), draft=fixed(OURS))
     look = Lookahead(fast_accept=-1.0)
-    with pytest.raises(ConfigError, match=r"needs Job\.fast"):
-        lookahead.run(semantics.QUESTION, Job(look, verifier=Exact()), backend=backend)
+    with pytest.raises(ConfigError, match=r"needs AnswerRequest\.fast"):
+        lookahead.run(semantics.QUESTION, AnswerRequest(look, verifier=Exact()), backend=backend)
     made = verifiers.fast(look, backend.roles)
     assert isinstance(made, Likelihood) and (made.threshold, made.how) == (-1.0, "min")
     assert verifiers.fast(Lookahead(), backend.roles) is None
@@ -501,7 +505,7 @@ def test_fast_acceptance_is_a_matter_of_the_job():
 
 def test_lossless_takes_only_what_no_other_token_could_beat():
     lossless = MODES["lossless"].lookahead
-    assert lossless(Lookahead(fast_accept=-3.0)).fast_accept == SURE > math.log(0.5)
+    assert lossless(Lookahead(fast_accept=-3.0)).fast_accept == GREEDY_LOGPROB > math.log(0.5)
     assert lossless(Lookahead(fast_accept=-0.1)).fast_accept == -0.1
     assert lossless(Lookahead()).fast_accept is None
     assert lossless(Lookahead(fast_accept=-3.0)).verifier == "exact"

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lr_sglang.api.runner import Runner
 from lr_sglang.bench import budget, charts, fair, room, schedule, sweeps
 from lr_sglang.cli import bench_run, bench_variants, cli, session, settings
 from lr_sglang.cli.bench_variants import Setting, variants
@@ -19,7 +20,6 @@ from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results import collection
 from lr_sglang.results import report as reports
-from lr_sglang.runner import Runner
 from lr_sglang.runtimes import launched, load_deployment
 from tests import synthetic
 from tests.scripted_cli import Servers, transports

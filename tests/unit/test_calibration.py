@@ -6,16 +6,16 @@ import random
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang import verifier_names
+from lr_sglang.algorithm.policy import Calibration, RunStatistics
+from lr_sglang.api.runner import Runner, Settings
 from lr_sglang.cli import cli
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import ConfigError, RecordError
-from lr_sglang.policy import Calibration, Experience
 from lr_sglang.results.calibration import calibrate, confidence, thresholds
-from lr_sglang.runner import Runner, Settings
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.verifiers import verifier_registry
 
 CASCADE = "cascade:likelihood:min,judge"
 
@@ -103,7 +103,7 @@ def test_the_command_writes_what_a_cascade_reads(tmp_path):
     result = CliRunner().invoke(cli, ["calibrate", str(run), "--precision", "0.98", "--output", str(path)])
     assert result.exit_code == 0, result.output
     assert "accepted where the score is >= -0.5: 30, 30 rightly" in result.output
-    stage, last = verifier_names.stages(str(path))
+    stage, last = verifier_registry.stages(str(path))
     assert (stage.verifier, stage.accept_above, stage.reject_below) == ("likelihood:min", -0.5, -0.5)
     assert last.verifier == "judge"
     shown = CliRunner().invoke(cli, ["calibrate", str(run), "--reference", "pocket", "--json"])
@@ -149,7 +149,7 @@ def test_a_file_for_the_gate(tmp_path):
     runner = Runner(roles, Settings(lookahead=Lookahead(gate=0.1, calibration=str(path))))
     assert runner._experience.calibration == known
     with pytest.raises(ConfigError, match="no parameters of a cascade"):
-        verifier_names.stages(str(path))
+        verifier_registry.stages(str(path))
     shown = CliRunner().invoke(cli, ["calibrate", str(run), "--json"])
     assert json.loads(shown.output)["gate"]["auc"] == 1.0
 
@@ -164,7 +164,7 @@ def test_one_file_for_a_cascade_and_the_gate(tmp_path):
     (run / "records.jsonl").write_text(json.dumps(made) + "\n")
     assert CliRunner().invoke(cli, ["calibrate", str(run), "--output", str(path)]).exit_code == 0
     assert Calibration.read(str(path)).samples == 60
-    assert verifier_names.stages(str(path))[0].accept_above == -2.0
+    assert verifier_registry.stages(str(path))[0].accept_above == -2.0
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_calibration_is_for_a_gate():
 
 def test_a_run_goes_by_what_is_known_until_it_knows_enough_itself():
     known = Calibration(0.0, 5.0, -0.5, 300)
-    experience = Experience(calibration=known)
+    experience = RunStatistics(calibration=known)
     for n in range(99):
         experience._learn(-0.5, n % 2 == 0)
     assert experience.calibration is known

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang import ends
-from lr_sglang.chat import LONG, ModelTokenizer, load_tokenizer, resolve
+from lr_sglang.engine import end_ids
+from lr_sglang.engine.bounded_cache import EACH, Memo
+from lr_sglang.engine.tokenizer import LONG, ModelTokenizer, load_tokenizer, resolve
 from lr_sglang.errors import ConfigError
-from lr_sglang.memo import EACH, Memo
 from lr_sglang.pocket import weights
-from lr_sglang.tokens import TokenText
+from lr_sglang.steps.token_text import TokenText
 from tests import examples
 
 TEMPLATE = (
@@ -218,7 +218,7 @@ def test_a_long_text_has_the_same_tokens_and_lets_other_threads_run():
 
 def test_what_is_remembered_is_bounded_by_its_tokens(small, monkeypatch):
     """However long the prompts are; the latest is remembered in any case."""
-    monkeypatch.setattr("lr_sglang.chat.PROMPTS", 2000)
+    monkeypatch.setattr("lr_sglang.engine.tokenizer.PROMPTS", 2000)
     one = ModelTokenizer(small)
     for number in range(40):
         text = one.chat([{"role": "user", "content": f"{number} " + "hello there, " * 30}], True)
@@ -246,7 +246,7 @@ def test_the_ends_of_a_model_are_those_of_its_tokenizer_and_of_both_its_configur
     assert load_tokenizer(str(weights("target"))).ends == {0, 2}
     for broken in ("", "[]", "{", '{"eos_token_id": "x"}', '{"eos_token_id": null}', '{"eos_token_id": true}'):
         (folder / "config.json").write_text(broken)
-        assert ends.of_model(str(folder)) == {8, 9}
+        assert end_ids.of_model(str(folder)) == {8, 9}
 
 
 def test_a_server_tells_of_more_ends(tmp_path):
@@ -255,6 +255,6 @@ def test_a_server_tells_of_more_ends(tmp_path):
         "json_model_override_args": '{"eos_token_id": 6}',
         "preferred_sampling_params": '{"stop_token_ids": [7]}',
     }
-    assert ends.of_server({"model_path": str(tmp_path), **options}) == {5, 6, 7}
-    assert ends.of_server({"model_path": "not/here", "preferred_sampling_params": None}) == frozenset()
-    assert ends.of_server({}) == frozenset()
+    assert end_ids.of_server({"model_path": str(tmp_path), **options}) == {5, 6, 7}
+    assert end_ids.of_server({"model_path": "not/here", "preferred_sampling_params": None}) == frozenset()
+    assert end_ids.of_server({}) == frozenset()

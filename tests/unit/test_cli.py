@@ -21,10 +21,11 @@ from lr_sglang.config import TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.results import summary
-from lr_sglang.runtimes import ProgressEvent, probe
+from lr_sglang.runtimes import ProgressEvent
+from lr_sglang.runtimes.launching import probe
 from lr_sglang.sglang_api import release
+from lr_sglang.steps.trace import StepRecord
 from lr_sglang.tasks import lookup
-from lr_sglang.trace import StepRecord
 from tests.scripted import END, ScriptedTransport
 from tests.scripted_cli import Servers, transports
 

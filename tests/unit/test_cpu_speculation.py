@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lr_sglang.cpu import builds, hooks, operators, settings
+from lr_sglang.cpu import compile_lock, hooks, operators, settings
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import cache, trees, verify
 from lr_sglang.errors import SetupError
-from lr_sglang.runtimes.compiler import need_compiler
+from lr_sglang.runtimes.launching.compiler import need_compiler
 from tests.attention import reference, registered, same_numbers, visible  # noqa: F401
 
 SEEDS = range(25)
@@ -536,5 +536,5 @@ def test_one_process_at_a_time_builds(tmp_path, monkeypatch):
         return (name, cpp_files)
 
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda i: builds.load_alone(load, i, cpp_files=[i]), range(4)))
+        results = list(pool.map(lambda i: compile_lock.load_alone(load, i, cpp_files=[i]), range(4)))
     assert results == [(i, [i]) for i in range(4)] and set(most) == {1}

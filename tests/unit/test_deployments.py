@@ -8,7 +8,8 @@ import pytest
 
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import built_in, load_deployment, models, override, override_all
+from lr_sglang.runtimes import built_in, load_deployment, override, override_all
+from lr_sglang.runtimes.placement import models
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "deployments").glob("*.toml"))
 

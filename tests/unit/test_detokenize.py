@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang.chat import ModelTokenizer, resolve
-from lr_sglang.delivery import Delivery
-from lr_sglang.detokenize import HALF, added, joined
-from lr_sglang.steps import DELIMITER, Ending, completed, make_step, split_ids
-from lr_sglang.tokens import TokenText
-from lr_sglang.tree import Pair, without_a_judge
+from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
+from lr_sglang.frontend.stream_text import StreamText
+from lr_sglang.steps.detokenize import HALF, added, joined
+from lr_sglang.steps.step import DELIMITER, Ending, completed, make_step, split_ids
+from lr_sglang.steps.token_text import TokenText
+from lr_sglang.steps.tree import Pair, without_a_judge
 from tests import examples
 
 TEXTS = (
@@ -81,7 +81,7 @@ def test_whatever_the_cap_splits_is_whole_in_the_text(known, text):
     for cut in range(1, len(ids)):
         steps = steps_of(ids, (cut,), known)
         assert "".join(step.text for step in steps) == whole
-        shown, delivery = [], Delivery(known.decode)
+        shown, delivery = [], StreamText(known.decode)
         for part in (ids[:cut], ids[cut:]):
             shown += delivery.add(part)
         shown += delivery.rest()
@@ -217,7 +217,7 @@ def test_two_different_ends_of_one_vocabulary_are_not_the_same(known):
 def test_a_stop_string_is_counted_in_tokens_wherever_the_text_was_cut(known):
     ids = known.encode("five toys end")
     for cut in range(1, len(ids)):
-        delivery = Delivery(known.decode, ("end",))
+        delivery = StreamText(known.decode, ("end",))
         shown = [*delivery.add(ids[:cut]), *delivery.add(ids[cut:]), *delivery.rest()]
         before = "".join(piece.text for piece in shown)
         assert before == known.decode(ids).partition("end")[0] and delivery.stopped

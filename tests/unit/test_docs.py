@@ -203,12 +203,12 @@ def test_every_count_of_tokens_is_too(record):
 
 
 def test_fields_of_errors_are_too():
+    from lr_sglang.algorithm.answer_request import AnswerRequest
     from lr_sglang.errors import RuntimeDown
-    from lr_sglang.job import Job
     from lr_sglang.results import record as records
     from lr_sglang.tasks import Question
 
-    made = records.make_failed(Question("1", "?"), "lookahead", Job(), RuntimeDown("gone"), {}, {})
+    made = records.make_failed(Question("1", "?"), "lookahead", AnswerRequest(), RuntimeDown("gone"), {}, {})
     assert {f"error.{key}" for key in made["error"]} <= named("Records")
 
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from lr_sglang.cli import checkup, cli, installation_checks, machine_checks
 from lr_sglang.errors import LaunchError
-from lr_sglang.runtimes.gpus import Gpu
+from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.sglang_api import release, server
 from lr_sglang.sglang_api.need import Need
 

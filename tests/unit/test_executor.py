@@ -16,8 +16,8 @@ from sglang.lang.choices import ChoicesDecision, greedy_token_selection
 from sglang.lang.interpreter import ProgramState, StreamExecutor
 from sglang.lang.ir import SglSamplingParams
 
-from lr_sglang.engine.executor import Executor, NotReady, sync
 from lr_sglang.errors import Cancelled, RuntimeDown
+from lr_sglang.frontend.executor import Executor, NotReady, sync
 
 
 class _Written(BaseBackend):

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from lr_sglang import catalog, files, tasks, verifier_names
+from lr_sglang import plugin_files, tasks
+from lr_sglang.algorithm.policy.confidence import Calibration
 from lr_sglang.errors import ConfigError, RecordError
-from lr_sglang.policy.confidence import Calibration
 from lr_sglang.results import collection
 from lr_sglang.tasks.sources import Own
+from lr_sglang.user_programs import program_registry
+from lr_sglang.verifiers import verifier_registry
 
 HAS_IT = [
     "def mine(s): ...",
@@ -32,8 +34,8 @@ HAS_IT = [
 def test_what_a_file_has_is_found(tmp_path, source):
     file = tmp_path / "mine.py"
     file.write_text(source)
-    files.check(file, "mine")
-    assert catalog.parse(f"{file}:mine").file == verifier_names.parse(f"{file}:mine").file == str(file)
+    plugin_files.check(file, "mine")
+    assert program_registry.parse(f"{file}:mine").file == verifier_registry.parse(f"{file}:mine").file == str(file)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def test_what_a_file_has_is_found(tmp_path, source):
 def test_what_it_has_not_is_told_before_anything_is_run(tmp_path, source, said, hint):
     file = tmp_path / "file.py"
     file.write_bytes(source if isinstance(source, bytes) else source.encode())
-    for parse in (catalog.parse, verifier_names.parse):
+    for parse in (program_registry.parse, verifier_registry.parse):
         with pytest.raises(ConfigError, match=said) as caught:
             parse(f"{file}:mine")
         assert caught.value.hint == hint
@@ -58,7 +60,7 @@ def test_what_it_has_not_is_told_before_anything_is_run(tmp_path, source, said, 
 
 def test_a_file_that_is_not_there():
     with pytest.raises(ConfigError, match=r"there is no file none\.py"):
-        files.check("none.py", "mine")
+        plugin_files.check("none.py", "mine")
 
 
 NOBODYS = "~nobody-of-this-name/a"
@@ -67,10 +69,10 @@ NOBODYS = "~nobody-of-this-name/a"
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        (lambda: files.check(f"{NOBODYS}.py", "mine"), "there is no file"),
-        (lambda: catalog.parse(f"{NOBODYS}.py:mine"), "there is no file"),
-        (lambda: verifier_names.parse(f"{NOBODYS}.py:Mine"), "there is no file"),
-        (lambda: verifier_names.parse(f"cascade:{NOBODYS}.json"), "cannot read"),
+        (lambda: plugin_files.check(f"{NOBODYS}.py", "mine"), "there is no file"),
+        (lambda: program_registry.parse(f"{NOBODYS}.py:mine"), "there is no file"),
+        (lambda: verifier_registry.parse(f"{NOBODYS}.py:Mine"), "there is no file"),
+        (lambda: verifier_registry.parse(f"cascade:{NOBODYS}.json"), "cannot read"),
         (lambda: Calibration.read(f"{NOBODYS}.json"), "cannot read"),
         (lambda: tasks.load(Path(f"{NOBODYS}.jsonl")), "no such file"),
         (lambda: tasks.load("pocket", file=Path(f"{NOBODYS}.jsonl")), "there is no file"),
@@ -95,8 +97,8 @@ def test_a_folder_of_data_in_the_home_of_an_unknown_user_is_passed_over(monkeypa
 def test_a_file_in_ones_own_home_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "file.py").write_text("mine = 1")
-    files.check("~/file.py", "mine")
-    assert files.find("~/file.py", "mine") == 1
+    plugin_files.check("~/file.py", "mine")
+    assert plugin_files.find("~/file.py", "mine") == 1
 
 
 # -- FILE.py:NAME[:ARGUMENT]
@@ -118,13 +120,13 @@ def test_a_file_in_ones_own_home_is_found(tmp_path, monkeypatch):
     ],
 )
 def test_the_first_file_and_name_are_meant(text, expected):
-    assert files.named(text) == expected
+    assert plugin_files.named(text) == expected
 
 
 def test_an_argument_may_look_like_the_whole(tmp_path):
     file = tmp_path / "file.py"
     file.write_text("mine = 1")
-    chosen = verifier_names.parse(f"{file}:mine:other.py:x")
+    chosen = verifier_registry.parse(f"{file}:mine:other.py:x")
     assert (chosen.file, chosen.name, chosen.argument) == (str(file), "mine", "other.py:x")
     with pytest.raises(ConfigError, match="there is no task"):
         tasks.get(f"{file}:mine:other.py:x")
@@ -133,14 +135,14 @@ def test_an_argument_may_look_like_the_whole(tmp_path):
 @pytest.mark.parametrize(
     ("parse", "text", "near", "far"),
     [
-        (catalog.parse, "lokahead:samples=2", "lookahead", "FILE.py:FUNCTION"),
-        (verifier_names.parse, "likelyhood:-0.3", "likelihood", "FILE.py:CLASS"),
-        (verifier_names.parse, "theirz", "theirs", "FILE.py:CLASS"),
+        (program_registry.parse, "lokahead:samples=2", "lookahead", "FILE.py:FUNCTION"),
+        (verifier_registry.parse, "likelyhood:-0.3", "likelihood", "FILE.py:CLASS"),
+        (verifier_registry.parse, "theirz", "theirs", "FILE.py:CLASS"),
     ],
 )
 def test_a_name_that_nobody_has_is_answered_with_the_nearest(monkeypatch, parse, text, near, far):
-    theirs = (EntryPoint("theirs", "a:b", verifier_names.GROUP),)
-    monkeypatch.setattr(verifier_names, "outside", lambda: theirs)
+    theirs = (EntryPoint("theirs", "a:b", verifier_registry.GROUP),)
+    monkeypatch.setattr(verifier_registry, "outside", lambda: theirs)
     with pytest.raises(ConfigError, match=f"is called {text!r}") as caught:
         parse(text)
     assert caught.value.hint == f"did you mean {near}?"

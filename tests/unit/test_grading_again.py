@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from lr_sglang import tasks
 from lr_sglang.cli import cli, session
 from lr_sglang.errors import RecordError
-from lr_sglang.grading import Grader, Rules, again
+from lr_sglang.grading import Grader, Rules, regrade
 from lr_sglang.results.store import RECORDS, RUN
 from tests.scripted_cli import Servers
 
@@ -68,7 +68,7 @@ def test_only_the_verdict_changes_and_what_changed_is_said(tmp_path):
     assert "1 ungraded: the answer is not known" in result.output
     after = read(path)
     assert [one["correct"] for one in after] == [True, False, True, None]
-    fields = set(again.FIELDS)
+    fields = set(regrade.FIELDS)
     for old, new in zip(before, after, strict=True):
         assert {k: v for k, v in old.items() if k not in fields} == {k: v for k, v in new.items() if k not in fields}
     assert (path / RECORDS).read_bytes().endswith(b'{"schema":1,"cut o')  # not ours to judge
@@ -158,13 +158,13 @@ def test_a_grading_that_was_stopped_goes_on(tmp_path):
 
     with Grader(slow) as grader:
         with pytest.raises(KeyboardInterrupt):
-            again.regrade(path, grader, progress=stop)
+            regrade.regrade(path, grader, progress=stop)
         assert (path / RECORDS).read_bytes() == before  # all or nothing
-        with (path / again.JOURNAL).open("a") as journal:
+        with (path / regrade.JOURNAL).open("a") as journal:
             journal.write('{"mark": "cut o')
-        changes = again.regrade(path, grader)
+        changes = regrade.regrade(path, grader)
     assert (changes.records, changes.resumed, changes.verdicts["correct"]) == (6, 3, 6)
-    assert not (path / again.JOURNAL).exists()
+    assert not (path / regrade.JOURNAL).exists()
 
 
 def test_verdicts_by_other_rules_are_not_taken_over(tmp_path):
@@ -175,11 +175,11 @@ def test_verdicts_by_other_rules_are_not_taken_over(tmp_path):
             raise KeyboardInterrupt
 
     with Grader(slow) as grader, pytest.raises(KeyboardInterrupt):
-        again.regrade(path, grader, progress=stop)
+        regrade.regrade(path, grader, progress=stop)
     with Grader("math") as other:
-        assert again.regrade(path, other).resumed == 0
+        assert regrade.regrade(path, other).resumed == 0
     with Grader("math", Rules(execute=True)) as other:
-        assert again.regrade(path, other).resumed == 0
+        assert regrade.regrade(path, other).resumed == 0
 
 
 def test_an_answer_that_was_made_again_meanwhile_is_graded_again(tmp_path):
@@ -191,9 +191,9 @@ def test_an_answer_that_was_made_again_meanwhile_is_graded_again(tmp_path):
 
     with Grader(slow) as grader:
         with pytest.raises(KeyboardInterrupt):
-            again.regrade(path, grader, progress=stop)
+            regrade.regrade(path, grader, progress=stop)
         folder(path, [record(0, "\\boxed{5}", seed=44), record(1), record(2)])
-        changes = again.regrade(path, grader)
+        changes = regrade.regrade(path, grader)
     assert changes.resumed == 1 and changes.verdicts["wrong"] == 1
 
 
@@ -212,7 +212,7 @@ def test_killed_at_any_moment_records_are_whole(tmp_path):
         assert texts == [one["text"] for one in before]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["correct"] == 40
-    assert not (path / again.JOURNAL).exists()
+    assert not (path / regrade.JOURNAL).exists()
 
 
 def test_a_full_disk_is_a_named_error_and_harms_no_record(tmp_path, monkeypatch):
@@ -222,9 +222,9 @@ def test_a_full_disk_is_a_named_error_and_harms_no_record(tmp_path, monkeypatch)
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(again.os, "fsync", full)
+    monkeypatch.setattr(regrade.os, "fsync", full)
     with Grader("math") as grader, pytest.raises(RecordError, match="No space left"):
-        again.regrade(path, grader)
+        regrade.regrade(path, grader)
     assert (path / RECORDS).read_bytes() == before
 
 
@@ -232,11 +232,11 @@ def test_a_full_disk_is_named_while_verdicts_are_kept_too(tmp_path, monkeypatch)
     path = folder(tmp_path / "r", [record()])
 
     def fill_up(done, total):
-        (path / again.JOURNAL).unlink()
-        (path / again.JOURNAL).symlink_to("/dev/full")
+        (path / regrade.JOURNAL).unlink()
+        (path / regrade.JOURNAL).symlink_to("/dev/full")
 
     with Grader("math") as grader, pytest.raises(RecordError, match="No space left"):
-        again.regrade(path, grader, progress=fill_up)
+        regrade.regrade(path, grader, progress=fill_up)
 
 
 # -- while a run is made

@@ -16,7 +16,7 @@ import pytest
 
 from lr_sglang import tasks
 from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.grading import programs, walls
+from lr_sglang.grading import isolation, programs
 from lr_sglang.grading.cell.values import pack, unpack
 from lr_sglang.grading.grader import Grader, Rules
 from lr_sglang.grading.sandbox import Limits, Sandbox, standing
@@ -281,7 +281,7 @@ def test_packed_tests_that_would_run_something_are_refused(tmp_path, monkeypatch
 
 
 def test_tests_that_unpack_to_a_flood_are_refused(monkeypatch):
-    monkeypatch.setattr(programs, "MOST_TESTS_BYTES", 1000)
+    monkeypatch.setattr(programs, "MAX_TESTS_BYTES", 1000)
     with pytest.raises(ConfigError, match="too long"):
         programs.lcb_tests(packed([{"input": "x" * 5000, "output": ""}]))
 
@@ -306,10 +306,10 @@ def test_a_generator_that_evaluates_answers_does_so_behind_the_walls(monkeypatch
     (tmp_path / "reasoning_gym.py").write_text(GYM)
     monkeypatch.setattr(gym, "missing", lambda: False)
     tmp_path.chmod(0o755)
-    files, place = walls.layout(), str(tmp_path)
+    files, place = isolation.layout(), str(tmp_path)
     links = {path: target for path, target in files.links.items() if path != "/tmp"}
     with_gym = dataclasses.replace(files, binds=[*files.binds, place], links=links, packages=[*files.packages, place])
-    monkeypatch.setattr(walls, "layout", lambda: with_gym)
+    monkeypatch.setattr(isolation, "layout", lambda: with_gym)
     question = Question("s", "2+3?", "5", {"generator": "sum", "asked": "2+3?", "metadata": {"more": 0}})
     stolen = tmp_path / "stolen"
     with Grader("reasoning-gym", Rules(execute=True)) as grader:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lr_sglang.errors import SetupError
-from lr_sglang.grading import walls
+from lr_sglang.grading import isolation
 from lr_sglang.grading.sandbox import Limits, Sandbox, standing
 from tests.unit import hostile_answers as hostile
 
@@ -118,10 +118,10 @@ def test_where_this_package_is_installed_its_questions_are_covered(sandbox, tmp_
     package = tmp_path / "lr_sglang"
     package.mkdir()
     (package / "solutions").write_text("x")
-    there = walls.layout()
+    there = isolation.layout()
     links = {path: target for path, target in there.links.items() if path != "/tmp"}
     changed = dataclasses.replace(there, binds=[*there.binds, str(tmp_path)], links=links, covers=[str(package)])
-    monkeypatch.setattr(walls, "layout", lambda: changed)
+    monkeypatch.setattr(isolation, "layout", lambda: changed)
     program = f"import os; print(os.listdir({str(tmp_path)!r}), os.listdir({str(package)!r}))"
     done = sandbox.run({"kind": "stdio", "program": program, "tests": [{"output": "['lr_sglang'] []"}]})
     assert done.passed, done
@@ -139,7 +139,7 @@ def test_nothing_is_left_behind(sandbox, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = len(os.listdir("/proc/self/fd"))
     closed = "import os; os.makedirs('a/b'); os.chmod('a', 0); os.chmod('.', 0)"
-    unwalled = Sandbox(walls.NONE, unsafe=True)
+    unwalled = Sandbox(isolation.NONE, unsafe=True)
     for made, left in ((sandbox, hostile.RESOURCES["digs deep"]), (sandbox, closed), (unwalled, closed)):
         assert made.run({"kind": "stdio", "program": left, "tests": [{"output": ""}] * 2}, QUICK).passed
     assert not list(tmp_path.iterdir()) and not made._running
@@ -184,7 +184,7 @@ def test_many_at_once(sandbox):
 
 
 def test_a_cell_that_does_not_come_up_is_a_named_error(sandbox, monkeypatch):
-    monkeypatch.setattr(walls, "command", lambda *a: [sys.executable, "-S", "-c", "raise SystemExit('no wall')"])
+    monkeypatch.setattr(isolation, "command", lambda *a: [sys.executable, "-S", "-c", "raise SystemExit('no wall')"])
     with pytest.raises(SetupError, match="cannot be run on this machine") as raised:
         sandbox.run({"kind": "stdio", "program": "", "tests": [{"output": ""}]})
     assert "no wall" in raised.value.detail

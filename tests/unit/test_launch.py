@@ -17,13 +17,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang import live
-from lr_sglang.cli import cli, launching, layers, settings
+from lr_sglang.api import deployment
+from lr_sglang.cli import cli, launching, settings, token_layer_options
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import Server, gpus, keeper, launched, platforms
-from lr_sglang.runtimes.fleet import Fleet
-from lr_sglang.runtimes.keeper import Keeper, Patience
+from lr_sglang.runtimes import Server, launched
+from lr_sglang.runtimes.launching import keeper, platforms
+from lr_sglang.runtimes.launching.fleet import Fleet
+from lr_sglang.runtimes.launching.keeper import Keeper, Patience
+from lr_sglang.runtimes.placement import gpus
 from tests.unit.test_runtimes import FAKE, pids_in, runs, wait_for
 
 FILE = """
@@ -48,8 +50,8 @@ PROGRAM = """
 import sys
 from lr_sglang import cli
 from lr_sglang.cli import launching
-from lr_sglang.runtimes import flags, fleet
-from lr_sglang.runtimes.keeper import Patience
+from lr_sglang.runtimes.launching import flags, fleet
+from lr_sglang.runtimes.launching.keeper import Patience
 
 script = sys.argv[1]
 
@@ -58,7 +60,7 @@ def command(runtime, port, platform, *, model=None, **_):
     argv = (sys.executable, "-S", script, "--port", str(port), "--model-path", str(model), *words)
     return flags.Command(argv)
 
-fleet.flags.command, fleet.options.check = command, lambda *_: None
+fleet.flags.command, fleet.server_options.check = command, lambda *_: None
 launching.Patience = lambda restarts: Patience(0.2, 0.4, 60, restarts)
 sys.argv[:2] = ["lr-sglang"]
 cli.main()
@@ -153,7 +155,7 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(start, home):
     }
     assert plan.deployment.shared == {"judge": "target"} and plan.models["draft"] == str(home / "model")
     assert (plan.lookahead.depth, plan.sampling.temperature) == (3, 0.3)
-    assert layers.modes_of({"attach": "mine"}) == ["lookahead"]
+    assert token_layer_options.modes_of({"attach": "mine"}) == ["lookahead"]
     assert f"up: mine (process {found.pid}" in call("launch", "--list").output
     assert json.loads(call("launch", "--list", "--json").output)["up"]["mine"]["roles"] == found.roles
 
@@ -286,14 +288,14 @@ def test_what_a_layered_deployment_is_asked_for(home):
     assert launched.Launched(*about, ["sd"], True, {}, made).mode == "sd"
     assert launched.Launched("x", os.getpid(), 1, "now", ["sd"], True, {}, made).alive() is False
     launched.write(both)
-    assert layers.modes_of({"attach": "x"}) == ["lookahead+sd"]
+    assert token_layer_options.modes_of({"attach": "x"}) == ["lookahead+sd"]
     assert both.attachable().runtimes["target"].url == "http://127.0.0.1:1"
-    from_python = live.deployment(attach="x", draft="http://127.0.0.1:2").config
+    from_python = deployment.deployment(attach="x", draft="http://127.0.0.1:2").config
     assert [from_python.runtimes[role].url[-1] for role in ("target", "draft")] == ["1", "2"]
     with pytest.raises(ConfigError, match="of and attach both say"):
-        live.deployment("pocket", attach="x")
+        deployment.deployment("pocket", attach="x")
     with pytest.raises(ConfigError, match="no deployment 'y' is up"):
-        live.deployment(attach="y")
+        deployment.deployment(attach="y")
 
 
 def test_a_user_without_a_home_is_told_what_to_set(home, monkeypatch):

@@ -6,23 +6,24 @@ import sys
 
 import pytest
 
-from lr_sglang import verifier_names
-from lr_sglang.chat import load_tokenizer
 from lr_sglang.cli.configuration import Plan
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.runtimes import load_deployment
-from lr_sglang.runtimes.models import locate
+from lr_sglang.runtimes.placement.models import locate
+from lr_sglang.verifiers import verifier_registry
 
 TEXTS = ["Was kostet das? 12 + 7 = 19\n\n", "<think>\nnaïve 😀 — done\n\n", ""]
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many\n\n are 2 and 2?"}]
 
 LEAN = """
 import json, sys
-from lr_sglang.lean import leave_torch_out
+from lr_sglang.sglang_api.light_import import leave_torch_out
 leave_torch_out()
-from lr_sglang import connect, runner
-from lr_sglang import verifier_names
-from lr_sglang.chat import load_tokenizer
+from lr_sglang.runtimes import connect
+from lr_sglang.api import runner
+from lr_sglang.verifiers import verifier_registry
+from lr_sglang.engine.tokenizer import load_tokenizer
 path, texts, messages = json.load(sys.stdin)
 known = load_tokenizer(path)
 ids = [known.encode(text) for text in texts]
@@ -73,5 +74,5 @@ def test_it_is_for_processes_whose_code_is_ours(verifier, others, program, lean,
 
 
 def test_a_cascade_is_what_its_stages_are():
-    assert not verifier_names.runs_models("cascade:likelihood,judge")
-    assert verifier_names.runs_models("cascade:embedding,judge")
+    assert not verifier_registry.runs_models("cascade:likelihood,judge")
+    assert verifier_registry.runs_models("cascade:embedding,judge")

@@ -6,19 +6,19 @@ import random
 import pytest
 
 from benchmarks.policies import ALPHAS, C1S, LENGTHS, adapt, share
-from lr_sglang import policy
+from lr_sglang.algorithm import policy
+from lr_sglang.algorithm.policy.confidence import Calibration, confidence, pairs_of
+from lr_sglang.algorithm.policy.experience import RunStatistics
+from lr_sglang.algorithm.policy.forecast import Conditions, Runtime, best, forecast
+from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import ConfigError
-from lr_sglang.policy.confidence import Calibration, confidence, pairs_of
-from lr_sglang.policy.experience import Experience
-from lr_sglang.policy.forecast import Runtime, Scene, best, forecast
-from lr_sglang.policy.load import Load
 from lr_sglang.simulated.model import Model, Writer
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.virtual import alone, answer_all, numbers
-from lr_sglang.steps import Ending, Step
+from lr_sglang.steps.step import Ending, Step
+from lr_sglang.steps.tree import Branch, StepTree, Verdict
 from lr_sglang.tasks import Question
-from lr_sglang.tree import Branch, StepTree, Verdict
 from tests import FULL
 
 STEP = Step("a\n\n", (1,), Ending.DELIMITER)
@@ -195,7 +195,7 @@ def test_a_load_that_does_not_vary_goes_by_the_prior():
 
 def scene(alpha, answers, slowdown=0.02, c1=0.1, schedule="async"):
     target, draft = (Runtime(s * (1 - slowdown), s * slowdown) for s in (1.0, c1))
-    return Scene(schedule, alpha, alpha, target, draft, 0.05, answers)
+    return Conditions(schedule, alpha, alpha, target, draft, 0.05, answers)
 
 
 def test_lookahead_gives_way_to_load():
@@ -227,7 +227,7 @@ def test_the_adaptive_policy_is_about_as_good_as_the_best_fixed_one(load, alpha,
 
 
 def test_answers_learn_from_each_other():
-    experience, tree = Experience(), StepTree(4, 1, 100)
+    experience, tree = RunStatistics(), StepTree(4, 1, 100)
     first = policy.make(Lookahead(policy="adaptive"), tree, experience)
     for _ in range(50):
         child = tree.propose(tree.root)[0]
@@ -245,12 +245,12 @@ def test_priorities_are_never_ten_apart():
     tree = StepTree(20, 1, 100)
     node, found = tree.root, []
     for _ in range(15):
-        found.append(policy.make(Lookahead(priorities=True), tree, Experience()).priority(node))
+        found.append(policy.make(Lookahead(priorities=True), tree, RunStatistics()).priority(node))
         node = tree.propose(node)[0]
         tree.drafted(node, STEP)
     assert found == sorted(found, reverse=True)
     assert max(found) - min(found) < 10
-    assert policy.make(Lookahead(), tree, Experience()).priority(node) is None
+    assert policy.make(Lookahead(), tree, RunStatistics()).priority(node) is None
 
 
 def test_priorities_help_where_slots_are_scarce_and_nobody_knows_it():

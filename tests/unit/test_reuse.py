@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lr_sglang.reuse import Entry, Ledger, Unsettled, common_prefix
-from lr_sglang.tree import Branch
+from lr_sglang.engine.prefix_reuse import LoggedRequest, PendingReuse, RequestLog, common_prefix
+from lr_sglang.steps.tree import Branch
 
 
-def noted(ledger: Ledger, ids: str, entered: float, prefilled: float = 0.0, finished: float = 0.0, output: str = ""):
+def noted(
+    ledger: RequestLog, ids: str, entered: float, prefilled: float = 0.0, finished: float = 0.0, output: str = ""
+):
     """A request that has ended, at the given times."""
     entry = ledger.add(tuple(map(ord, ids)), entered)
     entry.prefilled, entry.finished = prefilled or entered, finished or entered
@@ -29,69 +31,69 @@ def test_the_common_prefix_is_the_longest(a, b):
 
 
 def test_the_first_request_can_share_nothing():
-    ledger = Ledger()
+    ledger = RequestLog()
     assert ledger.shareable(noted(ledger, HEAD, 1)) == 0
 
 
 def test_a_prompt_that_was_prefilled_before_can_be_shared_but_for_one_token():
-    ledger = Ledger()
+    ledger = RequestLog()
     noted(ledger, HEAD, 1, prefilled=2)
     assert ledger.shareable(noted(ledger, HEAD, 3)) == len(HEAD) - 1
     assert ledger.shareable(noted(ledger, HEAD + "x", 3)) == len(HEAD)
 
 
 def test_a_prompt_that_was_not_prefilled_in_time_cannot_be_shared():
-    ledger = Ledger()
+    ledger = RequestLog()
     noted(ledger, HEAD, 1, prefilled=5)
     assert ledger.shareable(noted(ledger, HEAD + "x", 3)) == 0
 
 
 def test_an_output_can_be_shared_once_it_is_finished_but_for_its_last_token():
-    ledger = Ledger()
+    ledger = RequestLog()
     noted(ledger, HEAD, 1, prefilled=1, finished=5, output="abcd")
     for text, now, shared in (("abcdef", 3, 0), ("abcdef", 6, 3), ("abxdef", 6, 2)):
-        entry = Entry(ledger, tuple(map(ord, HEAD + text)), now)
+        entry = LoggedRequest(ledger, tuple(map(ord, HEAD + text)), now)
         assert ledger.shareable(entry) == len(HEAD) + shared
 
 
 def test_the_longest_of_several_counts():
-    ledger = Ledger()
+    ledger = RequestLog()
     for ids in ("ab", "abcd", "abx"):
         noted(ledger, HEAD + ids, 1)
     assert ledger.shareable(noted(ledger, HEAD + "abcdef", 3)) == len(HEAD) + 4
 
 
 def test_what_the_runtime_reports_as_cached_was_there_to_share():
-    ledger = Ledger()
+    ledger = RequestLog()
     entry = noted(ledger, HEAD, 1)
     entry.cached = 7
     assert ledger.shareable(entry) == 7
 
 
 def test_an_empty_prompt_shares_nothing():
-    ledger = Ledger()
+    ledger = RequestLog()
     noted(ledger, "", 1)
     assert ledger.shareable(noted(ledger, "", 2)) == 0
 
 
 def test_only_the_last_requests_are_remembered():
-    ledger = Ledger(size=2)
+    ledger = RequestLog(size=2)
     noted(ledger, HEAD, 1)
     for n in range(2):
         noted(ledger, f"{n}" + HEAD, 2)
-    assert ledger.shareable(Entry(ledger, tuple(map(ord, HEAD + "x")), 9)) == 0
+    assert ledger.shareable(LoggedRequest(ledger, tuple(map(ord, HEAD + "x")), 9)) == 0
 
 
 def test_long_prompts_are_forgotten_sooner():
-    ledger = Ledger(tokens=3 * len(HEAD))
+    ledger = RequestLog(tokens=3 * len(HEAD))
     for n in range(4):
         noted(ledger, f"{n}{HEAD}"[: len(HEAD)], 1)
     for n, shared in ((0, 0), (1, len(HEAD))):
-        assert ledger.shareable(Entry(ledger, tuple(map(ord, f"{n}{HEAD}")), 9)) == shared
+        assert ledger.shareable(LoggedRequest(ledger, tuple(map(ord, f"{n}{HEAD}")), 9)) == shared
 
 
 def test_a_branch_is_settled_once_all_before_it_have_ended():
-    ledger, unsettled = Ledger(), Unsettled()
+    ledger, unsettled = RequestLog(), PendingReuse()
     first, second = (Branch("target", position, cached_tokens=0) for position in (0, 1))
     for branch in (first, second):
         unsettled.add(branch)
@@ -106,7 +108,7 @@ def test_a_branch_is_settled_once_all_before_it_have_ended():
 
 
 def test_what_never_ended_is_settled_at_the_close():
-    ledger, unsettled = Ledger(), Unsettled()
+    ledger, unsettled = RequestLog(), PendingReuse()
     stuck, second = Branch("target", 0), Branch("target", 1, ended=1.0, cached_tokens=0)
     unsettled.add(stuck)
     unsettled.add(second)
@@ -123,8 +125,8 @@ times = st.integers(0, 4)
 @given(st.lists(st.tuples(ids, times, times, times, ids), min_size=1, max_size=9), st.randoms())
 def test_it_equals_the_definition(head, block, requests, order):
     """Every request of the runtime compared in full, token by token, whoever is asked about first."""
-    with patch("lr_sglang.reuse.HEAD", head), patch("lr_sglang.reuse.BLOCK", block):
-        ledger = Ledger()
+    with patch("lr_sglang.engine.prefix_reuse.HEAD", head), patch("lr_sglang.engine.prefix_reuse.BLOCK", block):
+        ledger = RequestLog()
         entries = []
         for text, entered, prefilled, finished, output in requests:
             entries.append(noted(ledger, text, entered, prefilled or 0.5, finished or 0.5, output))
@@ -145,7 +147,7 @@ def defined(entry, others):
 @pytest.mark.timeout(20)
 def test_a_long_answer_is_looked_up_quickly():
     """A thousand prompts that grow by a step each: nothing is copied or compared that cannot be the longest."""
-    ledger, prompt = Ledger(), tuple(range(100))
+    ledger, prompt = RequestLog(), tuple(range(100))
     entries = []
     for n in range(1024):
         prompt += tuple(range(50))
@@ -156,7 +158,7 @@ def test_a_long_answer_is_looked_up_quickly():
 
 
 def test_where_the_runtime_does_not_say_what_it_shared_nothing_is_looked_up():
-    ledger, unsettled = Ledger(), Unsettled()
+    ledger, unsettled = RequestLog(), PendingReuse()
     branch = Branch("target", 0, ended=1.0)
     branch.entry = ledger.add((1, 2), 1)
     unsettled.add(branch)

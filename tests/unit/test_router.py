@@ -7,12 +7,13 @@ import time
 import pytest
 import urllib3
 
-from lr_sglang import pocket, router
+from lr_sglang import pocket
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.connect import connect
+from lr_sglang.engine import router
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.request import Request
+from lr_sglang.engine.router import RouterClient, mixed, read_workers
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -23,10 +24,10 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.router import RouterClient, mixed, read_workers
 from lr_sglang.runtimes import Fleet
 from lr_sglang.runtimes.attach import attach
-from lr_sglang.runtimes.ports import Reservation
+from lr_sglang.runtimes.connect import connect
+from lr_sglang.runtimes.launching.ports import Reservation
 from tests.unit.test_client import REPLY, Blocking, Handler, Running, Stub
 
 MODEL = str(pocket.weights("target"))

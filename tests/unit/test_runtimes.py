@@ -21,10 +21,12 @@ from torch.distributed import TCPStore
 
 from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, RuntimeDown, RuntimeRefused, RuntimeTimeout, SetupError
-from lr_sglang.runtimes import ProgressEvent, Server, diagnosis, flags, fleet, launch, models, options, platforms
+from lr_sglang.runtimes import ProgressEvent, Server, launch
 from lr_sglang.runtimes.attach import attach
-from lr_sglang.runtimes.flags import Platform
-from lr_sglang.runtimes.ports import Reservation
+from lr_sglang.runtimes.launching import diagnosis, flags, fleet, platforms, server_options
+from lr_sglang.runtimes.launching.flags import Platform
+from lr_sglang.runtimes.launching.ports import Reservation
+from lr_sglang.runtimes.placement import models
 from lr_sglang.sglang_api import release
 
 GPU, CPU = Platform("cuda"), Platform("cpu", {"dtype": "float32", "sleep-on-idle": True}, {"SWITCH": "1"})
@@ -232,9 +234,11 @@ def test_the_ngram_corpus_is_compiled_with_the_header_that_it_lacks(monkeypatch)
 
 
 def test_an_unknown_flag_gets_the_nearest_name():
-    options.check(["speculative-algorithm", "model", "tp-size", "speculative-draft-model", "tensor-parallel-size"], "x")
+    server_options.check(
+        ["speculative-algorithm", "model", "tp-size", "speculative-draft-model", "tensor-parallel-size"], "x"
+    )
     with pytest.raises(ConfigError) as caught:
-        options.check(["speculative-algoritm"], "[runtimes.target]")
+        server_options.check(["speculative-algoritm"], "[runtimes.target]")
     assert "'speculative-algorithm'" in caught.value.hint and "[runtimes.target]" in str(caught.value)
 
 
@@ -242,8 +246,8 @@ def test_our_own_flags_are_sglangs():
     runtime = Runtime(model="m", tensor_parallel=2, data_parallel=2, memory_fraction=0.5, dtype="half",
                       quantization="fp8", context_length=9, tokenizer="t", repeatable=True)  # fmt: skip
     for kind in ("cuda", "cpu"):
-        options.check(list(given(runtime, platforms.platform(kind, "m"))), kind)
-    options.check([flag for flag in flags.OWNED if flag not in ("tp", "dp")], "OWNED")
+        server_options.check(list(given(runtime, platforms.platform(kind, "m"))), kind)
+    server_options.check([flag for flag in flags.OWNED if flag not in ("tp", "dp")], "OWNED")
 
 
 def test_a_checkout_that_is_not_installed_is_said_so(monkeypatch):
@@ -414,7 +418,7 @@ def test_nothing_outlives_us(fake, tmp_path, way):
     program = f"""
         import os, sys, time
         from pathlib import Path
-        from lr_sglang.runtimes.server import Server
+        from lr_sglang.runtimes.launching.server import Server
         argv = [sys.executable, "-S", {str(fake)!r}, "--late", "1"]
         Server("target", argv, "http://127.0.0.1:1", Path({str(tmp_path)!r}) / "one.log").start()
         while "pids" not in Path({str(tmp_path)!r}, "one.log").read_text(): time.sleep(0.05)
@@ -589,7 +593,7 @@ def faked(monkeypatch, fake):
         return flags.Command(argv)
 
     monkeypatch.setattr(fleet.flags, "command", command)
-    monkeypatch.setattr(fleet.options, "check", lambda *_: None)
+    monkeypatch.setattr(fleet.server_options, "check", lambda *_: None)
 
 
 def deployment(tmp_path: Path, draft: dict[str, object] | None = None) -> Deployment:

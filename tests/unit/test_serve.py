@@ -15,7 +15,6 @@ from starlette.responses import JSONResponse
 
 from lr_sglang.cli import cli
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.delivery import Delivery, Reasoning, Stops, beginning
 from lr_sglang.engine.client import WorkerLost
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
@@ -28,23 +27,24 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.modes import SURE
+from lr_sglang.frontend.stream_text import Reasoning, Stops, StreamText, beginning
+from lr_sglang.modes import GREEDY_LOGPROB
 from lr_sglang.serve import connections, errors, keys
 from lr_sglang.serve import health as health_module
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.app import create_app
+from lr_sglang.serve.circuit_breaker import Gate, RuntimeAway
 from lr_sglang.serve.errors import Refusal, refusal_of
-from lr_sglang.serve.gate import Gate, RuntimeAway
-from lr_sglang.serve.guard import _is_ours
 from lr_sglang.serve.health import FAILURES, Health, Watch
 from lr_sglang.serve.logs import JsonLines
-from lr_sglang.serve.order import order_of
+from lr_sglang.serve.middleware import _is_ours
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
+from lr_sglang.serve.request_options import order_of
 from lr_sglang.serve.settings import Service, check_public, is_loopback
 from lr_sglang.serve.wording import message_of
 from lr_sglang.simulated.faults import Fault
+from lr_sglang.simulated.malformed import KINDS
 from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.rubbish import KINDS
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 
@@ -135,7 +135,7 @@ def test_characters_are_shown_whole_and_tokens_counted():
         text = "".join(rng.choice("aé≈🙂\n") for _ in range(rng.randrange(1, 30)))
         stop = rng.choice(["≈🙂", "zz", "é"])
         ids = text.encode()
-        delivery, shown, at = Delivery(by_bytes, [stop]), "", 0
+        delivery, shown, at = StreamText(by_bytes, [stop]), "", 0
         while at < len(ids):
             step = ids[at : at + rng.randrange(1, 9)]
             at += len(step)
@@ -149,18 +149,18 @@ def test_characters_are_shown_whole_and_tokens_counted():
 
 
 def test_half_a_character_at_the_end_is_shown_as_it_is():
-    delivery = Delivery(by_bytes)
+    delivery = StreamText(by_bytes)
     assert delivery.add(b"a\xf0\x9f") == [("content", "a")]
     assert delivery.rest() == [("content", "\ufffd")]
     assert delivery.tokens == 3
 
 
 def test_reasoning_tokens_are_counted():
-    delivery = Delivery(by_bytes, reasoning=Reasoning())
+    delivery = StreamText(by_bytes, reasoning=Reasoning())
     for step in ("<think>\nwell\n\n", "so\n</think>\n\n", "5"):
         delivery.add(step.encode())
     assert (delivery.reasoning_tokens, delivery.tokens) == (27, 28)
-    delivery = Delivery(by_bytes, reasoning=Reasoning(inside=True))
+    delivery = StreamText(by_bytes, reasoning=Reasoning(inside=True))
     for step in ("well\n\n", "</thi"):  # held back until the end, which a token budget was
         delivery.add(step.encode())
     delivery.rest()
@@ -176,7 +176,7 @@ def test_reasoning_is_the_same_wherever_steps_are_cut(inside):
     free = [at for at in range(1, len(ids)) if inside or not 1 < at < 5]
     for chosen in range(2 ** len(free)):
         places = [0, *(at for number, at in enumerate(free) if chosen >> number & 1), len(ids)]
-        delivery = Delivery(by_bytes, reasoning=Reasoning(inside))
+        delivery = StreamText(by_bytes, reasoning=Reasoning(inside))
         pieces = [piece for a, b in pairwise(places) for piece in delivery.add(ids[a:b])] + delivery.rest()
         assert "".join(piece.text for piece in pieces if piece.kind == "reasoning") == thought, places
         assert "".join(piece.text for piece in pieces if piece.kind == "content") == ids[until:].decode(), places
@@ -353,7 +353,7 @@ def test_lossless_is_exact_and_greedy():
     [
         ("exact", 0.5, -3.0, None),
         ("exact", 0.5, -0.1, None),
-        ("exact", 0, -3.0, SURE),
+        ("exact", 0, -3.0, GREEDY_LOGPROB),
         ("exact", 0, -0.1, -0.1),
         ("judge", 0.5, -3.0, -3.0),
     ],

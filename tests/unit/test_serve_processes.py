@@ -15,12 +15,12 @@ from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.request import Request
 from lr_sglang.serve import metrics
-from lr_sglang.serve.acceptor import Acceptor
 from lr_sglang.serve.admission import Admission
-from lr_sglang.serve.board import FRESH_SECONDS, Board, Column
 from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.metrics import Metrics, count_together
-from lr_sglang.serve.sharing import Sharing, share
+from lr_sglang.serve.processes.acceptor import Acceptor
+from lr_sglang.serve.processes.board import FRESH_SECONDS, Board, Column
+from lr_sglang.serve.processes.sharing import Sharing, share
 
 
 def boards(folder, processes=2):

@@ -12,7 +12,7 @@ import pytest
 
 from lr_sglang.cpu import hooks
 from lr_sglang.errors import SetupError
-from lr_sglang.runtimes import platforms
+from lr_sglang.runtimes.launching import platforms
 from lr_sglang.sglang_api import language, need, release, server
 
 NEEDS = [one for one in (*language.NEEDS, *server.NEEDS) if one.applies()]
@@ -137,7 +137,7 @@ def test_a_program_on_an_untested_release_gets_it_instead_of_an_import_error():
         "release.version = lambda: '0.5.99'\n"
         "language.NEEDS = (need.Need('sglang.lang.interpreter.Gone', 'stands for what is needed'),)\n"
         "import lr_sglang.errors as errors\n"
-        "try: import lr_sglang.backend\n"
+        "try: import lr_sglang.frontend.backend\n"
         "except errors.SetupError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,15 +10,16 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang import pocket
-from lr_sglang.chat import ModelTokenizer, resolve
 from lr_sglang.cli import settings
 from lr_sglang.cli.run import run
 from lr_sglang.config import Runtime, TokenLayer
+from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
 from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.runtimes import flags, fleet, models, shapes
-from lr_sglang.runtimes.flags import Platform
-from lr_sglang.steps import Ending, make_step, split_ids
-from lr_sglang.tokens import TokenText
+from lr_sglang.runtimes.launching import flags, fleet
+from lr_sglang.runtimes.launching.flags import Platform
+from lr_sglang.runtimes.placement import models, shapes
+from lr_sglang.steps.step import Ending, make_step, split_ids
+from lr_sglang.steps.token_text import TokenText
 
 GPU = Platform("cuda")
 
@@ -170,7 +171,7 @@ def test_records_and_warnings_name_them():
 
 @pytest.mark.parametrize("more", [(), ("--quiet",), ("--json",)])
 def test_a_run_warns_once(more, tmp_path, monkeypatch):
-    monkeypatch.setattr("lr_sglang.cli.work.carry_out", lambda *_: [])
+    monkeypatch.setattr("lr_sglang.cli.execute.carry_out", lambda *_: [])
     words = ["hello", "--target", "dummy:qwen3-0.6b", "--mode", "autoregressive", "--output", str(tmp_path / "run")]
     result = CliRunner().invoke(run, [*words, *more])
     assert result.exit_code == 0, result.output

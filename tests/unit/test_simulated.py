@@ -14,21 +14,21 @@ from lr_sglang.cli import cli
 from lr_sglang.cli.simulation import traced
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.clock import run_virtually
-from lr_sglang.engine.executor import Executor
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError, LaunchError, RecordError
-from lr_sglang.node import Node
+from lr_sglang.frontend.executor import Executor
 from lr_sglang.programs.rate import OPENING, QUESTION
 from lr_sglang.simulated import serving
 from lr_sglang.simulated.engine import Engine, Ticket
 from lr_sglang.simulated.faults import Fault, Faults
-from lr_sglang.simulated.hosted import Cache, Hosted
 from lr_sglang.simulated.model import TARGET, Model, Place, Writer
 from lr_sglang.simulated.replies import body, reply
+from lr_sglang.simulated.runtime import Cache, SimulatedRuntime
 from lr_sglang.simulated.server import Server
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.simulated.words import Head, pocket_words
+from lr_sglang.steps.node import Node
 from lr_sglang.theory import answer_time, speedup
 from tests.unit.test_theory_programs import run as clocked
 
@@ -248,7 +248,7 @@ def test_a_timer_that_rings_too_early_is_set_again():
     """uvloop's do so, by up to a millisecond."""
 
     async def scene():
-        runtime = Hosted("target", Simulation(), Writer(Model()))
+        runtime = SimulatedRuntime("target", Simulation(), Writer(Model()))
         served = asyncio.create_task(runtime.serve(1.0, "one"))
         await asyncio.sleep(0)
         runtime._timer.cancel()
@@ -260,7 +260,7 @@ def test_a_timer_that_rings_too_early_is_set_again():
 
 def test_over_http_the_most_urgent_that_waits_is_served_first():
     simulation = Simulation(Model(), step_seconds=0.05, slots=1)
-    app = Server(Hosted("target", simulation, Writer(simulation.model)), lambda: None).app()
+    app = Server(SimulatedRuntime("target", simulation, Writer(simulation.model)), lambda: None).app()
     done = []
 
     async def ask(client, name, priority):
@@ -285,7 +285,7 @@ def test_over_http_the_most_urgent_that_waits_is_served_first():
 def over_http(use, simulation=None, role="target"):
     """What ``use`` makes of a client of one simulated runtime; an error in the server is one here."""
     simulation = simulation or Simulation(Model(steps=3), step_seconds=0.01)
-    app = Server(Hosted(role, simulation, Writer(simulation.model)), lambda: None).app()
+    app = Server(SimulatedRuntime(role, simulation, Writer(simulation.model)), lambda: None).app()
 
     async def run():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://simulated") as client:

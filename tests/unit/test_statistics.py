@@ -8,12 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from lr_sglang.engine.timings import waits
 from lr_sglang.results import accounting, collection, expected, measures
 from lr_sglang.results import statistics as st
 from lr_sglang.results.record import _branch
 from lr_sglang.results.summary import wilson
-from lr_sglang.stages import waits
-from lr_sglang.tree import Branch
+from lr_sglang.steps.tree import Branch
 from tests import synthetic
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lr_sglang import steps
-from lr_sglang.steps import DELIMITER, Ending, Step, delimiter_end, make_step, same_ending, split, split_ids
+import lr_sglang.steps.step as steps_module
+from lr_sglang.steps.step import DELIMITER, Ending, Step, delimiter_end, make_step, same_ending, split, split_ids
 from tests import examples
 
 EOS = 3
@@ -47,7 +47,7 @@ def made(ids, finish="stop", before="", eos=(EOS,)):
 
 
 def test_the_examples_in_the_module_hold():
-    failed, tried = doctest.testmod(steps)
+    failed, tried = doctest.testmod(steps_module)
     assert tried
     assert not failed
 

@@ -19,13 +19,15 @@ import click
 from fastapi.routing import APIRoute
 
 import lr_sglang
-from lr_sglang import catalog, tasks, verifier_names
+from lr_sglang import tasks
 from lr_sglang.cli import cli
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Runtime, Sampling, TokenLayer
 from lr_sglang.modes import MODES
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.settings import Service
+from lr_sglang.user_programs import program_registry
+from lr_sglang.verifiers import verifier_registry
 from tests.unit.test_docs import named
 
 LIST = Path(__file__).with_name("surface.txt")
@@ -120,8 +122,8 @@ def surface() -> set[str]:
     for kind, names in (
         ("role", ROLES),
         ("mode", MODES),
-        ("verifier", verifier_names.NAMES),
-        ("program", catalog.names()),
+        ("verifier", verifier_registry.NAMES),
+        ("program", program_registry.names()),
         ("task", tasks.names()),
     ):
         found += [f"{kind} {name}" for name in names]

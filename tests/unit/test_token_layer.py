@@ -7,17 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from lr_sglang import policy
+from lr_sglang.algorithm import policy
 from lr_sglang.cli import settings
 from lr_sglang.cli.configuration import check
-from lr_sglang.cli.layers import modes_of
+from lr_sglang.cli.token_layer_options import modes_of
 from lr_sglang.config import Lookahead, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.runtimes import flags, launch, load_deployment, options, token_layer
-from lr_sglang.runtimes.flags import Platform
-from lr_sglang.runtimes.token_layer import BUILT_IN, Algorithm
-from lr_sglang.speculation import Speculation
-from lr_sglang.tree import Node, StepTree
+from lr_sglang.runtimes import launch, load_deployment
+from lr_sglang.runtimes.launching import flags, server_options, token_layer
+from lr_sglang.runtimes.launching.flags import Platform
+from lr_sglang.runtimes.launching.token_layer import BUILT_IN, Algorithm
+from lr_sglang.steps.speculation import Speculation
+from lr_sglang.steps.tree import Node, StepTree
 
 CPU, GPU = Platform("cpu", {"enable-mixed-chunk": True}), Platform("cuda")
 
@@ -41,14 +42,16 @@ def value(argv, flag):
 @pytest.mark.parametrize("algorithm", BUILT_IN)
 def test_every_algorithm_becomes_flags_that_the_installed_sglang_has(algorithm):
     found = token_layer.flags(layer(algorithm, tokens=5))
-    assert found["speculative-algorithm"] in options.speculative_algorithms()
-    assert set(found) <= options.known()
+    assert found["speculative-algorithm"] in server_options.speculative_algorithms()
+    assert set(found) <= server_options.known()
 
 
 def test_every_algorithm_of_the_installed_sglang_is_there():
     # FROZEN_KV_MTP is what SGLang itself makes of NEXTN and EAGLE for one family of models; UNO, new in 0.5.23, drafts
     # with a LoRA adapter of the target, for which there is no setting.
-    assert options.speculative_algorithms() - {"FROZEN_KV_MTP", "UNO"} == {known.name for known in BUILT_IN.values()}
+    assert server_options.speculative_algorithms() - {"FROZEN_KV_MTP", "UNO"} == {
+        known.name for known in BUILT_IN.values()
+    }
 
 
 @pytest.mark.parametrize(
@@ -88,13 +91,13 @@ def test_the_command_line_of_a_server_has_them():
 
 
 def test_a_flag_that_sglang_renamed_is_named(monkeypatch):
-    monkeypatch.setattr(options, "known", lambda: frozenset({"speculative-algorithm", "spec-draft-tokens"}))
+    monkeypatch.setattr(server_options, "known", lambda: frozenset({"speculative-algorithm", "spec-draft-tokens"}))
     with pytest.raises(ConfigError, match="no flag --speculative-num-draft-tokens"):
         line(Runtime(model="a/b", token_layer=layer("ngram")))
 
 
 def test_an_algorithm_that_sglang_dropped_is_named(monkeypatch):
-    monkeypatch.setattr(options, "speculative_algorithms", lambda: frozenset({"EAGLE"}))
+    monkeypatch.setattr(server_options, "speculative_algorithms", lambda: frozenset({"EAGLE"}))
     with pytest.raises(ConfigError, match="installed SGLang has no NGRAM") as caught:
         token_layer.flags(layer("ngram"))
     assert caught.value.hint == "it has EAGLE"
@@ -327,7 +330,7 @@ def test_lossless_has_the_layer_if_it_is_asked_for():
 def test_the_reference_options_of_a_run_at_urls_are_refused():
     runtime = {"target": Runtime(url="http://127.0.0.1:1")}
     deployment = replace(load_deployment(), runtimes=runtime)
-    from lr_sglang.cli import layers as module
+    from lr_sglang.cli import token_layer_options as module
 
     with pytest.raises(ConfigError, match="at URLs"):
         module.apply({"token_layer": everyone("ngram")}, deployment, ["sd"])
@@ -341,7 +344,7 @@ def test_the_reference_options_of_a_run_at_urls_are_refused():
 def most_in_flight(look, role):
     """Grows a tree in which nothing is decided, and counts what may be asked for at a time."""
     tree = StepTree(look.depth, look.width, 10**9)
-    from lr_sglang.steps import Ending, Step
+    from lr_sglang.steps.step import Ending, Step
 
     step = Step("a\n\n", (1,), Ending.DELIMITER, "v")
     drafts = 0

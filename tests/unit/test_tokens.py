@@ -6,7 +6,7 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lr_sglang.tokens import Piece, TokenText
+from lr_sglang.steps.token_text import Piece, TokenText
 from tests import examples
 
 VOCABULARY = "v"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lr_sglang.steps import Ending, Step
-from lr_sglang.tree import Branch, Outcome, Pair, StepTree, Verdict, without_a_judge
+from lr_sglang.steps.step import Ending, Step
+from lr_sglang.steps.tree import Branch, Outcome, Pair, StepTree, Verdict, without_a_judge
 
 YES, NO = Verdict(True, "test"), Verdict(False, "test")
 

@@ -20,7 +20,7 @@ from typing import Any
 from . import kernel, test_process
 
 STARTED = b"+"
-MOST_DESCRIPTORS = 7  # the job, the standard streams, and up to three more
+MAX_DESCRIPTORS = 7  # the job, the standard streams, and up to three more
 
 
 def main() -> None:
@@ -86,7 +86,7 @@ def start(control: Any, received: list[int], folder: str, user: int, walled: boo
 def receive(control: Any) -> list[int]:
     """The descriptors of the next test; none when there is no further one."""
     numbers = array.array("i")
-    text, extra, *_ = control.recvmsg(1, _socket.CMSG_SPACE(MOST_DESCRIPTORS * numbers.itemsize))
+    text, extra, *_ = control.recvmsg(1, _socket.CMSG_SPACE(MAX_DESCRIPTORS * numbers.itemsize))
     for _, _, data in extra if text else ():
         numbers.frombytes(data)
     return list(numbers)

@@ -1,0 +1,299 @@
+"""One answer in the making: follows the branches that a program starts, keeps steps, leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+from lr_sglang.algorithm import policy
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.branches import Branches, Completion
+from lr_sglang.algorithm.inquiry import Inquiry
+from lr_sglang.algorithm.verification import Verification
+from lr_sglang.engine.request import Request
+from lr_sglang.engine.tokenizer import resolve
+from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
+from lr_sglang.frontend.dsl import backend_of, sync
+from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.steps.event_emitter import EventEmitter
+from lr_sglang.steps.step import Step, completed, split_ids
+from lr_sglang.steps.trace import StepRecord
+from lr_sglang.steps.tree import Branch, Node, Outcome, StepTree, Verdict
+
+BACKOFF_SECONDS = 2.0  # for a draft that failed, before it is tried again: plain target decoding goes on meanwhile
+
+
+class Answer:
+    """The step tree of one answer, with branches on runtimes. Leaving it (``async with``) leaves nothing running.
+
+    Args:
+        s: a state whose open assistant turn is to be written.
+
+    Raises:
+        PromptTooLong: on entering: the prompt leaves no room for an answer.
+        ConfigError: fast acceptance is asked for, and the job has no verifier for it.
+    """
+
+    def __init__(self, s: ProgramState, job: AnswerRequest) -> None:
+        if job.lookahead.fast_accept is not None and job.fast is None:
+            raise ConfigError("fast acceptance needs AnswerRequest.fast", hint="verifiers.fast makes it")
+        self.s, self.job, self.trace = s, job, job.record
+        self.roles = backend_of(s, "target").roles
+        self.ended = self._left = False
+        self._resting: dict[str, float] = {}
+        self._drawn = job.sampling.drawn()
+        self._loop = s.stream_executor.loop
+
+    async def __aenter__(self) -> Self:
+        job, target = self.job, self.roles["target"]
+        look = job.lookahead
+        await sync(self.s)
+        self.s.text()  # a state that has failed raises here
+        prompt_tokens, budget = target.budget(self.s.stream_executor, job.limits)
+        self._branches = Branches(self.trace, self._loop)
+        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard, job.fast is not None, look.hedge)
+        self.tree.root.state = self.s
+        self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
+        self._witness = EventEmitter(job.on_event, self._branches.now)
+        self._verification = Verification(job, self._branches, self._witness, self._branch, self._request)
+        self.ask, self.fast_check = self._verification.ask, self._verification.fast_check
+        self.trace.prompt_tokens = prompt_tokens
+        self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
+        job.listen(self._stop)
+        self.policy.__enter__()
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        try:
+            await self._branches.drain()
+        finally:
+            self.job.listen(None)
+            self.policy.__exit__()
+
+    def _stop(self) -> None:
+        stopped = Completion(None, self.tree.root, None, Cancelled("stopped"))
+        self._loop.call_soon_threadsafe(self._branches.put, stopped)
+
+    def can_ask(self, role: str, node: Node, steps: int = 1) -> bool:
+        """Whether a role can be asked for steps after ``node``: it has not failed just now, and has room for hedges."""
+        if role not in self.roles or self._resting.get(role, 0.0) > self._loop.time():
+            return False
+        look = self.job.lookahead
+        if not look.hedge:
+            return True
+        running = self._branches.running(role)
+        return policy.fits(look, role, self.roles[role].pool.size, running, self.tree.hedged(node), steps)
+
+    def sampling(self, node: Node, role: str = "target") -> dict[str, Any]:
+        """What ``step`` is given for the step after ``node``: its most tokens, the sampling, log-probabilities."""
+        look = self.job.lookahead
+        gated = {"return_logprob": True} if role == "draft" and look.gate else {}
+        return {"max_tokens": min(look.max_step_tokens, self.tree.room(node)), **self._drawn, **gated}
+
+    def watch(self, state: ProgramState, node: Node, child: Node | None = None) -> Branch:
+        """Follows a state that writes the step after ``node``; call it before anything else happens on the loop.
+
+        Args:
+            child: the drafted node that the step will lead to; None when the target writes.
+        """
+        role = "target" if child is None else "draft"
+        branch, request = self._branch(role, node, child), self._request(node)
+        request.seed = branch.seed
+        state.stream_executor.request = request
+        self._branches.begin(branch, request)
+        self._branches.expect(branch, state, node, child)
+        self.policy.begun(branch)
+        self._witness.begun(role, node, child)
+        return branch
+
+    def _branch(self, role: str, node: Node, child: Node | None) -> Branch:
+        alternative = child.alternative if child else 0
+        seed = self.job.seed(role, node.position, node.lineage, alternative)
+        return Branch(role, node.position, alternative, seed, hedged=self.tree.hedged(node))
+
+    def _request(self, node: Node) -> Request:
+        request = Request(None, self.policy.priority(node), self.job.key)
+        request.order = self._order(node)
+        return request
+
+    def _order(self, node: Node) -> tuple[int, ...]:
+        return self.tree.hedged(node), self.tree.ahead(node)
+
+    async def first_done(self) -> Node:
+        """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.
+
+        Raises:
+            LookaheadError: the target failed; Cancelled: the answer was stopped.
+        """
+        while True:
+            arrival = await self._branches.first_done()
+            if self._taken(arrival):
+                return arrival.node
+
+    async def all_done(self) -> list[Node]:
+        """Waits for every generation and verdict in flight; returns the prefixes they belong to."""
+        nodes = []
+        while self._branches:
+            arrival = await self._branches.first_done()
+            if self._taken(arrival):
+                nodes.append(arrival.node)
+        return list(dict.fromkeys(nodes))
+
+    def _taken(self, arrival: Completion) -> bool:
+        """Enters in the tree what has arrived; False where nobody needs it any more."""
+        node, child, result = arrival.node, arrival.child, arrival.result
+        if arrival.key is None:
+            raise result  # it was stopped, whatever has become of that node meanwhile
+        if isinstance(arrival.key, Branch):
+            self.policy.ended(arrival.key, 0 if isinstance(result, LookaheadError) else len(result.ids))
+        if node.dropped or (child.dropped if child is not None else node.chosen is not None):
+            return False
+        if isinstance(arrival.key, Inquiry) and child is not None:
+            self._ruled(arrival.key, child, result)
+        elif child is None:
+            self._expanded(node, arrival)
+        else:
+            self._drafted(child, arrival)
+        return True
+
+    def _ruled(self, inquiry: Inquiry, child: Node, result: Any) -> None:
+        if not isinstance(result, Verdict):
+            raise result
+        if result.failed:
+            self.trace.failures["judge"] += 1
+        self._verification.ruled(inquiry, child, result)
+
+    def _drafted(self, child: Node, arrival: Completion) -> None:
+        if child.verdict is not None:
+            return  # too late: its step is decided
+        if isinstance(arrival.result, LookaheadError):
+            self.trace.failures["draft"] += 1
+            self._resting["draft"] = self._loop.time() + BACKOFF_SECONDS
+            self._refuse(child, Verdict(False, "draft", str(arrival.result), failed=True))
+            return
+        written, child.state = arrival.step(self.roles["draft"].tokenizer)
+        tokens = len(resolve(written.tokens(), self.roles["target"].tokenizer))
+        if not written.ids or tokens > self.tree.room(arrival.node):
+            self._refuse(child, Verdict(False, "draft", "it is empty, or longer than what is left", failed=True))
+            return
+        child.confidence = policy.confidence(arrival.result.meta, len(written.ids))
+        self.tree.drafted(child, written, tokens)
+        self._witness.drafted(child)
+
+    def _expanded(self, node: Node, arrival: Completion) -> None:
+        if isinstance(arrival.result, LookaheadError):
+            self._refuse_unreadable(node, arrival.result)
+            return
+        node.target, node.target_state = arrival.step(self.roles["target"].tokenizer)
+        self._witness.written(node)
+        for late in node.children:
+            if late.step is None and late.verdict is None:
+                self._refuse(late, Verdict(False, "late", "the target was faster than the draft"))
+
+    def _refuse_unreadable(self, node: Node, error: LookaheadError) -> None:
+        """Refuses the drafted step that the target cannot go on from, because it has tokens that it does not know."""
+        refused = isinstance(error, RuntimeRefused) and not error.retryable and not isinstance(error, PromptTooLong)
+        if not refused or node.source != "draft" or node.verdict is not None:
+            raise error
+        self.trace.failures["draft"] += 1
+        self._refuse(node, Verdict(False, "draft", str(error), failed=True))
+
+    def _refuse(self, child: Node, verdict: Verdict) -> None:
+        child.verdict = verdict
+        self._witness.verified(child, verdict)
+
+    def cancel_all_but_chosen(self, node: Node) -> None:
+        """The step after ``node`` is decided: what hangs on another version of it is stopped, on the server too."""
+        if node.target is None and node.expanding is not None:
+            self._branches.give_up(node.expanding, Outcome.CANCELLED)
+            self._witness.dropped("target", node, None, Outcome.CANCELLED)
+        if node.correction is not None and node.correction is not node.chosen:
+            self._drop(node.correction, Outcome.CANCELLED)
+        for child in (c for c in node.children if c is not node.chosen):
+            refused = child.verdict and not child.verdict.accepted  # another alternative may have agreed too
+            self._drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
+
+    def _drop(self, node: Node, outcome: Outcome) -> None:
+        """``outcome`` is for the draft step itself and its verdict; everything that follows it is cancelled."""
+        for below in self.tree.drop(node):
+            own = outcome if below is node else Outcome.CANCELLED
+            for branch in _of(below):
+                self._branches.give_up(branch, own)
+            self._branches.give_up(below.expanding, Outcome.CANCELLED)
+            self._witness.dropped(below.source, below.parent, below, own)
+            below.let_go()
+
+    def keep(self, node: Node) -> None:
+        """A step of the answer: its branches get their outcomes; its text goes to the program's state."""
+        parent, kept = node.parent, node.step
+        assert parent is not None and kept is not None
+        drafted = node.source == "draft"
+        if self.tree.ends(node) and not kept.complete:
+            node.step = kept = completed(kept, self.roles["draft" if drafted else "target"].tokenizer)
+        outcome = Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
+        for branch in (*_of(node), parent.expanding):
+            self._branches.give_up(branch, outcome)
+        self._record(
+            kept,
+            node.source,
+            outcome.value,
+            target_text=parent.target.text if parent.target else None,
+            draft_texts=tuple(c.step.text if c.step else None for c in parent.children),
+            verdicts=tuple(c.verdict for c in parent.children),
+            confidences=tuple(c.confidence for c in parent.children) if self.job.lookahead.gate else (),
+        )
+        self._witness.kept(parent, node, outcome)
+        self.policy.decided(parent)
+        self.trace.cycles += not drafted
+        if self.tree.ends(node):
+            self.trace.finish, self.ended = "stop" if kept.final else "length", True
+            self._witness.ended(node, self.trace.finish)
+        elif any(backend.pool.waiting for backend in self.roles.values()):
+            self._reorder(node)
+        node.let_go()  # the past of a long answer need not stay in memory
+
+    def _reorder(self, root: Node) -> None:
+        """What waits for a slot has come one step nearer to the accepted front."""
+        for node in root.subtree():
+            for branch in (node.drafting, node.expanding):
+                if branch is not None and branch.request is not None and not branch.request.sent:
+                    self.roles[branch.role].pool.reorder(branch.request, self._order(node))
+
+    async def write_whole(self, state: ProgramState) -> None:
+        """The baseline: waits for the one generation of ``state``, and cuts it into steps.
+
+        Raises:
+            LookaheadError: the target failed.
+        """
+        branch = self.watch(state, self.tree.root)
+        arrival = await self._branches.first_done()
+        result, known, node = arrival.result, self.roles["target"].tokenizer, self.tree.root
+        if isinstance(result, LookaheadError):
+            raise result
+        for kept in split_ids(result.ids, result.finish, known, result.ends):
+            self._record(kept, "target", "written")
+            node, prefix = Node(None, node.position + 1, kept, "target"), node
+            self._witness.kept(prefix, node, Outcome.BONUS)
+        branch.close(Outcome.BONUS)
+        self.trace.finish, self.ended = "length" if result.finish == "length" else "stop", True
+        self._witness.ended(node, self.trace.finish)
+
+    def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
+        if self._left:  # by who listens, at an earlier step
+            return
+        self.s += kept.tokens()
+        position, seconds = len(self.trace.steps), self._branches.now()
+        record = StepRecord(position, kept.text, len(kept.ids), source, outcome, kept.ending.value, seconds, **versions)
+        self.trace.add(record, resolve(kept.tokens(), self.roles["target"].tokenizer))
+        if self.job.on_step:
+            self._left = True
+            self.job.on_step(record)
+            self._left = False
+
+
+def _of(node: Node) -> Iterator[Branch]:
+    """What was asked of runtimes for the drafted step that leads to ``node``, and about it."""
+    if node.drafting is not None:
+        yield node.drafting
+    for inquiry in (node.asked, node.fast_checked):
+        yield from inquiry.branches if inquiry is not None else ()

@@ -1,0 +1,63 @@
+"""What one answer is asked for, and where the course of it is told."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lr_sglang.algorithm.inquiry import Verifier
+from lr_sglang.algorithm.policy import RunStatistics
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.steps.events import Event
+from lr_sglang.steps.trace import StepRecord, Trace
+
+
+@dataclass(eq=False)
+class AnswerRequest:
+    """What one answer is asked for.
+
+    Attributes:
+        verifier: compares two versions of a step; the baseline needs none.
+        fast: says of a drafted step alone whether it is certain (see ``verifiers.fast``), for fast acceptance.
+        question, sample: who this is, for deriving seeds.
+        experience: what the answers of a run learn together.
+        on_step: told of each step as it is kept, on the event loop, which waits for it.
+        on_event: told of everything that happens while the answer is made, likewise.
+        key: by it a router keeps what the answer asks for on one worker. No two answers have the same if none is given.
+        record: filled while the program runs, complete when it has returned.
+    """
+
+    lookahead: Lookahead = field(default_factory=Lookahead)
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)
+    verifier: Verifier | None = None
+    question: str = ""
+    sample: int = 0
+    experience: RunStatistics = field(default_factory=RunStatistics)
+    on_step: Callable[[StepRecord], None] | None = None
+    fast: Verifier | None = None
+    on_event: Callable[[Event], None] | None = None
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    record: Trace = field(default_factory=Trace)
+    _stopped: bool = False
+    _wake: Callable[[], None] | None = field(default=None, repr=False)
+
+    def stop(self) -> None:
+        """Ends the answer, from any thread: what it waits for is cancelled, and its program raises ``Cancelled``."""
+        self._stopped = True
+        if self._wake:
+            self._wake()
+
+    def listen(self, wake: Callable[[], None] | None) -> None:
+        """``wake`` is called when the answer is to be stopped; None when it has ended."""
+        self._wake = wake
+        if self._stopped and wake is not None:
+            wake()
+
+    def seed(self, *where: Any) -> int:
+        """A seed for one branch: no two roles, positions or alternatives share one by accident."""
+        key = repr((self.sampling.seed, self.question, self.sample, *where)).encode()
+        return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1

@@ -1,0 +1,175 @@
+"""The branches of one answer: requests in flight, what has arrived, and what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from lr_sglang.engine.generation import Generation
+from lr_sglang.engine.prefix_reuse import PendingReuse
+from lr_sglang.engine.request import Request
+from lr_sglang.engine.tokenizer import Tokenizer
+from lr_sglang.errors import Cancelled, LookaheadError
+from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.steps.step import Step, make_step
+from lr_sglang.steps.trace import Trace
+from lr_sglang.steps.tree import Branch, Node, Outcome
+
+# After its end an answer waits this long for the runtimes to be rid of its branches.
+DRAIN_SECONDS = 10.0
+
+
+@dataclass(eq=False)
+class Completion:
+    """A generation or a verdict that has arrived.
+
+    Attributes:
+        key: the branch, or the inquiry that the verdict is on; None stops the answer.
+        node: the prefix that it belongs to.
+        child: the drafted node that it is about; None of a step that the target wrote.
+        result: a ``Generation``, a ``Verdict``, or the error in place of one.
+        state: that has written it.
+    """
+
+    key: Any
+    node: Node
+    child: Node | None
+    result: Any = None
+    state: ProgramState | None = None
+
+    def step(self, known: Tokenizer) -> tuple[Step, ProgramState]:
+        """The step that was written, and the state after it; what a runtime wrote past the step's end is in neither.
+
+        Args:
+            known: the tokenizer of who has written it.
+        """
+        node, result, state = self.node, self.result, self.state
+        made = make_step(result.ids, result.finish, node.step, known, result.ends)
+        assert state is not None
+        wrote = state.stream_executor
+        # A role of another vocabulary reads the text, which is not what the tokens are by themselves.
+        if made.ids != result.ids or str.__getitem__(wrote.text_, slice(wrote.fork_start_text_pos, None)) != made.text:
+            state = node.state.fork(1)[0]
+            state += made.tokens()
+        return made, state
+
+
+class Branches:
+    """Everything that one answer has asked for and not received yet, and the record of every branch.
+
+    Args:
+        trace: gets every branch as it begins. Times in it count from now.
+        loop: of the answer.
+    """
+
+    def __init__(self, trace: Trace, loop: asyncio.AbstractEventLoop) -> None:
+        self._trace, self._loop, self._began = trace, loop, loop.time()
+        self._arrived: deque[Completion] = deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._open: set[Any] = set()
+        self._unsettled = PendingReuse()
+
+    def now(self) -> float:
+        """Seconds since the answer began."""
+        return self._loop.time() - self._began
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def running(self, role: str) -> tuple[int, int]:
+        """Branches of a role that are in flight and still needed: hedges, and others."""
+        needed = [b.hedged for b in self._open if isinstance(b, Branch) and b.role == role and b.outcome is None]
+        return sum(needed), len(needed) - sum(needed)
+
+    def begin(self, branch: Branch, request: Request) -> None:
+        """One more request."""
+        branch.started, branch.request = self.now(), request
+        self._trace.branches.append(branch)
+        self._unsettled.add(branch)
+
+    def expect(self, branch: Branch, state: ProgramState, node: Node, child: Node | None) -> None:
+        """A branch that writes in ``state``: it will arrive."""
+        self._open.add(branch)
+        request = branch.request
+
+        def arrived() -> None:
+            result = request.result or state.stream_executor.error_ or Cancelled("cancelled")
+            self.put(Completion(branch, node, child, result, state))
+
+        state.stream_executor.when_done(arrived)
+
+    def expect_verdict(self, inquiry: Any, work: Any, node: Node, child: Node) -> asyncio.Task[Any]:
+        """A verdict that takes time: it will arrive."""
+        self._open.add(inquiry)
+        task = inquiry.task = self._loop.create_task(work)
+
+        def arrived(task: asyncio.Task[Any]) -> None:
+            error = Cancelled("cancelled") if task.cancelled() else task.exception()
+            if isinstance(error, Cancelled):
+                error.__traceback__ = None  # its frames hold the request, which holds the error
+            inquiry.task = None
+            self.put(Completion(inquiry, node, child, error or task.result()))
+
+        task.add_done_callback(arrived)
+        return task
+
+    def put(self, completion: Completion) -> None:
+        """Something has arrived. On the loop."""
+        self._arrived.append(completion)
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def first_done(self) -> Completion:
+        """Waits for whatever is done first, and closes its record."""
+        if not self._arrived:
+            self._unsettled.settle()
+        while not self._arrived:
+            self._wake = self._loop.create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+        completion = self._arrived.popleft()
+        self._open.discard(completion.key)
+        if isinstance(completion.key, Branch):
+            self.ended(completion.key)
+        return completion
+
+    def ended(self, branch: Branch) -> None:
+        """The request of a branch has its result."""
+        if branch.ended is not None:
+            return
+        branch.ended = self.now()
+        result, branch.request = branch.request.result, None
+        if isinstance(result, Cancelled):
+            result = result.generation
+        elif isinstance(result, LookaheadError):
+            branch.error = str(result)
+        if isinstance(result, Generation):
+            result.book(branch)
+
+    def give_up(self, branch: Branch | None, outcome: Outcome) -> None:
+        """A branch that nobody needs any more is stopped, on the server too."""
+        if branch is not None and branch.outcome is None:
+            branch.close(outcome)
+            if branch.request is not None:
+                branch.request.cancel()
+
+    async def drain(self) -> None:
+        """Cancels what is in flight, waits until the runtimes are rid of it, and completes the record."""
+        for branch in self._trace.branches:
+            self.give_up(branch, Outcome.CANCELLED)
+        for inquiry in [key for key in self._open if not isinstance(key, Branch)]:
+            if inquiry.task is not None and all(branch.request is None for branch in inquiry.branches):
+                inquiry.task.cancel()
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while self._open:
+                    await self.first_done()
+        except TimeoutError:
+            pass  # a runtime that hangs: its requests are hung up on meanwhile
+        finally:
+            self._unsettled.settle(whatever=True)
+            self._trace.drained = self.now()

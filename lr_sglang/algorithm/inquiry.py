@@ -1,0 +1,86 @@
+"""What a verifier is asked, and what it may ask of the runtimes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lr_sglang.engine.generation import Generation
+from lr_sglang.engine.request import Request
+from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.steps.tree import Branch, Pair, Verdict
+
+
+@dataclass(eq=False)
+class Inquiry:
+    """One pair of versions put to a verifier.
+
+    Attributes:
+        state: the program after the prefix that both versions follow; to be forked, not to be added to.
+        track: enters a request to a runtime in the books of the answer, which cancels it when nobody needs the verdict.
+        branches: the requests so far, in order.
+    """
+
+    pair: Pair
+    state: ProgramState
+    track: Callable[[Inquiry, ProgramState], Request]
+    branches: list[Branch] = field(default_factory=list)
+    _replied: asyncio.Future[Verdict] | None = field(default=None, init=False, repr=False)
+
+    async def generation(self, state: ProgramState) -> Generation:
+        """What a runtime generates in a state that has one ``gen`` under way.
+
+        Raises:
+            LookaheadError: it failed, or nobody needs the verdict any more.
+        """
+        executor, request = state.stream_executor, self.track(self, state)
+        await executor.drained()
+        if isinstance(request.result, Generation):
+            return request.result
+        raise copy(request.result or executor.error_)  # with a traceback, that of the state would hold the state
+
+    def reply(self, verdict: Verdict) -> None:
+        """The verdict of a verifier that has returned None; once, from any thread."""
+
+        def take() -> None:
+            if not self._reply().done():
+                self._reply().set_result(verdict)
+
+        self._loop.call_soon_threadsafe(take)
+
+    async def replied(self) -> Verdict:
+        """The verdict that ``reply`` gets."""
+        try:
+            return await self._reply()
+        finally:
+            self._replied = None  # a cascade asks its next stage
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = self.state.stream_executor.loop
+        return loop
+
+    def _reply(self) -> asyncio.Future[Verdict]:
+        if self._replied is None:
+            self._replied = self._loop.create_future()
+        return self._replied
+
+
+class Verifier(Protocol):
+    """Decides whether two versions of a step agree."""
+
+    name: str
+
+    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict] | None:
+        """The verdict: a coroutine, or at once. With None it comes later, by ``inquiry.reply``. Must not block."""
+
+
+async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
+    """The verdict of a verifier, however it gives it."""
+    found = verifier.verify(inquiry)
+    if found is None:
+        found = inquiry.replied()
+    return found if isinstance(found, Verdict) else await found

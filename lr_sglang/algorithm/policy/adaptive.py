@@ -1,0 +1,118 @@
+"""The adaptive policy: depth and width follow what is measured, so that lookahead gives way where it does not pay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from lr_sglang.algorithm.policy.experience import SECOND, RunStatistics
+from lr_sglang.algorithm.policy.fixed import LEARNS, Policy
+from lr_sglang.algorithm.policy.forecast import Choice, Conditions, Runtime, best
+from lr_sglang.config import Lookahead
+from lr_sglang.steps.tree import Branch, Node, StepTree
+
+# Where lookahead does not pay, one step in so many is drafted all the same, to notice when it would; and one of so
+# many of these is looked ahead from, which shows what more branches cost.
+PROBE, DEEP_PROBE = 24, 4
+# Until there is a first measurement: nothing is known of the runtimes.
+BLIND = Choice(4, 1, 0.0)
+
+
+class Adaptive(Policy):
+    """The fixed policy with a depth and a width that are chosen anew with every step, up to those given."""
+
+    def __init__(
+        self, look: Lookahead, tree: StepTree, experience: RunStatistics, clock: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        super().__init__(look, tree, experience, clock)
+        self._open: dict[Branch, tuple[float, float]] = {}
+        self._since = self._probes = 0
+        self.choice = BLIND
+
+    def __enter__(self) -> Adaptive:
+        # answers that begin together do not all look into the same thing at the same time
+        self._since = self.experience.answers * 7 % PROBE
+        self._probes = self.experience.answers
+        self.experience.answers += 1
+        self._choose()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for branch in list(self._open):
+            self.ended(branch)
+        self.experience.answers -= 1
+
+    @property
+    def is_static(self) -> bool:
+        return False
+
+    def width(self, node: Node) -> int:
+        if self.tree.ahead(node) >= self.choice.depth or not super().width(node):
+            return 0
+        return self.choice.width
+
+    def should_expand(self, node: Node) -> bool:
+        if node is self.tree.root:
+            return True
+        furthest = self.choice.depth - (self.look.schedule == "async")
+        if self.tree.hedged(node):
+            # as likely to be needed as the furthest that is looked ahead to, or it is not should_expand as much
+            return super().should_expand(node) and self.chance(node) >= self._alpha() ** furthest
+        return self.tree.ahead(node) <= furthest and super().should_expand(node)
+
+    def decided(self, node: Node) -> None:
+        super().decided(node)
+        self._choose()
+
+    def begun(self, branch: Branch) -> None:
+        super().begun(branch)
+        self._open[branch] = self.experience.load(branch.role).begin(self.clock())
+
+    def ended(self, branch: Branch, tokens: int = 0) -> None:
+        super().ended(branch, tokens)
+        mark = self._open.pop(branch, None)
+        if mark is not None:
+            self.experience.load(branch.role).end(self.clock(), mark, tokens)
+
+    def _alpha(self) -> float:
+        return self.experience.alpha(self.own)
+
+    def _choose(self) -> None:
+        scene = self._scene()
+        if scene is None:
+            self.choice = BLIND if self.experience.answers <= 8 else Choice(0, 1, 0.0)
+        else:
+            self.choice = best(scene, self.look.depth, self.look.width)
+        if self.choice.depth:
+            return
+        self._since += 1
+        if self._since >= PROBE or self.experience.first.judged < LEARNS:
+            self._since, self._probes = 0, self._probes + 1
+            deep = self._probes % DEEP_PROBE == 0 and scene is not None
+            self.choice = Choice(2 if deep else 1, 1, 0.0)
+
+    def _scene(self) -> Conditions | None:
+        """What is known, rounded so that little news are none; None before there is a measurement."""
+        known = self.experience
+        target, draft = known.load("target"), known.load("draft")
+        if not target.known or not draft.known:
+            return None
+        tokens = max(1.0, known.tokens.value)
+        alpha = self._alpha()
+        return Conditions(
+            self.look.schedule,
+            round(alpha, 2),
+            round(known.others.rate(alpha, SECOND), 2),
+            Runtime(*(_rounded(tokens * part) for part in target.line())),
+            Runtime(*(_rounded(tokens * part) for part in draft.line())),
+            _rounded(known.verdict.value),
+            known.answers,
+            self.look.hedge,
+        )
+
+
+def _rounded(value: float) -> float:
+    """To about 3 %."""
+    if value <= 0:
+        return 0.0
+    return math.exp(round(math.log(value) * 32) / 32)

@@ -1,0 +1,106 @@
+"""How sure the draft is of a step, and what that is worth: its own log-probabilities, calibrated against verdicts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lr_sglang import plugin_files
+from lr_sglang.errors import ConfigError
+
+# Verdicts that say nothing about the step: it came too late, failed, or was never compared.
+NO_COMPARISON = ("late", "draft", "guard")
+_ROUNDS = 25
+Sample = tuple[float, bool]
+
+
+def confidence(meta: Mapping[str, Any], tokens: int) -> float | None:
+    """The mean log-probability of a step's tokens, from a reply's meta_info; None if it has none."""
+    try:
+        found = [float(entry[0]) for entry in meta["output_token_logprobs"][:tokens]]
+    except (KeyError, TypeError, ValueError, IndexError):
+        return None
+    return sum(found) / len(found) if found and all(map(math.isfinite, found)) else None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The probability that a drafted step is accepted: a logistic curve over its confidence.
+
+    Attributes:
+        centre: a confidence; ``level`` is the log-odds there, and ``slope`` what one more of it adds.
+        samples: verdicts that it was fitted to.
+    """
+
+    level: float = 0.0
+    slope: float = 0.0
+    centre: float = 0.0
+    samples: int = 0
+
+    def chance(self, confidence: float) -> float:
+        """That a step of this confidence is accepted."""
+        return _logistic(self.level + self.slope * (confidence - self.centre))
+
+    @classmethod
+    def read(cls, path: str) -> Calibration:
+        """From the file that ``lr-sglang calibrate`` wrote.
+
+        Raises:
+            ConfigError: there is no such file, or it has nothing for a gate.
+        """
+        hint = "lr-sglang calibrate makes it, from records of a run with --gate"
+        try:
+            table = json.loads(plugin_files.expanded(path).read_text(encoding="utf-8"))["gate"]
+            level, slope, centre = (float(table[name]) for name in ("level", "slope", "centre"))
+            found = cls(level, slope, centre, int(table["samples"]))
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{path}: no calibration of the draft's confidence ({error!r})", hint=hint) from error
+        if not all(map(math.isfinite, (level, slope, centre))):
+            raise ConfigError(f"{path}: a calibration that is not finite", hint=hint)
+        return found
+
+    @classmethod
+    def fit(cls, samples: Sequence[Sample]) -> Calibration:
+        """By Newton's method, with a penalty on the slope as if it had been seen to be 0 a little."""
+        if not samples:
+            return cls()
+        xs = [x for x, _ in samples]
+        centre = sum(xs) / len(xs)
+        scale = math.sqrt(sum((x - centre) ** 2 for x in xs) / len(xs)) or 1.0
+        points = [((x - centre) / scale, float(accepted)) for x, accepted in samples]
+        level = slope = 0.0
+        for _ in range(_ROUNDS):
+            # one acceptance and one refusal in the middle keep the curve finite
+            g0 = g1 = h01 = 0.0
+            h00, h11 = 1e-9, 1.0
+            for x, y in (*points, (0.0, 0.5), (0.0, 0.5)):
+                p = _logistic(level + slope * x)
+                weight = p * (1 - p)
+                g0, g1 = g0 + y - p, g1 + (y - p) * x
+                h00, h01, h11 = h00 + weight, h01 + weight * x, h11 + weight * x * x
+            g1 -= slope
+            size = h00 * h11 - h01 * h01
+            up, tilt = (h11 * g0 - h01 * g1) / size, (h00 * g1 - h01 * g0) / size
+            level, slope = level + max(-2.0, min(2.0, up)), slope + max(-2.0, min(2.0, tilt))
+            if abs(up) + abs(tilt) < 1e-6:
+                break
+        return cls(level, slope / scale, centre, len(samples))
+
+
+def _logistic(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > -500 else 0.0
+
+
+def pairs_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
+    """Confidence and verdict of every compared draft in the records of a run."""
+    for record in records:
+        for step in record["steps"]:
+            for sure, verdict in zip(step.get("confidences") or (), step["verdicts"], strict=False):
+                if sure is None or verdict is None or verdict["failed"] or verdict["by"] in NO_COMPARISON:
+                    continue
+                yield sure, verdict["accepted"]

@@ -1,0 +1,1 @@
+"""Lookahead reasoning from Python (docs/python.md), and the runner of many samples."""

@@ -1,0 +1,169 @@
+"""A deployment for questions from Python: brought up, asked from any number of threads, and taken down."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lr_sglang import verifiers
+from lr_sglang.algorithm import policy
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.api.runner import STOP_SECONDS
+from lr_sglang.config import Deployment, Lookahead, Runtime
+from lr_sglang.errors import Cancelled, ConfigError
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
+from lr_sglang.runtimes.attach import model_of, prompt_for
+from lr_sglang.runtimes.connect import deployed
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
+
+STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
+
+
+def deployment(
+    of: str | Path | Deployment | Mapping[str, RuntimeBackend] | None = None,
+    *,
+    attach: str = "",
+    logs: str | Path | None = None,
+    timeout: float = 600.0,
+    **runtimes: str,
+) -> OpenDeployment:
+    """A deployment for the questions of this process: a context manager, within which its servers are up.
+
+    Args:
+        of: a TOML file, a built-in name or a ``Deployment``; backends by role are used as they are. The default is the
+            pocket models, or nothing but ``runtimes`` where these name a target.
+        attach: in its place, the name of one that ``lr-sglang launch`` keeps up; nothing is started then.
+        logs: where servers log; a temporary folder by default.
+        timeout: seconds to start up.
+        runtimes: ``target``, ``draft`` and ``judge``: a model, or the URL of a server that runs.
+
+    Raises:
+        ConfigError: there is no such deployment or role, or it is not up.
+    """
+    if attach and of is not None:
+        raise ConfigError("of and attach both say where the runtimes are", hint="leave one of them out")
+    if isinstance(of, Mapping):
+        if runtimes:
+            raise ConfigError(f"backends are given, and {', '.join(runtimes)} beside them", hint="leave one out")
+        return OpenDeployment(Deployment("given", {"target": Runtime(url="http://given")}), logs, timeout, of)
+    if attach:
+        plan = launched.find(attach).attachable()
+    elif of is None and "target" in runtimes:
+        plan = deployments.custom(runtimes["target"])
+    else:
+        plan = of if isinstance(of, Deployment) else load_deployment(of or deployments.DEFAULT)
+    return OpenDeployment(override_all(plan, runtimes), logs, timeout, own_judge="judge" in runtimes)
+
+
+class OpenDeployment:
+    """A deployment that answers questions, of any number of threads at once. Made by ``deployment``.
+
+    Attributes:
+        config: what it is made of, and the defaults of its answers.
+        experience, verifier, backend_for: what its answers share, by their options.
+    """
+
+    def __init__(
+        self,
+        config: Deployment,
+        logs: str | Path | None,
+        timeout: float,
+        roles: Mapping[str, RuntimeBackend] | None = None,
+        own_judge: bool = False,
+    ) -> None:
+        self.config, self._logs, self._timeout, self._given = config, logs, timeout, roles
+        self._own_judge = own_judge  # which is not the one that the file's prompt was written for
+        self._roles: Mapping[str, RuntimeBackend] | None = None
+        self._stack, self._running = ExitStack(), set[AnswerRequest]()
+        self.experience = cache(policy.experience_for)
+        self.verifier = cache(lambda name: verifiers.make(name, verifiers.Setup(self.roles, self.config.judge_prompt)))
+        self.backend_for = cache(self._make_backend)
+
+    def open(self) -> OpenDeployment:
+        """Brings the servers up, for where a ``with`` block does not fit; ``close`` takes them down.
+
+        Raises:
+            LookaheadError: as ``runtimes.launch``.
+        """
+        if self._roles is None and self._given is not None:
+            self._roles = self._given
+        elif self._roles is None:
+            if self._own_judge and (judge := self.config.runtime("judge")):
+                self.config = self.config.replace(judge_prompt=prompt_for(model_of("judge", judge)))
+            with ExitStack() as stack:
+                logs = self._logs or stack.enter_context(tempfile.TemporaryDirectory(prefix="lr-sglang-"))
+                self._roles = stack.enter_context(deployed(self.config, Path(logs), timeout=self._timeout))
+                self._stack = stack.pop_all()
+        return self
+
+    def close(self) -> None:
+        """Stops what is being answered, and then the servers. Idempotent; ``open`` brings it up again."""
+        self._roles = None
+        deadline = time.monotonic() + STOP_SECONDS
+        while self._running and time.monotonic() < deadline:
+            for job in list(self._running):
+                job.stop()
+            time.sleep(STOP_AGAIN)
+        self.verifier.cache_clear()
+        self.backend_for.cache_clear()
+        self._stack.close()
+
+    def __enter__(self) -> OpenDeployment:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def roles(self) -> Mapping[str, RuntimeBackend]:
+        """Backends by role.
+
+        Raises:
+            ConfigError: it is not open.
+        """
+        roles = self._roles
+        if roles is None:
+            raise ConfigError("the deployment is not open", hint="with lr.deployment(...) as d: ...")
+        return roles
+
+    def backend(self, **options: Any) -> LookaheadBackend:
+        """For ``sgl.set_default_backend`` or ``program.run(backend=...)``: any SGLang program, answered by lookahead.
+
+        Args:
+            options: fields of ``Lookahead``.
+
+        Raises:
+            ConfigError: there is no such option, or the verifier lacks its runtime.
+        """
+        return self._make_backend(self.config.lookahead.replace(**options), True)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that its answers are made on."""
+        return self.roles["target"].loop
+
+    def _make_backend(self, look: Lookahead, ahead: bool) -> LookaheadBackend:
+        prompt, known = self.config.judge_prompt, self.experience(look)
+        return LookaheadBackend(self.roles, look, judge_prompt=prompt, ahead=ahead, experience=known)
+
+    @contextmanager
+    def answering(self, job: AnswerRequest) -> Iterator[None]:
+        """While an answer is made: closing stops it.
+
+        Raises:
+            Cancelled: the deployment was closed.
+        """
+        if self._roles is None:
+            raise Cancelled("the deployment was closed")
+        self._running.add(job)
+        try:
+            yield
+        finally:
+            self._running.discard(job)

@@ -1,0 +1,223 @@
+"""Runs many samples over runtimes that are ready: some at a time, in order, and stopped whenever need be."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import queue
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from lr_sglang import verifiers
+from lr_sglang.algorithm import policy
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.inquiry import Verifier
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.run import run_program
+from lr_sglang.modes import MODES, Mode
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.results import record
+from lr_sglang.results.record import Record
+from lr_sglang.steps.trace import StepRecord
+from lr_sglang.tasks.plan import Work
+from lr_sglang.tasks.prompts import messages
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
+from lr_sglang.user_programs.program import Program, perform
+
+PROGRAMS: Mapping[str, Any] = {"autoregressive": autoregressive, "lookahead": lookahead}
+STOP_SECONDS = 5.0  # for the runtimes to be rid of what is stopped
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all samples of a run have in common.
+
+    Attributes:
+        config: what their records say about it, by mode.
+        on_step: told of each step of each sample, on the event loop.
+        program: that answers in place of the mode's own; in a mode that does not look ahead, the target writes all of
+            it by itself.
+    """
+
+    lookahead: Lookahead = field(default_factory=Lookahead)
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)
+    judge_prompt: str = "paper"
+    suffix: str = ""
+    config: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    on_step: Callable[[Work, StepRecord], None] | None = None
+    program: str = ""
+
+
+class Runner:
+    """Makes samples on the runtimes' event loop. A context manager: leaving it stops what is running.
+
+    Args:
+        roles: backends that are ready.
+        settings: of all samples.
+        concurrency: how many samples at a time.
+
+    Raises:
+        ConfigError: the verifier lacks its runtime, or there is no such verifier, calibration or program.
+    """
+
+    def __init__(self, roles: Mapping[str, RuntimeBackend], settings: Settings, concurrency: int = 1) -> None:
+        self.roles, self.settings, self.concurrency = roles, settings, concurrency
+        self._running: set[AnswerRequest] = set()
+        self._experience = policy.experience_for(settings.lookahead)
+        self._loop = roles["target"].loop
+        self._tasks: list[Future[None]] = []
+        self._stopping = False
+        self._program = Program.load(settings.program) if settings.program else None
+        self._backend = cache(self._make_backend)
+
+    def run(self, work: Sequence[Work], idle: Callable[[], None] = lambda: None) -> Iterator[Record]:
+        """Makes the samples and gives their records as they end, in the caller's thread.
+
+        A sample that fails gives a record that says so, and the others go on.
+
+        Args:
+            idle: called about every second while the caller waits.
+
+        Raises:
+            RuntimeDown: the target is gone; samples in hand have no record.
+            Cancelled: ``stop`` was called from another thread.
+            ConfigError: the deployment cannot run what is asked for.
+        """
+        for mode in dict.fromkeys(item.mode for item in work):
+            self._check_layer(MODES[mode])
+        judges = {mode: self._verifier(MODES[mode]) for mode in dict.fromkeys(item.mode for item in work)}
+        keep_what_is_imported()
+        todo = deque(work)
+        ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
+
+        async def serve() -> None:
+            try:
+                while todo and not self._stopping:
+                    item = todo.popleft()
+                    ended.put(await self._make(item, judges[item.mode]))
+            except BaseException as error:  # noqa: BLE001 - the caller's thread is where it must be seen
+                ended.put(Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error)
+                return
+            if self._stopping:
+                ended.put(Cancelled("stopped"))  # the caller may wait for samples that nobody makes any more
+
+        together = range(min(self.concurrency, len(work)))
+        self._tasks = [asyncio.run_coroutine_threadsafe(serve(), self._loop) for _ in together]
+        for _ in work:
+            result = self._wait(ended, idle)
+            if isinstance(result, BaseException):
+                self.stop()
+                raise result
+            yield result
+
+    def stop(self) -> None:
+        """Cancels what is running, on the runtimes too, and waits for it a little. Idempotent."""
+        self._stopping = True
+        self._loop.call_soon_threadsafe(self._stop_all)
+        if wait(self._tasks, STOP_SECONDS).not_done:
+            for task in self._tasks:
+                task.cancel()
+
+    def _stop_all(self) -> None:
+        for job in self._running:
+            job.stop()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _check_layer(self, mode: Mode) -> None:
+        """A mode says what is compared: its runtimes must have a token layer, or none, as it says."""
+        layer = self.roles["target"].token_layer
+        if layer is None or mode.token_layer in (None, bool(layer)):
+            return
+        if layer:
+            hint = "--mode sd or lookahead+sd"
+            raise ConfigError(f"mode {mode.name}: the runtime has a token layer, {layer}", role="target", hint=hint)
+        hint = "lr-sglang launch --with-token-layer starts such ones (SGLang's own flag is --speculative-algorithm)"
+        raise ConfigError(f"mode {mode.name}: the runtime has no token layer", role="target", hint=hint)
+
+    def _verifier(self, mode: Mode) -> Verifier | None:
+        if not mode.ahead:
+            return None
+        if "draft" not in self.roles:
+            raise ConfigError(
+                "lookahead reasoning needs a draft runtime", hint="give --draft MODEL|URL, or --mode autoregressive"
+            )
+        setup = verifiers.Setup(self.roles, self.settings.judge_prompt)
+        return verifiers.make(mode.lookahead(self.settings.lookahead).verifier, setup)
+
+    def _wait(self, ended: queue.SimpleQueue[Record | BaseException], idle: Callable[[], None]) -> Any:
+        while True:
+            with suppress(queue.Empty):
+                return ended.get(timeout=1.0)
+            idle()
+
+    async def _make(self, item: Work, verifier: Verifier | None) -> Record:
+        settings, mode = self.settings, MODES[item.mode]
+        tell, look = settings.on_step, mode.lookahead(settings.lookahead)
+        job = AnswerRequest(
+            lookahead=look,
+            sampling=mode.sampling(settings.sampling),
+            limits=settings.limits,
+            verifier=verifier,
+            fast=verifiers.fast(look, self.roles) if verifier else None,
+            question=item.question.id,
+            sample=item.sample,
+            experience=self._experience,
+            on_step=(lambda step: tell(item, step)) if tell else None,
+        )
+        self._running.add(job)
+        about = settings.config.get(item.mode, {}), settings.versions
+        try:
+            asked = messages(item.question.question, settings.suffix)
+            if self._program is not None:
+                await perform(self._program, asked, job, self._backend(mode))
+            else:
+                await run_program(PROGRAMS[mode.program], asked, job, backend=self.roles["target"])
+        except (Cancelled, ConfigError):
+            raise
+        except RuntimeDown as error:
+            if error.role == "target":
+                raise
+            return record.make_failed(item.question, item.mode, job, error, *about)
+        except LookaheadError as error:
+            return record.make_failed(item.question, item.mode, job, error, *about)
+        finally:
+            self._running.discard(job)
+        return record.make(item.question, item.mode, job, *about)
+
+    def _make_backend(self, mode: Mode) -> LookaheadBackend:
+        """What a program runs on in a mode; its answers share it."""
+        settings = self.settings
+        return LookaheadBackend(
+            self.roles,
+            mode.lookahead(settings.lookahead) if mode.ahead else None,
+            judge_prompt=settings.judge_prompt,
+            ahead=mode.ahead,
+            experience=self._experience,
+        )
+
+
+@cache
+def keep_what_is_imported() -> None:
+    """SGLang brings a million objects, and looking through them for garbage stops every answer for half a second.
+
+    Once is enough. What comes later is looked through when there is more of it: an answer leaves nothing that only a
+    garbage collection would find, and Python's own threshold took a third of the time of a busy process.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)

@@ -1,0 +1,76 @@
+"""The steps of one answer as they are kept, in a loop or in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from contextlib import suppress
+from queue import SimpleQueue
+
+from lr_sglang.api.deployment import STOP_AGAIN
+from lr_sglang.api.resolve import AnswerTask
+from lr_sglang.api.solution import Solution
+from lr_sglang.errors import ConfigError
+from lr_sglang.steps.trace import StepRecord
+
+Item = StepRecord | None
+
+
+class Stream:
+    """The steps of one answer, once. Leaving the loop early stops the answer, on the servers too."""
+
+    def __init__(self, task: AnswerTask) -> None:
+        self._task = task
+        self._made: Future[Solution] | None = None
+
+    @property
+    def solution(self) -> Solution:
+        """The whole answer, once all steps were read.
+
+        Raises:
+            ConfigError: they were not.
+        """
+        if self._made is None or not self._made.done() or self._made.cancelled() or self._made.exception():
+            raise ConfigError("the answer is not complete", hint="read the stream to its end first")
+        return self._made.result()
+
+    def close(self) -> None:
+        """Stops the answer, if it is still being made, and waits until it has ended. Idempotent."""
+        while self._made is not None and not self._made.done():
+            self._task.job.stop()
+            wait_for([self._made], STOP_AGAIN)
+
+    def __iter__(self) -> Iterator[StepRecord]:
+        ready: SimpleQueue[Item] = SimpleQueue()
+        made = self._begin(ready.put)
+        try:
+            while (step := ready.get()) is not None:
+                yield step
+        finally:
+            self.close()
+        made.result()
+
+    async def __aiter__(self) -> AsyncIterator[StepRecord]:
+        loop, ready = asyncio.get_running_loop(), asyncio.Queue[Item]()
+
+        def put(step: Item) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(ready.put_nowait, step)
+
+        made = self._begin(put)
+        try:
+            while (step := await ready.get()) is not None:
+                yield step
+        finally:
+            await asyncio.shield(loop.run_in_executor(None, self.close))
+        made.result()
+
+    def _begin(self, put: Callable[[Item], None]) -> Future[Solution]:
+        if self._made is not None:
+            raise ConfigError("a stream can be read once", hint="lr.stream(...) again")
+        self._task.job.on_step = put
+        self._made = asyncio.run_coroutine_threadsafe(self._task.run(), self._task.live.loop)
+        self._made.add_done_callback(lambda _: put(None))
+        return self._made

@@ -1,0 +1,185 @@
+"""Carrying out what a command asks for: runtimes up, samples made, records kept, runtimes down."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lr_sglang.cli import capacity, grading_options
+from lr_sglang.cli import session as sessions
+from lr_sglang.cli.configuration import Plan
+from lr_sglang.cli.display import Display
+from lr_sglang.errors import LookaheadError
+from lr_sglang.grading import Grader
+from lr_sglang.results import machine
+from lr_sglang.results.record import Record
+from lr_sglang.results.store import Store
+from lr_sglang.results.summary import Running
+from lr_sglang.tasks import Question
+from lr_sglang.tasks.plan import Work, plan
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be done.
+
+    Attributes:
+        asked: where the questions come from and what is appended to them; part of the configuration.
+        warm_up: samples that are made first, and not recorded.
+        grader: of the answers, as they come; by default the last box is compared with the gold answer.
+    """
+
+    plan: Plan
+    questions: Sequence[Question]
+    modes: Sequence[str]
+    asked: dict[str, Any]
+    samples: int = 1
+    concurrency: int = 1
+    launch_timeout: float = 600.0
+    warm_up: Sequence[Work] = ()
+    versions: dict[str, str] = field(default_factory=machine.versions)
+    grader: Grader | None = None
+
+    @cached_property
+    def work(self) -> list[Work]:
+        """The samples, in order."""
+        return plan(self.questions, self.modes, self.samples)
+
+
+def open_store(folder: Path, order: Order, *, resume: bool = False) -> Store:
+    """The folder for the order's records.
+
+    Raises:
+        RecordError: as ``Store``.
+    """
+    config = {mode: order.plan.config(mode, **order.asked) for mode in order.modes}
+    about = {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "samples": order.samples,
+        "concurrency": order.concurrency,
+        "placement": order.plan.placement(),
+        "versions": order.versions,
+        "machine": machine.machine(),
+    }
+    return Store(folder, config, about, resume=resume)
+
+
+def carry_out(order: Order, store: Store, display: Display) -> list[Record]:
+    """Makes the samples that have no record yet, and shows the result.
+
+    Raises:
+        LookaheadError: nothing could be answered, or nothing graded; the records that there are stay.
+        KeyboardInterrupt: the user wants no more; likewise.
+    """
+    todo = [item for item in order.work if not store.done(item.key)]
+    before = len(order.work) - len(todo)
+    if before:
+        display.note(f"{before} of {len(order.work)} samples are done already")
+    try:
+        if todo:
+            _make(order, todo, store, display)
+    except (KeyboardInterrupt, LookaheadError):
+        if kept := sum(store.done(item.key) for item in order.work):
+            display.warn(
+                f"{kept} of {len(order.work)} samples are kept; the same options with"
+                f" --resume --output {store.folder} go on from there"
+            )
+        raise
+    records = [store.records[item.key] for item in order.work]
+    if len(records) == 1:
+        display.single(records[0], store.path)
+    else:
+        display.many(records, store.path)
+    if all(record["error"] for record in records):
+        error = records[-1]["error"]
+        raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
+    grading_options.tell_failures(records, display, store.folder)
+    return records
+
+
+def _make(order: Order, todo: list[Work], store: Store, display: Display) -> None:
+    """One set of servers after the other: modes that share them are made side by side, question by question."""
+    for modes in order.plan.server_sets(order.modes):
+        part = [item for item in todo if item.mode in modes]
+        if part:
+            _make_set(order, modes, part, store, display)
+
+
+def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, display: Display) -> None:
+    logs, needed = store.folder / "logs", order.plan.needed(modes, order.concurrency)
+    with (
+        display.starting() as progress,
+        sessions.session(needed, logs, progress, order.launch_timeout, lean=order.plan.lean()) as live,
+    ):
+        progress.finish()
+        from lr_sglang.api.runner import Runner, Settings
+
+        if simulated := any(backend.simulated for backend in live.roles.values()):
+            display.warn("these runtimes are simulated: the figures say nothing of models")
+        capacity.report(order.plan, modes, live, order.concurrency, display)
+        settings = Settings(
+            lookahead=order.plan.lookahead,
+            sampling=order.plan.sampling,
+            limits=order.plan.limits,
+            judge_prompt=order.plan.judge_prompt,
+            program=order.plan.program,
+            suffix=order.asked["prompt_suffix"],
+            config={mode: order.plan.config(mode, **order.asked) for mode in modes},
+            versions=order.versions | ({"runtimes": "simulated"} if simulated else {}),
+        )
+        watch = Watch(live, display)
+        warm_up = [item for item in order.warm_up if item.mode in modes]
+        if warm_up:
+            with Runner(live.roles, settings) as runner:
+                for _ in runner.run(warm_up, watch.servers):
+                    pass
+        single = len(order.work) == 1
+        if single:
+            settings = dataclasses.replace(settings, on_step=lambda item, step: display.step(step))
+        before = [store.records[item.key] for item in order.work if store.done(item.key)]
+        done, so_far = len(before), Running(before)
+        if not single:
+            display.begin(len(order.work), done)
+        try:
+            with Runner(live.roles, settings, order.concurrency) as runner:
+                for record in runner.run(todo, watch.servers):
+                    if order.grader is not None:
+                        record = order.grader.apply(record)
+                    store.append(record)
+                    watch.record(record)
+                    done += 1
+                    so_far.add(record)
+                    if not single:
+                        display.sample(record, done, len(order.work), so_far)
+        finally:
+            display.end()
+            watch.servers()
+
+
+class Watch:
+    """Says once what has gone wrong with draft or judge, while the answers go on without them."""
+
+    def __init__(self, live: sessions.Session, display: Display) -> None:
+        self.live, self.display = live, display
+        self.told: set[str] = set()
+
+    def servers(self) -> None:
+        """Looks for servers that have ended."""
+        for role in self.live.newly_dead():
+            if role != "target":
+                self.told.add(role)
+                self.display.warn(f"{role}: its server has ended; answers go on without it, slower but no worse")
+
+    def record(self, record: Record) -> None:
+        """Looks for failures that a sample survived."""
+        self.servers()
+        for role in record["failures"].keys() - self.told:
+            self.told.add(role)
+            errors = [b["error"] for b in record["branches"] if b["role"] == role and b["error"]]
+            why = f" ({errors[-1]})" if errors else ""
+            self.display.warn(f"{role}: it failed{why}; answers go on without it where need be, slower but no worse")

@@ -1,0 +1,171 @@
+"""Figures as people read them: a line for a sample, a table for many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from lr_sglang.config import ROLES
+from lr_sglang.results.record import Record
+from lr_sglang.results.summary import speed_up, summarise
+
+NONE = "-"
+ANSWER = 60  # characters of an answer in a line of others
+MAX_WITH_COUNTS = 3  # modes beside each other, for which 80 columns hold counts too
+
+
+def share(value: float | None) -> str:
+    """A share between 0 and 1."""
+    return NONE if value is None else f"{value:.2f}"
+
+
+def grade(record: Record) -> str:
+    """Whether the answer is right, as far as that is known."""
+    if record["error"]:
+        return "failed"
+    if (record.get("grade") or {}).get("failed"):
+        return "not graded"
+    return {True: "correct", False: "wrong", None: ""}[record["correct"]]
+
+
+def line(record: Record) -> str:
+    """One sample in one line."""
+    if record["error"]:
+        return f"{record['question_id']}  failed: {record['error']['message']}"
+    parts = (record["question_id"], record["mode"], answer(record), grade(record), f"{record['seconds']:.1f} s")
+    return "  ".join(part for part in parts if part)
+
+
+def answer(record: Record) -> str:
+    """What was answered, in one line: the final answer, or else the last words."""
+    words = record["answer"] or next((one for one in reversed(record["text"].splitlines()) if one.strip()), "")
+    return shorten(" ".join(words.split()), ANSWER)
+
+
+def shorten(text: str, most: int) -> str:
+    """So many characters of a text."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def count(number: int, of: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{number} {of}{'' if number == 1 else 's'}"
+
+
+def of_sample(record: Record) -> list[str]:
+    """One sample in a few lines."""
+    if record["error"]:
+        return [f"failed: {record['error']['message']}"]
+    tokens, lines = record["tokens"], []
+    if record["answer"] is not None or record["gold"] is not None:
+        gold = f" (gold: {record['gold']})" if record["gold"] is not None else ""
+        lines.append(f"answer: {record['answer'] or 'none'}{gold} {grade(record)}".rstrip())
+    seconds = record["seconds"]
+    rate = f", {tokens['used'] / seconds:.1f} tokens/s" if seconds else ""
+    ended = "; ended by the token limit" if record["finish"] == "length" else ""
+    written = f"{count(len(record['steps']), 'step')}, {count(tokens['used'], 'token')}"
+    lines.append(f"{written} in {seconds:.2f} s{rate}{ended}")
+    lines += _token_layer(tokens)
+    if tokens["draft"]["calls"]:
+        reuse = ", ".join(
+            f"{role} {share(tokens[role]['reuse'])} (cached / prompt {share(tokens[role]['hit_rate'])})"
+            for role in ROLES
+            if tokens[role]["calls"]
+        )
+        lines.append(
+            f"alpha {share(record['alpha'])} ({record['accepted']} of {record['judged']}), "
+            f"{count(tokens['wasted'], 'token')} wasted, {count(tokens['judge']['calls'], 'judge call')}, "
+            f"prefix reuse: {reuse}"
+        )
+    lines += [f"{role} failed {count(n, 'time')}: slower, not wrong" for role, n in record["failures"].items()]
+    return lines
+
+
+def _token_layer(tokens: dict[str, Any]) -> list[str]:
+    """What the runtimes' token layers did, where they have one."""
+    return [
+        f"token layer of the {role}: {sd['length']:.2f} tokens a verification, {share(sd['rate'])} of the drafted, "
+        f"{count(sd['verified'], 'verification')}"
+        for role in ROLES
+        if (sd := tokens[role]["sd"])["verified"]
+    ]
+
+
+def brief(summary: dict[str, dict[str, Any]]) -> str:
+    """All samples so far, for a progress bar."""
+    parts = []
+    for figures in summary.values():
+        if figures["accuracy"] is not None:
+            parts.append(f"acc {share(figures['accuracy'])}")
+        if figures["alpha"] is not None:
+            parts.append(f"alpha {share(figures['alpha'])}")
+        if figures["tokens_per_s"] is not None:
+            parts.append(f"{figures['tokens_per_s']:.0f} tok/s")
+    return " ".join(parts) if len(summary) == 1 else "answering"
+
+
+def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Modes, and rows of a name and a cell for each mode.
+
+    ``SD length`` is the acceptance length of a role's token layer, in tokens.
+    """
+    summary = summarise(records)
+    rows: list[tuple[str, list[str]]] = []
+
+    def row(name: str, cell: Callable[[dict[str, Any]], str], wanted: bool = True) -> None:
+        if wanted:
+            rows.append((name, [cell(figures) for figures in summary.values()]))
+
+    def any_of(name: str) -> bool:
+        return any(figures[name] for figures in summary.values())
+
+    row("samples", lambda f: str(f["samples"]))
+    row("failed", lambda f: str(f["errors"]), any_of("errors"))
+    row("grading failed", lambda f: str(f["grading_failed"]), any_of("grading_failed"))
+    counts = len(summary) <= MAX_WITH_COUNTS
+
+    def of(value: float | None, part: int, whole: int) -> str:
+        return f"{value:.2f} ({part} of {whole})" if value is not None and counts else share(value)
+
+    row("accuracy", lambda f: of(f["accuracy"], f["correct"], f["graded"]), any_of("graded"))
+    row("  95 % interval", _interval, any_of("graded"))
+    row("seconds per answer", lambda f: NONE if f["seconds_mean"] is None else f"{f['seconds_mean']:.2f}")
+    row("tokens/s", lambda f: NONE if f["tokens_per_s"] is None else f"{f['tokens_per_s']:.1f}")
+    if len(summary) > 1 and "autoregressive" in summary:
+        ratios = [None if mode == "autoregressive" else speed_up(records, mode) for mode in summary]
+        rows.append(("speed-up (total seconds)", [NONE if r is None else f"{r:.2f}x" for r in ratios]))
+    row("steps accepted (alpha)", lambda f: of(f["alpha"], f["accepted"], f["judged"]), any_of("judged"))
+    row("wasted tokens", lambda f: of(f["wasted"], f["wasted_tokens"], f["wasted_tokens"] + f["tokens"]))
+    for role in ROLES:
+        layered = any(figures["roles"][role]["sd"]["verified"] for figures in summary.values())
+        row(f"SD length, {role}", partial(_sd, role, "length"), layered)
+        row("  rate", partial(_sd, role, "rate"), layered)
+        row("  verifications", partial(_sd, role, "verified"), layered)
+    for role in ROLES:
+        asked = any(figures["roles"][role]["calls"] for figures in summary.values())
+        row(f"prefix reuse, {role}", partial(_prefix, role, "reuse"), asked)
+        row("  cached / prompt", partial(_prefix, role, "hit_rate"), asked)
+    row("judge calls", lambda f: str(f["judge_calls"]), any_of("judge_calls"))
+    row("cut by the token limit", lambda f: str(f["cut_off"]), any_of("cut_off"))
+    for role in ("draft", "judge"):
+        failed = any(role in figures["failures"] for figures in summary.values())
+        row(f"{role} failures survived", partial(_failures, role), failed)
+    return list(summary), rows
+
+
+def _interval(figures: dict[str, Any]) -> str:
+    return NONE if figures["interval"] is None else "{:.2f} to {:.2f}".format(*figures["interval"])
+
+
+def _prefix(role: str, name: str, figures: dict[str, Any]) -> str:
+    return share(figures["roles"][role][name])
+
+
+def _sd(role: str, name: str, figures: dict[str, Any]) -> str:
+    value = figures["roles"][role]["sd"][name]
+    return str(value) if isinstance(value, int) else share(value)
+
+
+def _failures(role: str, figures: dict[str, Any]) -> str:
+    return str(figures["failures"].get(role, 0))

@@ -1,0 +1,122 @@
+"""Frozen dataclasses that are read from tables of keys and check what they are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import types
+import typing
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, ClassVar, Literal, Self
+
+from lr_sglang.errors import ConfigError
+
+# What a file's author calls the types that are wanted.
+NAMES = {tuple: "a list", dict: "a table", float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+
+
+class ConfigModel:
+    """A frozen dataclass that is read from a table of keys and checks them.
+
+    ``SHORT`` names the one field that may stand for the whole table, where a class has such a field.
+    """
+
+    SHORT: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        """Checks the types, and makes a number of what is as good as one.
+
+        Raises:
+            ConfigError: a wrong type, or none of the values that there are.
+        """
+        for name, kind in _kinds(typing.cast(Any, type(self))).items():
+            given = getattr(self, name)
+            value = _coerce(given, kind, f"{type(self).__name__.lower()}.{name}")
+            if value is not given:
+                object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_dict(cls, table: dict[str, Any], where: str = "") -> Self:
+        """Builds an instance.
+
+        Args:
+            table: key to value, as TOML or JSON gives it.
+            where: how to name this table in an error, for example ``[runtimes.target]``.
+
+        Raises:
+            ConfigError: for an unknown key, a missing one, a wrong type or a value out of range.
+        """
+        assert dataclasses.is_dataclass(cls)
+        where = where or cls.__name__.lower()
+        known = {f.name: f for f in dataclasses.fields(cls)}
+        for key in table:
+            if key not in known:
+                near = get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
+                raise ConfigError(f"{where}: unknown key {key!r}", hint=hint)
+        kinds = _kinds(cls)
+        values = {key: _coerce(value, kinds[key], f"{where}.{key}") for key, value in table.items()}
+        try:
+            return cls(**values)
+        except TypeError:
+            lacking = [f.name for f in known.values() if f.name not in values and _required(f)]
+            raise ConfigError(f"{where}: missing {', '.join(lacking)}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only, ready for JSON."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed; None means 'leave as it is'."""
+        given = {key: value for key, value in changes.items() if value is not None}
+        return dataclasses.replace(self, **given)  # type: ignore[type-var]
+
+
+@cache
+def _kinds(cls: Any) -> dict[str, Any]:
+    """The annotations of a table's fields."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def _required(f: dataclasses.Field[Any]) -> bool:
+    return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+
+
+def _coerce(value: Any, kind: Any, where: str) -> Any:
+    """Checks ``value`` against an annotation; turns ints into floats and lists into tuples."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        return _coerce(value, next(a for a in arguments if a is not type(None)), where)
+    if origin is Literal:
+        if value not in arguments:
+            raise ConfigError(f"{where}: {value!r} is not one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_coerce(v, arguments[0], where) for v in value)
+    if origin is dict and isinstance(value, dict):
+        return {str(k): _coerce(v, arguments[1], f"{where}.{k}") for k, v in value.items()}
+    if kind is Any:
+        return value
+    if isinstance(kind, type) and issubclass(kind, ConfigModel):
+        if isinstance(value, dict):
+            return kind.from_dict(value, where)
+        if kind.SHORT and not isinstance(value, kind):
+            return kind.from_dict({kind.SHORT: value}, where)
+    if kind in (int, float) and not isinstance(value, (bool, kind)):
+        wider = numbers.Integral if kind is int else numbers.Real  # numpy's too
+        if isinstance(value, wider):
+            return kind(value)
+    plain = origin or kind
+    if not isinstance(value, plain) or (plain is int and isinstance(value, bool)):
+        raise ConfigError(f"{where}: expected {NAMES.get(plain, 'a table')}, got {value!r}")
+    return value
+
+
+def need(condition: bool, message: str) -> None:
+    """Raises ConfigError with this message unless the condition holds."""
+    if not condition:
+        raise ConfigError(message)

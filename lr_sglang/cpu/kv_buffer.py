@@ -1,0 +1,75 @@
+"""Padded keys and values, kept from one decode step to the next, or from one verification of drafted tokens.
+
+Sequences that share nothing spend most of a decode step in gathering their rows again. Between two steps of the
+same batch only one row per sequence is new, or as many as are drafted.
+"""
+
+import torch
+
+MAX_BYTES = 1 << 29
+SPARE = 128
+
+
+class KeptRows:
+    """Every layer's padded rectangle of keys and values, [batch, room, kv_heads, dim], for one batch.
+
+    It stands for the KV cache only while nothing else writes there: `clear` it at every other pass. A step that
+    does not follow from the last one (other sequences, other rows, more tokens) clears it by itself.
+    """
+
+    def __init__(self) -> None:
+        self._rows = torch.empty(0, 0, dtype=torch.int64)
+        self._seq_lens = torch.empty(0, dtype=torch.int64)
+        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._room = 0
+        self._newest = torch.empty(0, dtype=torch.int64)
+
+    def clear(self) -> None:
+        """Forget everything; the next step gathers anew."""
+        self._layers.clear()
+        self._seq_lens = self._seq_lens[:0]
+
+    def begin(self, rows: torch.Tensor, seq_lens: torch.Tensor, new: int = 1) -> None:
+        """Begin a step over cache `rows` [batch, width], 0 behind the `seq_lens` [batch], of which `new` are new."""
+        if not self._follows(rows, seq_lens - new):
+            self._layers.clear()
+            self._room = -(-rows.shape[1] // SPARE) * SPARE + SPARE
+        self._rows, self._seq_lens = rows, seq_lens.clone()  # SGLang counts in place
+        starts = torch.arange(rows.shape[0]) * self._room + seq_lens - new
+        self._newest = (starts.view(-1, 1) + torch.arange(new)).view(-1)
+
+    def read(
+        self, layer: int, k_cache: torch.Tensor, v_cache: torch.Tensor, loc: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The layer's keys and values, [batch, width, kv_heads, dim], when the new ones are at `loc` in the caches."""
+        batch, width = self._rows.shape
+        caches = (k_cache, v_cache)
+        kept = self._layers.get(layer)
+        if kept is None:
+            kept = tuple(cache.new_zeros((batch, self._room, *cache.shape[1:])) for cache in caches)
+            for buffer, cache in zip(kept, caches, strict=True):
+                buffer[:, :width] = cache.index_select(0, self._rows.view(-1)).view(batch, width, *cache.shape[1:])
+            if self._fits(kept):
+                self._layers[layer] = kept
+        else:
+            for buffer, cache in zip(kept, caches, strict=True):
+                buffer.view(-1, *cache.shape[1:]).index_copy_(0, self._newest, cache.index_select(0, loc))
+        keys, values = kept
+        return keys[:, :width], values[:, :width]
+
+    def _follows(self, rows: torch.Tensor, known: torch.Tensor) -> bool:
+        """Whether every row but the new ones was there in the last step; `known` [batch] says how many those are.
+
+        A step may go on from any of the last one's tokens: of drafted ones, from those that were accepted.
+        """
+        before, width = self._rows, min(self._rows.shape[1], rows.shape[1])
+        if self._seq_lens.shape != known.shape or rows.shape[1] > self._room:
+            return False
+        if not bool((known <= self._seq_lens).all()):
+            return False
+        old = torch.arange(width) < known.view(-1, 1)
+        return bool(torch.equal(rows[:, :width] * old, before[:, :width] * old))
+
+    def _fits(self, layer: tuple[torch.Tensor, ...]) -> bool:
+        bytes_each = sum(buffer.numel() * buffer.element_size() for buffer in layer)
+        return bool((len(self._layers) + 1) * bytes_each <= MAX_BYTES)

@@ -1,0 +1,99 @@
+"""What a runtime answered to one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lr_sglang.engine import timings
+from lr_sglang.engine.prefix_reuse import LoggedRequest
+from lr_sglang.steps.speculation import Speculation
+from lr_sglang.steps.step import first_stop
+from lr_sglang.steps.tree import Branch
+
+
+@dataclass(frozen=True)
+class Written:
+    """The tokens that a runtime generated, and why they end, whatever it looks at first and however far it went.
+
+    SGLang 0.5.16 looks at the length before the end of sequence: an end that is exactly token ``max_new_tokens`` is
+    reported as ``length``. With a token layer, tokens after an end or a stop string come back too where one pass of the
+    target crosses the cap.
+
+    Attributes:
+        ids: up to the first end of sequence, which is one of them, or to the cap.
+        finish: SGLang's finish_reason.
+        text: decoded; without the stop string, if one was written and is to be trimmed.
+    """
+
+    ids: tuple[int, ...]
+    finish: dict[str, Any]
+    text: str
+
+    def until(
+        self, most: int, ends: Collection[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]
+    ) -> Written:
+        """The same, cut where the generation really ends.
+
+        Args:
+            most: tokens that were asked for.
+            ends: ids that end a sequence.
+            stops: strings before which the text is to be cut.
+        """
+        ids, finish, text = self.ids[:most], self.finish, self.text
+        at = next((at for at, token in enumerate(ids) if token in ends), None)
+        if at is not None:
+            ids, finish = ids[: at + 1], {"type": "stop", "matched": ids[at]}
+        if ids != self.ids or finish != self.finish:
+            text = decode(ids if at is None else ids[:-1])
+        if found := first_stop(text, stops):
+            finish, text = {"type": "stop", "matched": found[1]}, text[: found[0]]
+        return Written(ids, finish, text)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a runtime answered.
+
+    Attributes:
+        ids: generated token ids, up to the end of sequence.
+        finish: ``stop``, ``length`` or ``abort``.
+        eos: the id that ended the sequence, if one did.
+        cached_tokens: tokens of the prompt that were not computed again; None when the runtime did not say.
+        meta: the runtime's own meta_info.
+        logprobs: of the last tokens of the prompt, as many as were asked for.
+        dropped: tokens that the runtime generated after ``ids``.
+    """
+
+    ids: tuple[int, ...]
+    finish: str
+    eos: int | None
+    prompt_tokens: int
+    cached_tokens: int | None
+    meta: dict[str, Any] = field(repr=False)
+    entry: LoggedRequest | None = field(default=None, repr=False)
+    logprobs: tuple[float, ...] = field(default=(), repr=False)
+    dropped: int = 0
+
+    def book(self, branch: Branch) -> None:
+        """Enters in a branch's books what it took."""
+        branch.prompt_tokens, branch.cached_tokens = self.prompt_tokens, self.cached_tokens
+        branch.generated_tokens, branch.entry = len(self.ids) + self.dropped, self.entry
+        branch.speculation = self.speculation
+        branch.queued, branch.prefill = timings.waits(self.meta)
+
+    @property
+    def speculation(self) -> Speculation:
+        """What the runtime's token layer did."""
+        return Speculation.read(self.meta)
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The id that ended the sequence, as a set that is empty when none did."""
+        return frozenset() if self.eos is None else frozenset((self.eos,))
+
+
+def each_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The stop strings of a ``gen``."""
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())

@@ -1,0 +1,160 @@
+"""How well a runtime shared prefixes: cached tokens against what earlier requests had left to share (design, Words).
+
+``reuse`` of a role is the sum of cached tokens over the sum of shareable ones. A request can share the longest prefix
+it has in common with any request of that runtime that was prefilled before it began, less the one token that must
+always be computed; of an unfinished request only the prompt is there to share.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+
+from lr_sglang.steps.tree import Branch
+
+# Prompts that have so many first tokens in common are looked at together.
+HEAD = 32
+# Long prompts are compared by the hashes of their blocks, of so many tokens.
+BLOCK = 256
+
+
+@dataclass(eq=False)
+class LoggedRequest:
+    """One request. Times are the runtime's own where it reports them, else those of sending and of the answer."""
+
+    ledger: RequestLog = field(repr=False)
+    prompt: tuple[int, ...]
+    entered: float
+    prefilled: float = float("inf")
+    finished: float = float("inf")
+    output: tuple[int, ...] | None = None
+    cached: int = 0
+    most: int | None = None  # tokens that it may take from the cache: not those whose log-probability it asks for
+    longest: int = 0  # prompt among those that begin alike, up to this one
+
+    def wrote(self, ids: tuple[int, ...]) -> None:
+        """What it generated."""
+        self.output = ids
+        self.ledger.longest_output = max(self.ledger.longest_output, len(ids))
+
+    @cached_property
+    def marks(self) -> tuple[int, ...]:
+        """After each whole block of the prompt: a hash of everything up to there."""
+        blocks = (self.prompt[end - BLOCK : end] for end in range(BLOCK, len(self.prompt) + 1, BLOCK))
+        return tuple(accumulate(blocks, lambda mark, block: hash((mark, block)), initial=0))[1:]
+
+    def shared(self, other: LoggedRequest) -> int:
+        """Length of the prefix that the two prompts have in common."""
+        pairs = list(zip(self.marks, other.marks, strict=False))
+        start = BLOCK * bisect_left(pairs, True, key=lambda pair: pair[0] != pair[1])
+        end = start + BLOCK
+        return start + common_prefix(self.prompt[start:end], other.prompt[start:end])
+
+
+class RequestLog:
+    """The last requests of one runtime.
+
+    Args:
+        size: how many requests to remember.
+        tokens: how many tokens their prompts may have in all (eight bytes each).
+    """
+
+    def __init__(self, size: int = 1024, tokens: int = 2**23) -> None:
+        self._entries: deque[LoggedRequest] = deque()
+        self._alike: dict[tuple[int, ...], deque[LoggedRequest]] = {}  # by how they begin, so that few need a look
+        self._size, self._most, self._tokens = size, tokens, 0
+        self.longest_output = 0
+
+    def add(self, ids: tuple[int, ...], now: float, most: int | None = None) -> LoggedRequest:
+        """Notes a request that is about to be sent."""
+        entry = LoggedRequest(self, ids, now, most=most)
+        self._entries.append(entry)
+        alike = self._alike.setdefault(_head(ids), deque())
+        entry.longest = max(len(ids), alike[-1].longest if alike else 0)
+        alike.append(entry)
+        self._tokens += len(ids)
+        while len(self._entries) > self._size or (self._tokens > self._most and len(self._entries) > 1):
+            self._forget(self._entries.popleft())
+        return entry
+
+    def _forget(self, entry: LoggedRequest) -> None:
+        self._tokens -= len(entry.prompt)
+        head = _head(entry.prompt)
+        alike = self._alike[head]
+        alike.popleft()  # the oldest of all is the oldest of those
+        if not alike:
+            del self._alike[head]
+
+    def shareable(self, entry: LoggedRequest) -> int:
+        """Tokens of ``entry``'s prompt that it could have found in the cache; ask once all before it have ended."""
+        alike, short = (list(self._alike.get(head, ())) for head in (_head(entry.prompt), ()))
+        best = _longest(entry, alike, entry.cached, self.longest_output)
+        best = _longest(entry, short, best, self.longest_output)
+        if best >= HEAD:
+            return best  # the others begin otherwise, and share less
+        others = list(self._entries)
+        return _longest(entry, others, best, None)
+
+
+def _head(prompt: tuple[int, ...]) -> tuple[int, ...]:
+    """How a prompt begins; that of short ones is not known, for what is generated goes on with it."""
+    return prompt[:HEAD] if len(prompt) >= HEAD else ()
+
+
+def _longest(entry: LoggedRequest, others: list[LoggedRequest], best: int, output: int | None) -> int:
+    """What ``entry`` could share with one of the others, at least ``best``; ``output``: none of them wrote more."""
+    prompt, entered, most = entry.prompt, entry.entered, len(entry.prompt) - 1
+    most = most if entry.most is None else min(most, entry.most)
+    for other in reversed(others):  # the latest share most, and then few of the others need a look
+        if best >= most or (output is not None and best >= other.longest + output):
+            break  # older ones are shorter still
+        if other is entry or other.prefilled > entered:
+            continue
+        known = other.prompt
+        if best < len(known):
+            if known[best] != prompt[best]:
+                continue
+        elif best >= len(known) + len(other.output or ()) - 1:
+            continue
+        length = entry.shared(other)
+        if length == len(known) and other.output is not None and other.finished <= entered:
+            written = other.output[:-1]
+            length += common_prefix(written, prompt[length : length + len(written)])
+        best = max(best, min(length, most))
+    return best
+
+
+class PendingReuse:
+    """Branches of an answer, of which it is not known yet what they could have shared."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Branch] = deque()
+
+    def add(self, branch: Branch) -> None:
+        """Notes a branch, in the order in which they begin."""
+        self._waiting.append(branch)
+
+    def settle(self, whatever: bool = False) -> None:
+        """Looks up those with no unfinished branch before them (``whatever``: all), and lets go of their tokens."""
+        while self._waiting and (whatever or self._waiting[0].ended is not None):
+            branch = self._waiting.popleft()
+            entry, branch.entry = branch.entry, None
+            if entry is not None and branch.cached_tokens is not None:  # else there is nothing to hold against it
+                branch.shared_tokens = entry.ledger.shareable(entry)
+
+
+def common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    """Length of the longest common prefix."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:  # as it mostly is
+        return high
+    while low < high:  # slices compare at memory speed
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

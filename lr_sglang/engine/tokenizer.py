@@ -1,0 +1,249 @@
+"""From messages to token ids, by the model's own tokenizer and template.
+
+SGLang's frontend guesses a chat template from the model's path, and its server would read ``<|im_end|>`` in a user's
+text as the token of that name. Here the tokenizer's own template renders the prompt, and a user's text never becomes
+a special token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Protocol
+
+from lr_sglang.engine import end_ids
+from lr_sglang.engine.bounded_cache import Memo
+from lr_sglang.errors import ConfigError
+from lr_sglang.steps.token_text import TokenText
+
+Message = Mapping[str, str]
+
+# Texts of fewer characters are remembered.
+SHORT = 64
+# Characters from which on a text is tokenised in a batch: that alone lets other threads run meanwhile, and a megabyte
+# takes seconds.
+LONG = 10_000
+# Stands before what is not the beginning of a text where a tokenizer would put a space in front of it.
+LEAD = "\n"
+# What is remembered: rendered prompts, in tokens of some 60 bytes each, and steps that were decoded, if they are short.
+PROMPTS, STEPS, LONG_STEP = 2**19, 1024, 256
+
+
+class Tokenizer(Protocol):
+    """What the backend needs of a tokenizer.
+
+    Attributes:
+        vocabulary: fingerprint; two tokenizers that have the same give the same ids.
+        ends: ids that end a sequence.
+    """
+
+    vocabulary: str
+    ends: frozenset[int]
+
+    def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
+        """Ids of a prompt of plain text; nothing in it becomes a special token.
+
+        A beginning-of-sequence token is before it where the model has one.
+
+        Args:
+            answer: it goes on with what the assistant says: ``</think>`` is read as the token of that name where it is
+                not a special one, and nothing is put in front, as SentencePiece's tokenizers put a space before a text.
+        """
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens left out."""
+
+    def is_special(self, token: int) -> bool:
+        """Whether an id is left out of the text; so is one that the tokenizer does not know."""
+
+    def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
+        """The rendered prompt; with ``answer`` it is open for the assistant's."""
+
+
+class ModelTokenizer:
+    """A Hugging Face tokenizer. Thread-safe.
+
+    Args:
+        path: folder or hub name that ``AutoTokenizer`` reads.
+
+    Raises:
+        ConfigError: when there is no tokenizer at ``path``.
+    """
+
+    def __init__(self, path: str) -> None:
+        from transformers import AutoTokenizer  # seconds to import: only when a tokenizer is really needed
+
+        try:
+            self._inner: Any = AutoTokenizer.from_pretrained(path)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"no tokenizer at {path!r}", hint=str(error).splitlines()[0]) from error
+        # What is behind most tokenizers: several times as fast, and nothing in it changes, so that it needs no lock.
+        self._fast: Any = getattr(self._inner, "backend_tokenizer", None)
+        self._lock = threading.Lock()
+        vocabulary = sorted(self._inner.get_vocab().items(), key=lambda item: item[1])
+        self.vocabulary = hashlib.sha256(repr(vocabulary).encode()).hexdigest()[:16]
+        added = self._inner.added_tokens_decoder.values()
+        own = {number for number, token in self._inner.added_tokens_decoder.items() if str(token) in end_ids.ALSO}
+        if self._inner.eos_token_id is not None:
+            own.add(int(self._inner.eos_token_id))
+        self.ends = end_ids.of_model(path) | own
+        self._hidden = {number for number, token in self._inner.added_tokens_decoder.items() if token.special}
+        self._hidden |= set(self._inner.all_special_ids)
+        self._size = len(self._inner)
+        self._added = sorted((str(t) for t in added), key=len, reverse=True)
+        self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
+        self._rendered = Memo(self._render, lambda text, *_: len(text.ids), PROMPTS)
+        self._encoded = lru_cache(maxsize=64)(self._encode)  # how a reply is opened, at every verdict
+        begin = self._inner.bos_token_id
+        self._opening = (begin,) if begin is not None and self._inner.encode("")[:1] == [begin] else ()
+        before, both, alone = map(tuple, self._encode_each([LEAD, LEAD + "a", "a"]))
+        spaced = both[: len(before)] == before and both[len(before) :] != alone  # it puts a space in front of a text
+        self._leading: tuple[int, ...] = before if spaced else ()
+        # A step is decoded when it arrives, and again to be cut.
+        self._decoded = lru_cache(maxsize=STEPS)(self._decode)
+
+    def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
+        return self._encoded(text, answer) if len(text) < SHORT else self._encode(text, answer)
+
+    def _encode(self, text: str, answer: bool) -> tuple[int, ...]:
+        safe = _broken(text, self._special if answer else self._added, mark := _unused(text))
+        return (() if answer else self._opening) + self._encode_parts(safe.split(mark), answer)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._decoded(tuple(ids)) if len(ids) < LONG_STEP else self._decode(tuple(ids))
+
+    def _decode(self, ids: tuple[int, ...]) -> str:
+        if self._fast is not None:
+            return str(self._fast.decode(list(ids), skip_special_tokens=True))
+        with self._lock:
+            return str(self._inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def is_special(self, token: int) -> bool:
+        return token in self._hidden or token >= self._size
+
+    def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
+        return self._rendered(tuple((m["role"], m["content"]) for m in messages), answer)
+
+    def _render(self, messages: tuple[tuple[str, str], ...], answer: bool) -> TokenText:
+        """The template sees contents in which every special token is broken by a mark; the mark is then a seam."""
+        mark = _unused(*(content for _, content in messages))
+        safe = [
+            # thinking tags in an earlier answer are for the template to handle; role markers are nobody's to write
+            {"role": role, "content": _broken(text, self._special if role == "assistant" else self._added, mark)}
+            for role, text in messages
+        ]
+        with self._lock:
+            text = self._inner.apply_chat_template(safe, tokenize=False, add_generation_prompt=answer)
+        return TokenText.of(text.replace(mark, ""), self._encode_parts(text.split(mark)), self.vocabulary)
+
+    def _encode_parts(self, parts: Sequence[str], after: bool = False) -> tuple[int, ...]:
+        """Ids of the parts of a text; ``after`` says that the first of them is not its beginning either."""
+        if not self._leading:
+            return tuple(chain.from_iterable(self._encode_each(parts)))
+        each = self._encode_each([LEAD + part if after or number else part for number, part in enumerate(parts)])
+        made: list[int] = []
+        for number, ids in enumerate(each):
+            if after or number:
+                size = len(self._leading)  # of a part that has merged with the lead: what it is by itself
+                ids = ids[size:] if tuple(ids[:size]) == self._leading else self._encode_each([parts[number]])[0]
+            made += ids
+        return tuple(made)
+
+    def _encode_each(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        try:
+            if self._fast is None:
+                with self._lock:
+                    return [self._inner.encode(text, add_special_tokens=False) for text in texts]
+            if sum(map(len, texts)) > LONG:
+                return [one.ids for one in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
+            return [self._fast.encode(text, add_special_tokens=False).ids for text in texts]
+        except (TypeError, UnicodeEncodeError) as error:
+            hint = "decode it from what encoding it really has"
+            raise ConfigError("the text has half a surrogate pair, which is no character", hint=hint) from error
+
+
+@lru_cache(maxsize=8)
+def load_tokenizer(path: str) -> ModelTokenizer:
+    """The tokenizer at ``path``, loaded once."""
+    return ModelTokenizer(path)
+
+
+def resolve(text: str, tokenizer: Tokenizer, begins: bool = False) -> tuple[int, ...]:
+    """Ids of what the assistant says: those it carries where they belong to this vocabulary, else a fresh encoding.
+
+    With ``begins`` it is a prompt, up to the first text that has ids. Neighbouring pieces that were never tokenised are
+    tokenised together; one that is a step of another vocabulary is tokenised by itself, so that its tokens stay the
+    same whatever comes after it.
+    """
+    ids: list[int] = []
+    loose = ""
+    for piece in TokenText.wrap(text).pieces:
+        if piece.ids is None:
+            loose += piece.text
+            continue
+        ids += tokenizer.encode(loose, not begins) if loose else ()
+        ids += piece.ids if piece.vocabulary == tokenizer.vocabulary else tokenizer.encode(piece.text, True)
+        loose, begins = "", False
+    ids += tokenizer.encode(loose, not begins) if loose else ()
+    return tuple(ids)
+
+
+def _turns(text: str, contents: tuple[str, ...]) -> tuple[str, ...] | None:
+    """What each turn of a conversation says, as it was given: SGLang cuts the white space before it.
+
+    Args:
+        text: of all turns.
+        contents: of each, cut.
+
+    Returns:
+        None where ``text`` has more in it.
+    """
+    said, at = [], 0
+    for number, content in enumerate(contents):
+        begin = text.find(content, at)
+        if begin < 0 or text[at:begin].strip():
+            return None
+        end = begin + len(content) if content or number + 1 < len(contents) else len(text)
+        said.append(text[at:end])
+        at = end
+    return None if text[at:].strip() else tuple(said)
+
+
+def render(s: Any, tokenizer: Tokenizer) -> TokenText:
+    """What the template makes of the turns of a state (SGLang's executor), without the assistant's open one.
+
+    Raises:
+        ConfigError: some text stands outside of any turn.
+    """
+    closed = slice(None if s.cur_role is None else s.cur_role_begin_pos)
+    said = _turns(str.__getitem__(s.text_, closed), tuple(m["content"] for m in s.messages_))
+    if said is None:
+        raise ConfigError("text stands outside of any role", hint="put it into sgl.user or another role")
+    turns = [{"role": m["role"], "content": text} for m, text in zip(s.messages_, said, strict=True)]
+    if s.cur_role not in (None, "assistant"):
+        turns.append({"role": s.cur_role, "content": s.text_[s.cur_role_begin_pos :]})
+    return tokenizer.chat(turns, s.cur_role == "assistant")
+
+
+def _unused(*texts: str) -> str:
+    """A private-use character that stands in none of the texts.
+
+    Raises:
+        ConfigError: they use them all.
+    """
+    used = set().union(*texts)
+    for c in map(chr, chain(range(0xE000, 0xF8FF), range(0xF0000, 0xFFFFE))):
+        if c not in used:
+            return c
+    raise ConfigError("the text has every private-use character in it")
+
+
+def _broken(text: str, tokens: Iterable[str], mark: str) -> str:
+    """``text`` with ``mark`` after the first character of every occurrence of a token, so that none is left whole."""
+    for token in tokens:
+        while len(token) > 1 and token in text:  # again where occurrences overlap
+            text = text.replace(token, token[0] + mark + token[1:])
+    return text

@@ -1,0 +1,298 @@
+"""A SGLang backend for one runtime of a deployment.
+
+It differs from SGLang's own ``RuntimeEndpoint`` in what lookahead reasoning needs: prompts are token ids, rendered by
+the model's own template; every request can be cancelled on the server; seeds and priorities are sent; and a failure
+reaches whoever reads the state, as a named error and at once (SGLang's interpreter loses it, and can then hang).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lr_sglang.config import Limits
+from lr_sglang.engine.client import Transport
+from lr_sglang.engine.generation import Generation, Written, each_stop
+from lr_sglang.engine.loop import background, call
+from lr_sglang.engine.pool import Pool
+from lr_sglang.engine.prefix_reuse import LoggedRequest, RequestLog
+from lr_sglang.engine.request import Request
+from lr_sglang.engine.tokenizer import Tokenizer, render, resolve
+from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
+from lr_sglang.frontend.choices import decide
+from lr_sglang.frontend.executor import Executor
+from lr_sglang.sglang_api.interpreter import (
+    BaseBackend,
+    ChatTemplate,
+    ChoicesDecision,
+    ChoicesSamplingMethod,
+    RuntimeEndpoint,
+    SglSamplingParams,
+    StreamExecutor,
+)
+from lr_sglang.steps.step import StepStop
+from lr_sglang.steps.token_text import TokenText
+
+# SGLang's interpreter writes roles into the state's text by a template; ours are rendered from ``messages_`` instead.
+_NO_MARKERS = ChatTemplate(
+    name="lr-sglang",
+    default_system_prompt=None,
+    role_prefix_and_suffix=dict.fromkeys(("system", "user", "assistant"), ("", "")),
+)
+BATCH_SECONDS = 0.001  # requests that enter within this time may be prefilled together, and then share nothing
+BRANCH_TOKENS = 200  # that no other branch of its answer has: a step of its own and the drafted step before it
+NO_NUMBER = "NaN happened"  # what SGLang says has matched where a model's output is no number
+
+
+class RuntimeBackend(BaseBackend):
+    """Runs SGLang programs on one runtime.
+
+    Args:
+        role: ``target``, ``draft`` or ``judge``.
+        transport: how to reach the runtime.
+        tokenizer: of the runtime's model.
+        context: the model's context length in tokens.
+        timeout: seconds that a generation of up to 1,000 tokens may take; a longer one may take more in proportion.
+        seeded: whether the runtime honours a seed.
+        slots: requests that it runs at a time; None is not known.
+        holds: tokens that its KV memory holds, likewise.
+        token_layer: SGLang's name of its speculative algorithm, empty for none; None is not known.
+
+    Attributes:
+        pool: the slots that its requests wait for: ``room`` of them, or what other processes leave of it.
+        simulated: whether it waits instead of computing, so that its figures say nothing of models.
+        ends: ids that end a sequence, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        transport: Transport,
+        tokenizer: Tokenizer,
+        *,
+        context: int = 32768,
+        timeout: float = 600.0,
+        seeded: bool = False,
+        slots: int | None = None,
+        holds: int | None = None,
+        token_layer: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.role, self.transport, self.tokenizer = role, transport, tokenizer
+        self.context, self.timeout, self.seeded = context, timeout, seeded
+        self.token_layer = token_layer
+        self.pool = Pool()
+        self.set_capacity(slots, holds)
+        self.simulated = False
+        self.ends = tokenizer.ends
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.chat_template = _NO_MARKERS
+        self.roles: dict[str, RuntimeBackend] = {role: self}
+        self.ledger = RequestLog()
+
+    def set_capacity(self, slots: int | None, holds: int | None) -> None:
+        """What the runtime says that it can run: requests at a time, and tokens in its KV memory."""
+        self.slots, self.holds = slots, holds
+        known = [slots, None if holds is None else max(1, holds // BRANCH_TOKENS)]
+        self.room = self.pool.size = min((limit for limit in known if limit is not None), default=None)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that all its requests are made on: the process's own, unless it was bound to another."""
+        self._loop = self._loop or background()
+        return self._loop
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Makes its requests on this loop, if it has no loop yet."""
+        self._loop = loop if self._loop is None or self._loop.is_closed() else self._loop
+
+    def get_model_name(self) -> str:
+        return str(call(self.transport.get("/model_info"), self.loop).get("model_path", ""))
+
+    def prompt_ids(self, s: Executor) -> tuple[int, ...]:
+        """The ids of everything a state has said so far.
+
+        Raises:
+            ConfigError: some of it was said in roles and some outside of them; no template has a place for that.
+        """
+        if not s.messages_ and s.cur_role is None:
+            return resolve(s.text_, self.tokenizer, begins=True)
+        if s.cur_role != "assistant":
+            return render(s, self.tokenizer).ids
+        where = len(s.messages_), s.cur_role_begin_pos
+        if self.tokenizer not in s.opened or s.opened[self.tokenizer][0] != where:  # else a fork goes on from there
+            s.opened = {**s.opened, self.tokenizer: (where, render(s, self.tokenizer).ids)}
+        opened: tuple[int, ...] = s.opened[self.tokenizer][1]
+        written = TokenText.wrap(s.text_).ids_from(s.cur_role_begin_pos, self.tokenizer.vocabulary)
+        return opened + (resolve(s.text_[s.cur_role_begin_pos :], self.tokenizer) if written is None else written)
+
+    def budget(self, s: Executor, limits: Limits) -> tuple[int, int]:
+        """Tokens of a state's prompt, and of the answer that may follow it.
+
+        Raises:
+            PromptTooLong: none may.
+        """
+        prompt = len(self.prompt_ids(s))
+        left = limits.budget(prompt, self.context)
+        if left < 1:
+            raise PromptTooLong(
+                f"the prompt has {prompt} tokens and leaves no room for an answer",
+                role=self.role,
+                hint=f"the model's context is {self.context} tokens; --max-total-tokens may be lower",
+            )
+        return prompt, left
+
+    async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+        """What the runtime writes after a state: of a step with its token ids.
+
+        Raises:
+            LookaheadError: as ``ask``.
+        """
+        request, s.request = s.request or Request(), None
+        try:
+            with self.naming():
+                if s.images_:
+                    raise ConfigError("pictures are not supported", hint="ask a SGLang RuntimeEndpoint instead")
+                RuntimeEndpoint._handle_dtype_to_regex(self, params)
+                generation = await self.ask(self.prompt_ids(s), params, request)
+                text = self._text(generation, isinstance(params.stop, StepStop))
+        except LookaheadError as error:
+            request.result = error
+            raise
+        request.result = generation
+        return text, generation.meta
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Errors get this runtime's role; what is none of ours becomes ``BadReply``."""
+        try:
+            yield
+        except LookaheadError as error:
+            error.role = error.role or self.role
+            raise
+        except Exception as error:
+            raise BadReply(repr(error), role=self.role) from error
+
+    def _text(self, generation: Generation, is_step: bool) -> str:
+        ids = generation.ids[:-1] if generation.eos is not None else generation.ids
+        text, decoded = generation.meta["text"], self.tokenizer.decode(ids)
+        if not is_step and text != decoded and isinstance(generation.meta["finish_reason"].get("matched"), str):
+            return str(text)  # without its stop string; else a space in front may make the difference
+        return TokenText.of(decoded if is_step else text, ids, self.tokenizer.vocabulary)
+
+    async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """One piece: steps are short, and a program that streams sees each of them as it ends."""
+        yield await self.agenerate(s, params)
+
+    async def ask(self, ids: tuple[int, ...], params: SglSamplingParams, request: Request) -> Generation:
+        """One /generate, once the runtime has a slot for it.
+
+        Args:
+            ids: prompt.
+            params: SGLang's sampling parameters. A negative ``logprob_start_len`` counts from the end of the prompt:
+                -5 asks for the log-probabilities of its last five tokens.
+            request: how to cancel it.
+
+        Raises:
+            LookaheadError: any of the transport's, or Cancelled.
+        """
+        wanted = params.to_srt_kwargs()
+        wanted["no_stop_trim"] = isinstance(params.stop, StepStop)
+        wanted = {key: value for key, value in wanted.items() if value or value == 0}  # not None, not empty
+        payload: dict[str, Any] = {"input_ids": ids, "sampling_params": wanted}
+        if request.seed is not None and self.seeded:
+            wanted["sampling_seed"] = request.seed
+        if request.priority is not None:
+            payload["priority"] = request.priority
+        most = None
+        if params.return_logprob:
+            most = params.logprob_start_len
+            if most is not None and most < 0:  # SGLang gives none for the first token that it is asked about
+                most = max(0, len(ids) + most - 1)
+            payload |= {"return_logprob": True, "logprob_start_len": -1 if most is None else most}
+        # A long generation may take longer.
+        patience = self.timeout * request.patience * max(1.0, params.max_new_tokens / 1000)
+        await self.pool.enter(request, request.order)
+        try:
+            entry = self.ledger.add(ids, time.time(), most)
+            reply = await self.transport.generate(payload, request, patience)
+        finally:
+            self.pool.leave()
+        return self._read(reply, params, request, entry)
+
+    def _read(
+        self, reply: dict[str, Any], params: SglSamplingParams, request: Request, entry: LoggedRequest
+    ) -> Generation:
+        try:
+            meta = dict(reply["meta_info"])
+            finish = dict(meta["finish_reason"])
+            ids = tuple(map(int, reply["output_ids"]))
+            meta["text"] = str(reply["text"])
+            kind, matched = str(finish["type"]), finish.get("matched")
+            logprobs = tuple(float(one[0]) for one in meta.get("input_token_logprobs") or () if one[0] is not None)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadReply(f"a reply without {error}", role=self.role) from error
+        now = time.time()
+        entry.cached = int(meta.get("cached_tokens") or 0)
+        entry.entered = request.sent
+        if "prompt_tokens" in meta:  # else it was aborted while it waited, and leaves nothing to share
+            entry.prefilled = entry.finished = now
+        if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
+            # a prefill is a batch of its own: whatever is scheduled after it finds its tokens in the cache
+            entry.entered, entry.prefilled = began, began + BATCH_SECONDS
+        entry.wrote(ids)
+        made, eos = Written(ids, finish, meta["text"]), None
+        if kind != "abort":
+            ends = self._ends(params, matched)
+            stops = () if isinstance(params.stop, StepStop) else each_stop(params.stop)
+            made = made.until(params.max_new_tokens, ends, stops, self.tokenizer.decode)
+            kind, eos = made.finish["type"], made.ids[-1] if made.ids and made.ids[-1] in ends else None
+            meta |= {"finish_reason": made.finish, "text": made.text, "completion_tokens": len(made.ids)}
+        prompt, cached = int(meta.get("prompt_tokens") or 0), meta.get("cached_tokens")
+        dropped = len(ids) - len(made.ids)
+        generation = Generation(made.ids, kind, eos, prompt, cached, meta, entry, logprobs, dropped)
+        if kind == "abort":
+            if request.cancelled:
+                raise Cancelled("cancelled", role=self.role, generation=generation)
+            raise BadReply(f"aborted by the runtime: {finish.get('message', '')}", role=self.role)
+        if matched == NO_NUMBER:
+            raise BadReply("the model computed no numbers (NaN)", role=self.role, hint="another --dtype may help")
+        if isinstance(matched, int) and eos is None:
+            raise BadReply("the end of sequence is not among the tokens", role=self.role)
+        return generation
+
+    def _ends(self, params: SglSamplingParams, matched: Any) -> frozenset[int]:
+        """Ids that end what was asked for. One that the runtime reports, and that nobody asked for, is the model's."""
+        if params.ignore_eos:  # the runtime looks at no id then, those of the request included
+            return frozenset()
+        asked = frozenset(params.stop_token_ids or ())
+        if isinstance(matched, int) and matched not in asked:
+            self.ends |= {matched}
+        return self.ends | asked
+
+    async def aselect(
+        self, s: Executor, choices: list[str], temperature: float, method: ChoicesSamplingMethod
+    ) -> ChoicesDecision:
+        """Which of the choices is likeliest after a state's text.
+
+        Raises:
+            LookaheadError: as ``ask``.
+        """
+        with self.naming():
+            return await decide(self, s, choices, method)
+
+    def end_program(self, s: StreamExecutor) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        """Closes the connections, in any thread but the loop's."""
+        if self.loop.is_running():
+            call(self.transport.close(), self.loop)
+
+    def flush_cache(self) -> None:
+        """Empties the runtime's radix cache: what was there cannot be shared any more. Not on the loop."""
+        call(self.transport.get("/flush_cache"), self.loop)
+        self.ledger = RequestLog()

@@ -1,0 +1,76 @@
+"""What lookahead reasoning adds to SGLang's frontend language; everything else is ``import sglang as sgl``.
+
+branch = fork(s, "draft")               # a copy of the state, on another role's runtime
+branch += step("step", max_tokens=100)  # generate to the blank line that ends a step
+await sync(branch)                      # in a coroutine: until it is there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sglang as sgl
+
+from lr_sglang.errors import ConfigError
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.executor import sync
+from lr_sglang.frontend.run import run_program
+from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
+from lr_sglang.steps.step import DELIMITER, StepStop
+
+__all__ = ["backend_of", "converse", "end", "fork", "on", "run_program", "step", "sync"]
+
+
+def step(name: str = "step", max_tokens: int = 100, **sampling: Any) -> SglGen:
+    """Generates one reasoning step: up to and including the blank line, at most ``max_tokens`` tokens.
+
+    The text keeps its token ids, so that appending it to another state of the same vocabulary is token-exact.
+    """
+    return sgl.gen(name, max_tokens=max_tokens, stop=StepStop(DELIMITER), **sampling)
+
+
+def converse(s: ProgramState, messages: Sequence[Mapping[str, str]]) -> None:
+    """Adds a conversation and opens the assistant's turn.
+
+    Args:
+        messages: each with ``role`` (system, user or assistant) and ``content``.
+
+    Raises:
+        ConfigError: another role.
+    """
+    turns = {"system": sgl.system, "user": sgl.user, "assistant": sgl.assistant}
+    for message in messages:
+        if message["role"] not in turns:
+            raise ConfigError(f"no role is called {message['role']!r}", hint=f"one of {', '.join(turns)}")
+        s += turns[message["role"]](message["content"])
+    s += sgl.assistant_begin()
+
+
+def backend_of(s: ProgramState, role: str) -> RuntimeBackend:
+    """The runtime that plays ``role`` in the deployment that ``s`` runs on.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    backend = s.stream_executor.backend
+    found: RuntimeBackend | None = getattr(backend, "roles", {}).get(role)
+    if found is None:
+        raise ConfigError(f"the deployment has no {role} runtime", hint=f"add [runtimes.{role}] to it")
+    return found
+
+
+def on(s: ProgramState, role: str) -> ProgramState:
+    """Moves a state to another role's runtime: what it generates next is generated there."""
+    s.stream_executor.backend = backend_of(s, role)
+    return s
+
+
+def fork(s: ProgramState, role: str) -> ProgramState:
+    """One fork of ``s`` on the runtime of ``role``; RadixAttention shares the prefix with its siblings there."""
+    return on(s.fork(1)[0], role)
+
+
+def end(s: ProgramState) -> None:
+    """Nothing more will be added to a state. Its text stays, and it can still be forked."""
+    s.stream_executor.end()

@@ -1,0 +1,300 @@
+"""How a state's expressions are executed on the event loop: in order, and what takes time as a task.
+
+Text is appended at once. A ``gen`` or a ``select`` becomes a task of the loop, and what is added meanwhile waits. After
+a failure nothing more is executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from lr_sglang.engine.loop import running_loop
+from lr_sglang.engine.request import Request
+from lr_sglang.errors import Cancelled, ConfigError
+from lr_sglang.frontend.values import FailedText, FailedVariables, Flag, StreamedEvent, TextEvent, overridden
+from lr_sglang.sglang_api.interpreter import (
+    ChoicesDecision,
+    ChoicesSamplingMethod,
+    SglConcateAndAppend,
+    SglExpr,
+    SglExprList,
+    SglGen,
+    SglSamplingParams,
+    SglSelect,
+    StreamExecutor,
+)
+
+# SGLang's reader of a streamed variable looks whether it is there, and then whether the stream has ended: a short
+# program could begin and end between the two looks. So a stream ends so many seconds after its last expression.
+READER_SECONDS = 0.05
+
+
+class AsyncBackend(Protocol):
+    """What an executor needs of a backend, beside what SGLang's ``BaseBackend`` has."""
+
+    loop: asyncio.AbstractEventLoop
+
+    async def agenerate(self, s: Any, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+        """The text that the runtime writes after the state's, and its meta information."""
+
+    def astream(self, s: Any, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """The same in pieces, as they are written."""
+
+    async def aselect(
+        self, s: Any, choices: list[str], temperature: float, method: ChoicesSamplingMethod
+    ) -> ChoicesDecision:
+        """Which of the choices the runtime finds likeliest after the state's text."""
+
+
+class ForkHere:
+    """Stands in a state's queue where it was forked while it was generating."""
+
+    def adopt(self, parent: Execution) -> None:
+        """The parent has come to where it was forked."""
+
+    def fail(self, error: BaseException) -> None:
+        """The parent has failed before it came there."""
+
+
+class Execution(StreamExecutor):
+    """One state of a program, on the event loop of its backend. Made there or in any other thread.
+
+    Args:
+        backend: an ``AsyncBackend``.
+        arguments, default_sampling_para, chat_template, stream, num_api_spec_tokens, use_thread: as SGLang's.
+
+    Attributes:
+        request: what the next ``gen`` is to be asked with; None is a new one.
+        opened: what the backend keeps of the turns before the one that is open, by tokenizer; forks have it too.
+
+    Raises:
+        ConfigError: speculative execution of API calls is asked for.
+    """
+
+    def __init__(
+        self,
+        backend: Any,
+        arguments: dict[str, Any],
+        default_sampling_para: SglSamplingParams,
+        chat_template: Any,
+        stream: bool,
+        num_api_spec_tokens: int | None = None,
+        use_thread: bool = True,
+    ) -> None:
+        if num_api_spec_tokens is not None:
+            raise ConfigError("num_api_spec_tokens is for the chat services of others", hint="leave it out")
+        super().__init__(backend, arguments, default_sampling_para, chat_template, stream, None, use_thread=False)
+        self.loop = backend.loop
+        self._waiting: deque[SglExpr | ForkHere] = deque()
+        self._task: asyncio.Future[Any] | None = None
+        self._ended = self._closing = False
+        self._sent = self._received = 0  # expressions from other threads: so many on their way, so many here
+        self._tell: list[Callable[[], None]] = []
+        self.request: Request | None = None
+        self.opened: dict[Any, tuple[Any, tuple[int, ...]]] = {}
+        self.error_: BaseException | None = None
+        if stream:
+            self.stream_text_event = TextEvent()
+        self.text_: str = ""
+        self.variables: dict[str, Any] = {}
+
+    # Writing
+
+    def submit(self, expr: SglExpr) -> None:
+        """Adds an expression, from any thread."""
+        if running_loop() is self.loop:
+            if type(expr) is SglGen and not self.stream:
+                self.variable_event[expr.name] = Flag()  # only coroutines read it, and they do not wait for it so
+            else:
+                self._init_var_event(expr)
+            self._add(expr)
+        else:
+            self._init_var_event(expr)
+            self._sent += 1
+            self.loop.call_soon_threadsafe(self._receive, expr)
+
+    def _init_var_event(self, expr: SglExpr) -> None:
+        super()._init_var_event(expr)
+        if self.stream:
+            for name, news in self.stream_var_event.items():
+                if not isinstance(self.variable_event[name], StreamedEvent):
+                    self.variable_event[name] = StreamedEvent(news)
+
+    def _receive(self, expr: SglExpr) -> None:
+        self._received += 1
+        self._add(expr)
+
+    def _add(self, expr: SglExpr | ForkHere) -> None:
+        self._waiting.append(expr)
+        if self._task is None:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Executes what waits, up to the next expression that takes time."""
+        while self._waiting and self._task is None and self.error_ is None:
+            expr = self._waiting.popleft()
+            try:
+                self._begin(expr)
+            except Exception as error:  # noqa: BLE001 - whatever it is, whoever reads the state gets it
+                self._fail(error)
+            if self.stream_text_event:
+                self.stream_text_event.set()
+        if self.error_ is not None:
+            self._drop_waiting(self.error_)
+        if self._task is None and self._closing:
+            self._finish()
+
+    def _begin(self, expr: SglExpr | ForkHere) -> None:
+        if isinstance(expr, SglExprList):
+            self._waiting.extendleft(reversed(expr.expr_list))
+        elif isinstance(expr, SglGen):
+            self._start(self._generate(expr))
+        elif isinstance(expr, SglSelect):
+            self._start(self._select(expr))
+        elif isinstance(expr, SglConcateAndAppend):
+            self._start(self._after([s.stream_executor for s in expr.states], expr))
+        elif isinstance(expr, ForkHere):
+            expr.adopt(self)
+        else:
+            self._execute(expr)
+
+    def _start(self, work: Any) -> None:
+        self._task = self.loop.create_task(work)
+        self._task.add_done_callback(self._arrived)
+
+    def when_done(self, tell: Callable[[], None]) -> None:
+        """Calls ``tell`` on the loop once what the state is waiting for is there or has failed, before what waits."""
+        self._tell.append(tell)
+
+    def _arrived(self, task: asyncio.Future[Any]) -> None:
+        self._task = None
+        error = Cancelled("cancelled") if task.cancelled() else task.exception()
+        if isinstance(error, Cancelled):
+            error.__traceback__ = None  # its frames hold this state, which would hold them
+        if error is not None:
+            self._fail(error)
+        if self.stream_text_event:
+            self.stream_text_event.set()
+        tells, self._tell = self._tell, []
+        for tell in tells:
+            tell()
+        self._drain()
+
+    async def _after(self, sources: list[Execution], expr: SglExpr) -> None:
+        for source in sources:
+            await source.drained()
+        self._execute(expr)
+
+    async def _generate(self, expr: SglGen) -> None:
+        params, name = self._resolve_sampling_params(expr.sampling_params), expr.name
+        if self.stream:
+            await self._stream(name, params)
+        else:
+            text, meta = await self.backend.agenerate(self, params)
+            self.text_ += text[0] if isinstance(text, list) else text
+            self.variables[name], self.meta_info[name] = text, meta
+        self.variable_event[name].set()
+
+    def _resolve_sampling_params(self, sampling_params: SglSamplingParams) -> SglSamplingParams:
+        if self.chat_template.stop_str:
+            resolved: SglSamplingParams = super()._resolve_sampling_params(sampling_params)
+            return resolved
+        return overridden(self.default_sampling_para, sampling_params)
+
+    async def _stream(self, name: str, params: SglSamplingParams) -> None:
+        heard = self.stream_var_event[name]
+        self.variables[name] = ""
+        async for text, meta in self.backend.astream(self, params):
+            self.text_ += text
+            self.variables[name] += text
+            self.meta_info[name] = meta
+            heard.set()
+            self.stream_text_event.set()
+        self.variable_event[name].set()
+        heard.set()
+
+    async def _select(self, expr: SglSelect) -> None:
+        decided = await self.backend.aselect(self, expr.choices, expr.temperature, expr.choices_method)
+        if expr.name is not None:
+            self.variables[expr.name], self.meta_info[expr.name] = decided.decision, decided.meta_info
+            self.variable_event[expr.name].set()
+            if self.stream_var_event:
+                self.stream_var_event[expr.name].set()
+        self.text_ += decided.decision
+
+    def end(self) -> None:
+        """Nothing more will be added. From any thread, any number of times."""
+        if self.__dict__.get("_ended", True):
+            return
+        self._ended = True
+        if self._task is None and self._sent == self._received and not self.stream:  # as almost always
+            self._finish()
+        elif running_loop() is self.loop:
+            self._end()
+        else:
+            with suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._end)  # after what this thread has added
+        self.backend.end_program(self)
+
+    def _end(self) -> None:
+        self._closing = True
+        if self._task is None:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.stream:
+            self.loop.call_later(READER_SECONDS, self._set_finished)
+        else:
+            self.is_finished = True
+
+    def _set_finished(self) -> None:
+        self.is_finished = True
+        self.stream_text_event.set()
+
+    def _fail(self, error: BaseException) -> None:
+        """Whoever reads the state from now on gets the error; what was there before stays."""
+        if self.error_ is None:
+            self.error_ = error
+            begun = [name for name, event in self.variable_event.items() if not event.wait(0)]
+            self.variables = FailedVariables({k: v for k, v in self.variables.items() if k not in begun}, error)
+            if self.stream:
+                self.text_ = FailedText(self.text_, error)
+        for event in (*self.variable_event.values(), *(self.stream_var_event or {}).values()):
+            event.set()
+
+    def _drop_waiting(self, error: BaseException) -> None:
+        for expr in self._waiting:
+            if isinstance(expr, ForkHere):
+                expr.fail(error)
+        self._waiting.clear()
+        self._fail(error)
+
+    @property
+    def is_finished(self) -> bool:
+        """As SGLang's: whether a stream has ended and was read to its end. Of one that failed, raises the failure."""
+        if self.stream and self.error_ is not None:
+            raise self.error_
+        return self._finished and not (self.stream and self.stream_text_event.unread)
+
+    @is_finished.setter
+    def is_finished(self, finished: bool) -> None:
+        self._finished = finished
+
+    async def drained(self) -> None:
+        """Waits until everything that was added has been executed, or one of it has failed. On the loop."""
+        while self._task is not None:
+            await asyncio.wait((self._task,))
+
+    @property
+    def task(self) -> asyncio.Future[Any] | None:
+        """What the state is waiting for; None when all that was added has been executed."""
+        return self._task
+
+    def cancel(self) -> None:
+        """Ends what is being generated; whoever reads the state gets ``Cancelled``. On the loop."""
+        if self._task is not None:
+            self._task.cancel()

@@ -1,0 +1,157 @@
+"""SGLang's executor on an event loop: a state has no thread, and a fork is a plain object.
+
+Coroutines on the loop wait with ``await sync(s)``; a synchronous program runs in a thread of its own and reads its
+states as ever. After a failure every later reader gets the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from lr_sglang.engine.loop import running_loop
+from lr_sglang.errors import LookaheadError
+from lr_sglang.frontend.execution import Execution, ForkHere
+from lr_sglang.frontend.values import Flag, TextEvent
+from lr_sglang.sglang_api.interpreter import ProgramState, StreamExecutor
+
+
+class NotReady(LookaheadError):
+    """A coroutine reads what is still being generated: reading would block the loop that generates it."""
+
+
+class Executor(Execution):
+    """One state of a program, as its readers see it. Made on its event loop, or in another thread for the loop of the
+    backend; arguments as for ``Execution``."""
+
+    def sync(self) -> None:
+        """Waits in a program's thread; on the loop it must not wait.
+
+        Raises:
+            NotReady: on the loop, while something is being generated.
+        """
+        if self._task is None and self._sent == self._received:
+            return
+        if running_loop() is not self.loop:
+            asyncio.run_coroutine_threadsafe(self.drained(), self.loop).result()
+        elif self._task is not None:
+            raise NotReady("the state is still being generated", hint="await lr.sync(s) before reading it")
+
+    def get_var(self, name: str) -> Any:
+        event = self.variable_event.get(name)
+        if event is not None and not event.wait(0):
+            if running_loop() is self.loop and self.error_ is None:
+                raise NotReady(f"{name!r} is still being generated", hint="await lr.sync(s) before reading it")
+            if not event.wait():
+                self.sync()
+        elif event is None and name not in self.variables:
+            self.sync()  # it may be a fork of a state that is generating
+        if name not in self.variables:
+            self._raise()
+        return self.variables[name]
+
+    def get_meta_info(self, name: str, timeout: float | None = None) -> Any:
+        event = self.variable_event.get(name)
+        if event is not None and not event.wait(0) and running_loop() is self.loop and self.error_ is None:
+            raise NotReady(f"{name!r} is still being generated", hint="await lr.sync(s) before reading it")
+        if isinstance(event, Flag):
+            self.sync()
+        found = super().get_meta_info(name, timeout)
+        if found is None and name not in self.variables:
+            self._raise()
+        return found
+
+    def text(self) -> str:
+        self._check()
+        return str(self.text_)
+
+    def messages(self) -> list[dict[str, Any]]:
+        self._check()
+        return list(self.messages_)
+
+    def _check(self) -> None:
+        self.sync()
+        self._raise()
+
+    def _raise(self) -> None:
+        """The failure of the state, if it has failed."""
+        if self.error_ is not None:
+            if isinstance(self.error_, LookaheadError):
+                self.error_.heard = True
+            raise self.error_
+
+    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> list[Executor]:
+        """As SGLang's. On the loop, forks of a state that is generating go on where it will stand."""
+        if running_loop() is not self.loop:
+            self.sync()
+        self._raise()
+        made = [self._copied() for _ in range(int(size))]
+        if self._task is not None:
+            for one in made:
+                one._task = self.loop.create_future()
+                one._task.add_done_callback(one._arrived)
+                self._add(_Forked(one))
+        return made
+
+    def _copied(self) -> Executor:
+        made = object.__new__(type(self))
+        made.__dict__ = {
+            **self.__dict__,
+            "variables": dict(self.variables),
+            "variable_event": {},
+            "meta_info": {},
+            "messages_": list(self.messages_),
+            "images_": list(self.images_),
+            "cur_images": [],
+            "fork_start_text_pos": len(self.text_),
+            "_finished": False,
+            "_waiting": deque(),
+            "_task": None,
+            "_ended": False,
+            "_closing": False,
+            "_sent": 0,
+            "_received": 0,
+            "_tell": [],
+            "request": None,
+        }
+        if self.stream:
+            made.stream_text_event, made.stream_var_event = TextEvent(), {}
+        return made
+
+
+class _Forked(ForkHere):
+    """Stands in a state's queue where it was forked while it was generating."""
+
+    def __init__(self, made: Executor) -> None:
+        self._made = made
+
+    def adopt(self, parent: Execution) -> None:
+        """The parent has come to where it was forked."""
+        made, task = self._made, self._made._task
+        made.variables = {**parent.variables, **made.variables}
+        made.text_, made.messages_ = parent.text_, list(parent.messages_)
+        made.cur_role, made.cur_role_begin_pos = parent.cur_role, parent.cur_role_begin_pos
+        made.fork_start_text_pos = len(parent.text_)
+        if task is not None and not task.done():
+            task.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """The parent has failed before it came there."""
+        task = self._made._task
+        if task is not None and not task.done():
+            task.set_exception(error)
+
+
+def _new(cls: type, backend: Any = None, *_: Any, **__: Any) -> Any:
+    """Which executor a state gets: SGLang's ``run_program`` makes that of the root itself, of its own class."""
+    return object.__new__(Executor if cls is StreamExecutor and hasattr(backend, "agenerate") else cls)
+
+
+StreamExecutor.__new__ = _new
+
+
+async def sync(*states: ProgramState) -> None:
+    """Waits on the loop until everything that was added to the states has been executed; a failure does not raise."""
+    for state in states:
+        await state.stream_executor.drained()

@@ -1,0 +1,200 @@
+"""What of an answer can be shown, piece by piece: whole characters, cut at stop strings, reasoning apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from lr_sglang.steps.detokenize import Ids, added
+from lr_sglang.steps.step import THINK_END, first_stop
+
+THINK = "<think>"
+
+Kind = Literal["content", "reasoning"]
+
+
+class Piece(NamedTuple):
+    """Some text for the client."""
+
+    kind: Kind
+    text: str
+
+
+class Stops:
+    """Cuts a text before the first stop string in it, wherever it was cut into pieces.
+
+    Args:
+        strings: none of them empty.
+
+    Attributes:
+        hit: whether one was found; nothing comes after that.
+        shown: characters let through so far.
+    """
+
+    def __init__(self, strings: Sequence[str] = ()) -> None:
+        self._strings, self._held = tuple(strings), ""
+        self.hit, self.shown = False, 0
+
+    def add(self, text: str) -> str:
+        """What can be shown: all that is not, and cannot become, part of a stop string."""
+        if self.hit:
+            return ""
+        text = self._held + text
+        found, _ = first_stop(text, self._strings) or (None, "")
+        self.hit = found is not None
+        end = len(text) - beginning(text, self._strings) if found is None else found
+        self._held = "" if self.hit else text[end:]
+        self.shown += end
+        return text[:end]
+
+    def rest(self) -> str:
+        """What was held back, at the end."""
+        held, self._held = self._held, ""
+        self.shown += len(held)
+        return held
+
+
+class Reasoning:
+    """Tells what a model thinks from what it answers, by the markers that it writes.
+
+    Templates differ: some open ``<think>`` in the prompt, with others the model writes it. An answer that begins
+    otherwise is all content, markers further on included.
+
+    Args:
+        inside: whether the answer begins within the reasoning.
+        split: False leaves everything in the content.
+
+    Attributes:
+        length: characters that the reasoning has, its markers and what is left out behind it included, once it is over.
+    """
+
+    def __init__(self, inside: bool = False, split: bool = True) -> None:
+        self._inside, self._held = inside, ""
+        self._read = self.length = 0
+        self._where: Literal["start", "opened", "reasoning", "gap", "content"] = "start" if split else "content"
+
+    def add(self, text: str) -> Iterator[Piece]:
+        """The pieces that are clear now."""
+        self._held += text
+        self._read += len(text)
+        if self._where == "start":
+            self._begin()
+        if self._where == "opened" and (begun := self._held.lstrip("\n")):
+            self._where, self._held = "reasoning", begun
+        if self._where == "reasoning":
+            thought, marker, after = self._held.partition(THINK_END)
+            keep = 0 if marker else beginning(thought, (THINK_END,))
+            if shown := thought[: len(thought) - keep]:
+                yield Piece("reasoning", shown)
+            self._held = after if marker else thought[len(thought) - keep :]
+            self._where = "gap" if marker else "reasoning"
+        if self._where == "gap":
+            self._held = self._held.lstrip("\n")
+            self._where = "content" if self._held else "gap"
+            self.length = self._read - len(self._held)
+        if self._where == "content" and self._held:
+            shown, self._held = self._held, ""
+            yield Piece("content", shown)
+
+    def rest(self) -> Iterator[Piece]:
+        """What was held back, at the end."""
+        held, self._held = self._held, ""
+        if held and self._where not in ("opened", "gap"):
+            inside = self._where == "reasoning" or (self._where == "start" and self._inside)
+            yield Piece("reasoning" if inside else "content", held)
+
+    @property
+    def going_on(self) -> bool:
+        """Whether what was read is reasoning so far."""
+        return self._inside if self._where == "start" else self._where != "content"
+
+    def _begin(self) -> None:
+        """Looks whether the answer begins with a marker, as soon as that is clear, and takes it off."""
+        text = self._held.lstrip()
+        if text.startswith(THINK):
+            self._held, self._where = text[len(THINK) :], "opened"
+        elif not THINK.startswith(text):
+            self._where = "reasoning" if self._inside else "content"
+
+
+class StreamText:
+    """From the tokens of an answer's steps to what its client is sent. Thread-safe it need not be.
+
+    Args:
+        decode: ids to text.
+
+    Attributes:
+        stopped: whether a stop string ended it.
+        tokens: that were delivered, as far as there are steps; ``reasoning_tokens`` of them in the reasoning.
+    """
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = (), reasoning: Reasoning | None = None
+    ) -> None:
+        self._decode, self._stops = decode, Stops(stops)
+        self._reasoning = reasoning or Reasoning(split=False)
+        self._tail: Ids = ()
+        self._held = 0  # tokens that end in the middle of a character
+        self._runs: list[tuple[int, Ids, Ids]] = []  # steps: where in the text each begins, the tail before it
+        self._length, self._split = 0, False
+        self.tokens = self.reasoning_tokens = 0
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops.hit
+
+    def add(self, ids: Sequence[int], silent: int = 0) -> list[Piece]:
+        """One more step: what of it can be shown.
+
+        Args:
+            silent: tokens after ``ids`` that are none of the text: an end of sequence.
+        """
+        return [] if self.stopped else self._shown(tuple(ids), silent)
+
+    def rest(self) -> list[Piece]:
+        """What was held back, at the end."""
+        pieces = self._shown((), last=True) if self._held and not self.stopped else []
+        if not self.stopped:
+            pieces += self._reasoning.add(self._stops.rest())
+        return self._told([*pieces, *self._reasoning.rest()])
+
+    def _shown(self, ids: Ids, silent: int = 0, last: bool = False) -> list[Piece]:
+        self._runs.append((self._length, self._tail, ids))
+        text, self._tail, held = added(self._tail, ids, self._decode, last)
+        whole, self._held = self._held + len(ids) - held, held
+        self._length += len(text)
+        pieces = list(self._reasoning.add(self._stops.add(text)))
+        self.tokens = self._tokens_until(self._stops.shown) if self.stopped else self.tokens + whole + silent
+        return self._told(pieces)
+
+    def _told(self, pieces: list[Piece]) -> list[Piece]:
+        if self._reasoning.going_on:
+            self.reasoning_tokens = self.tokens
+        elif self._reasoning.length and not self._split:
+            self._split, self.reasoning_tokens = True, self._tokens_until(self._reasoning.length)
+        return pieces
+
+    def _tokens_until(self, end: int) -> int:
+        """Tokens that the first ``end`` characters were written with."""
+        tokens = before = 0
+        for at, head, ids in self._runs:
+            if at >= end:
+                break
+            low, high = 0, len(ids)
+            while low < high:
+                middle = (low + high) // 2
+                whole = at + len(added(head, ids[:middle], self._decode).text)
+                low, high = (low, middle) if whole >= end else (middle + 1, high)
+            tokens, before = before + low, before + len(ids)
+        return tokens
+
+
+def beginning(text: str, strings: Sequence[str]) -> int:
+    """How many of the last characters of ``text`` could be the beginning of one of the strings."""
+    longest = 0
+    for string in strings:
+        for size in range(min(len(string) - 1, len(text)), longest, -1):
+            if text.endswith(string[:size]):
+                longest = size
+                break
+    return longest

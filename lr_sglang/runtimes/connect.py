@@ -1,0 +1,155 @@
+"""From runtimes that are ready to backends that run programs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lr_sglang.config import Deployment
+from lr_sglang.engine import end_ids
+from lr_sglang.engine.client import Client
+from lr_sglang.engine.loop import call
+from lr_sglang.engine.pool import Pool
+from lr_sglang.engine.router import RouterClient
+from lr_sglang.engine.tokenizer import load_tokenizer
+from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.runtimes import Fleet, ProgressEvent, launch
+from lr_sglang.runtimes.launching.fleet import Progress
+
+DEFAULT_CONTEXT = 32768
+
+
+@contextmanager
+def deployed(
+    deployment: Deployment, logs: Path, progress: Progress | None = None, timeout: float = 600.0
+) -> Iterator[dict[str, RuntimeBackend]]:
+    """Brings a deployment up, gives its backends by role, and takes everything down again.
+
+    Raises:
+        LookaheadError: as ``runtimes.launch``.
+    """
+    with launch(deployment, logs, progress, timeout) as fleet, connected(fleet) as roles:
+        yield roles
+
+
+@contextmanager
+def connected(fleet: Fleet) -> Iterator[dict[str, RuntimeBackend]]:
+    """The backends of ``connect``, which let go of their connections on the way out.
+
+    Raises:
+        LookaheadError: a runtime does not answer.
+    """
+    roles = connect(fleet)
+    try:
+        yield roles
+    finally:
+        for backend in roles.values():
+            backend.shutdown()
+
+
+def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
+    """A backend for every role; each knows the others, so that a program can move a branch between them."""
+    roles: dict[str, RuntimeBackend] = {}
+    pools: dict[str, Pool] = {}  # by URL: roles of one server share its slots
+    for role, url in fleet.urls.items():
+        runtime = fleet.deployment.runtime(role)
+        assert runtime is not None
+        keys = fleet.keys.get(role, ""), fleet.worker_keys.get(role, "")
+        transport, infos = call(_reached(url, role, *keys))
+        backend = RuntimeBackend(role, transport, load_tokenizer(fleet.tokenizers[role]), timeout=runtime.timeout)
+        backend.pool = pools.setdefault(url, backend.pool)
+        _describe(backend, infos, runtime.context_length)
+        if isinstance(transport, RouterClient):
+            transport.changed = partial(_changed, backend, transport, runtime.context_length)
+        roles[role] = backend
+    for backend in roles.values():
+        backend.roles = roles
+    return roles
+
+
+async def _reached(url: str, role: str, key: str, worker_key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
+    server, router = Client(url, role, key), RouterClient(url, role, key, worker_key)
+    try:
+        return await _reach(server, router)
+    finally:  # answers may be made on another loop
+        await server.disconnect()
+        await router.disconnect()
+
+
+async def _reach(server: Client, router: RouterClient) -> tuple[Client, Sequence[Mapping[str, Any]]]:
+    """How to reach a role's runtime, and what the servers say that play it: one, or a router's workers."""
+    try:
+        return server, [await server.get("/server_info", timeout=30.0)]
+    except RuntimeRefused as refused:  # a router has no such route
+        try:
+            await router.refresh()
+        except (RuntimeRefused, BadReply):
+            return server, []  # something else that passes requests on
+        if not router.workers:
+            raise RuntimeDown(f"the router {router.url} has no workers", role=router.role) from refused
+        return router, router.infos()
+
+
+def _changed(backend: RuntimeBackend, transport: RouterClient, configured: int | None) -> None:
+    """Workers have come or gone: how many requests they run is another number now."""
+    infos = transport.infos()
+    if infos:
+        _describe(backend, infos, configured)
+
+
+def _describe(backend: RuntimeBackend, infos: Sequence[Mapping[str, Any]], configured: int | None) -> None:
+    """Tells a backend what its servers are: any of them may get a request, and together they have room."""
+    backend.context = min((_context(info, configured) for info in infos), default=configured or DEFAULT_CONTEXT)
+    backend.seeded = bool(infos) and all(_seeded(info) for info in infos)
+    backend.set_capacity(_sum(_slots(info) for info in infos), _sum(_held(info) for info in infos))
+    layers = {str(info.get("speculative_algorithm") or "") for info in infos}
+    backend.token_layer = layers.pop() if len(layers) == 1 else None
+    backend.simulated = any(info.get("simulated") for info in infos)
+    for info in infos:
+        backend.ends |= end_ids.of_server(info)
+
+
+def _sum(each: Iterable[int | None]) -> int | None:
+    """Of all servers; not known if one of them does not say, or if there is none."""
+    known = list(each)
+    return None if not known or None in known else sum(filter(None, known))
+
+
+def _context(info: Mapping[str, Any], configured: int | None) -> int:
+    """Prompt and answer together: the model's context, or what the runtime's memory holds if that is less."""
+    known = [n for n in (configured, info.get("context_length"), _held(info)) if isinstance(n, int)]
+    longest = info.get("max_req_input_len")
+    if isinstance(longest, int):
+        known.append(longest)
+    return min(known, default=DEFAULT_CONTEXT)
+
+
+def _held(info: Mapping[str, Any]) -> int | None:
+    """Tokens that the runtime's KV memory holds."""
+    held = info.get("max_total_num_tokens") or _state(info).get("max_total_num_tokens")
+    return held if isinstance(held, int) else None
+
+
+def _slots(info: Mapping[str, Any]) -> int | None:
+    """Requests that the runtime runs at a time, as it has settled on itself; those of all its replicas."""
+    each = _state(info).get("effective_max_running_requests_per_dp")
+    return each * max(1, int(info.get("dp_size") or 1)) if isinstance(each, int) else None
+
+
+def _state(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    states = info.get("internal_states") or [{}]
+    return states[0] if isinstance(states[0], Mapping) else {}
+
+
+def _seeded(info: Mapping[str, Any]) -> bool:
+    """Seeds count on a CPU by our own sampler, elsewhere only with deterministic inference and no token layer."""
+    if info.get("device") == "cpu":
+        return True
+    return bool(info.get("enable_deterministic_inference")) and not info.get("speculative_algorithm")
+
+
+__all__ = ["ProgressEvent", "connect", "deployed"]

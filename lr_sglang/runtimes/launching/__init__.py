@@ -1,0 +1,1 @@
+"""Starting SGLang servers: their flags, waiting until they are ready, watching and stopping them."""

@@ -1,0 +1,261 @@
+"""All runtimes of a deployment: launched or attached, ready together, stopped together."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from lr_sglang.algorithm import policy
+from lr_sglang.config import ROLES, Deployment, Runtime, TokenLayer
+from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
+from lr_sglang.runtimes.attach import Attached, attach
+from lr_sglang.runtimes.launching import flags, platforms, server_options, token_layer
+from lr_sglang.runtimes.launching.compiler import need_compiler
+from lr_sglang.runtimes.launching.ports import HOST, Reservation
+from lr_sglang.runtimes.launching.server import ProgressEvent, Server, Stage
+from lr_sglang.runtimes.placement import models
+
+Progress = Callable[[ProgressEvent], None]
+
+# Answers at a time that a token layer's server has slots for, where nobody says how many there will be.
+ANSWERS = 16
+
+
+@dataclass
+class Fleet:
+    """Runtimes that are ready. Use it in ``with``: on the way out every server that we started is stopped.
+
+    Attributes:
+        urls: where each role answers; roles that share a runtime have the same address.
+        tokenizers: a path or hub name to load each role's tokenizer from.
+        keys: the API key of each role that needs one.
+        worker_keys: of the workers behind a role's router, where it is another one.
+        servers: the processes that we started; attached roles have none.
+    """
+
+    deployment: Deployment
+    urls: dict[str, str] = field(default_factory=dict)
+    tokenizers: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict, repr=False)
+    worker_keys: dict[str, str] = field(default_factory=dict, repr=False)
+    servers: dict[str, Server] = field(default_factory=dict)
+
+    def dead(self) -> list[str]:
+        """Roles whose server, which we started, has ended."""
+        gone = {role for role, server in self.servers.items() if not server.alive()}
+        sharing = {role for role, other in self.deployment.shared.items() if other in gone}
+        return sorted(gone | sharing)
+
+    def server(self, role: str) -> Server | None:
+        """The process that plays a role, its own or a shared one; None where the role is attached."""
+        return self.servers.get(self.deployment.shared.get(role, role))
+
+    def stop(self) -> None:
+        """Stops every server that we started; idempotent."""
+        for server in self.servers.values():
+            server.ask_to_stop()
+        for server in self.servers.values():
+            server.stop()
+        atexit.unregister(self.stop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _add(self, role: str, attached: Attached) -> None:
+        sharing = [other for other, owner in self.deployment.shared.items() if owner == role]
+        for name in (role, *sharing):
+            self.urls[name] = attached.url
+            self.tokenizers[name] = attached.tokenizer
+            if attached.api_key:
+                self.keys[name] = attached.api_key
+            if attached.worker_api_key:
+                self.worker_keys[name] = attached.worker_api_key
+
+
+def launch(deployment: Deployment, logs: Path, progress: Progress | None = None, timeout: float = 600.0) -> Fleet:
+    """Brings up all runtimes of a deployment.
+
+    Everything that can be checked without starting a server is checked first. If one runtime fails, or this is
+    interrupted, the others are stopped before the exception leaves.
+
+    Args:
+        logs: directory for ``target.log`` and so on; made if need be.
+        progress: called, in the calling thread, when a runtime reaches a stage.
+        timeout: seconds until all must be ready.
+
+    Raises:
+        ConfigError: a model, flag, GPU or tokenizer that cannot be.
+        LaunchError: a port is in use; a server died while starting (``detail``: the tail of its log) or is late.
+        RuntimeDown: nothing answers at a runtime's ``url``. Also RuntimeTimeout, RuntimeRefused, BadReply.
+    """
+    fleet = Fleet(deployment)
+    starts = _Launch(fleet, progress or (lambda event: None), timeout)
+    reserved: list[Reservation] = []
+    atexit.register(fleet.stop)
+    try:
+        for role, runtime in deployment.runtimes.items():
+            if not runtime.url:
+                reserved.append(_prepare(fleet, role, runtime, logs))
+        for role, runtime in deployment.runtimes.items():
+            if runtime.url:
+                fleet._add(role, attach(role, runtime))
+                starts.report(role, "attached")
+        starts.run()
+    except BaseException:
+        fleet.stop()
+        raise
+    finally:
+        for reservation in reserved:
+            reservation.release()
+    return fleet
+
+
+def prepared(deployment: Deployment, logs: Path) -> dict[str, Server]:
+    """The servers that ``launch`` would start, with their commands; nothing is started, and ports are given up again.
+
+    A runtime that asks for a GPU gets the command for one, whatever this machine has.
+
+    Raises:
+        LookaheadError: as ``launch`` before it starts a server.
+    """
+    fleet, reserved = Fleet(deployment), list[Reservation]()
+    try:
+        for role, runtime in deployment.runtimes.items():
+            if not runtime.url:
+                asked: flags.Device | None = "cuda" if runtime.gpus or runtime.device == "cuda" else None
+                reserved.append(_prepare(fleet, role, runtime, logs, asked))
+    finally:
+        for reservation in reserved:
+            reservation.release()
+    return fleet.servers
+
+
+def gpus_of(runtime: Runtime) -> Sequence[int]:
+    """The GPUs of a runtime that is on GPUs: those that it names, or as many as it takes, from 0."""
+    return runtime.gpus or range(runtime.tensor_parallel * runtime.data_parallel)
+
+
+def same_gpu(deployment: Deployment, one: str, other: str) -> bool:
+    """Two servers that measure the free memory of one GPU while the other fills it would both get it wrong."""
+    first, second = (deployment.runtimes[role] for role in (one, other))
+    if any(platforms.device(runtime) == "cpu" for runtime in (first, second)):
+        return False
+    return bool(set(gpus_of(first)) & set(gpus_of(second)))
+
+
+def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path, device: flags.Device | None = None) -> Reservation:
+    where = f"[runtimes.{role}]"
+    if runtime.api_key_env:
+        raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
+    if runtime.extra:
+        server_options.check(list(flags.extras(runtime, where)), where)
+    model = models.locate(runtime.model, role)
+    platform = platforms.platform(device or platforms.device(runtime, role), model)
+    found = runtime.replace(
+        tokenizer=models.locate(runtime.tokenizer, role) if runtime.tokenizer else None,
+        token_layer=_with_draft(runtime.token_layer, model, role),
+        slots=runtime.slots or _slots(fleet.deployment, role),
+    )
+    reservation = Reservation(runtime.port, role)
+    try:
+        command = flags.command(
+            found,
+            reservation.port,
+            platform,
+            model=model,
+            environ=os.environ,
+            where=where,
+        )
+        if "NGRAM" in command.argv:
+            need_compiler(role, {**os.environ, **command.env})
+    except LookaheadError:
+        reservation.release()
+        raise
+    url = f"http://{HOST}:{reservation.port}"
+    fleet.servers[role] = Server(
+        role, command.argv, url, logs / f"{role}.log", command.env, flags.meeting(found, where)
+    )
+    return reservation
+
+
+def _slots(deployment: Deployment, role: str) -> int | None:
+    """With a token layer SGLang runs 48 requests at a time unless it is told, and our branches would wait unseen."""
+    if not deployment.runtimes[role].token_layer.on:
+        return None
+    roles = [name for name in ROLES if deployment.shared.get(name, name) == role]
+    return sum(policy.slots(deployment.lookahead, name, ANSWERS) for name in roles)
+
+
+def _with_draft(layer: TokenLayer, model: str, role: str) -> TokenLayer:
+    """The token layer with its draft model found."""
+    if not layer.draft_model:
+        return layer
+    found = layer.replace(draft_model=models.locate(layer.draft_model, role))
+    if layer.algorithm == "standalone":
+        token_layer.check_vocabulary(model, found.draft_model, f"[runtimes.{role}]")
+    return found
+
+
+class _Launch:
+    """Starts the prepared servers, a thread for each, and gathers what becomes of them in the caller's thread."""
+
+    def __init__(self, fleet: Fleet, progress: Progress, timeout: float) -> None:
+        self.fleet, self.progress, self.timeout = fleet, progress, timeout
+        self.began = time.monotonic()
+        self.cancelled = threading.Event()
+        self.news: queue.SimpleQueue[tuple[str, Stage | Future[Attached]]] = queue.SimpleQueue()
+
+    def report(self, role: str, stage: Stage) -> None:
+        self.progress(ProgressEvent(role, stage, time.monotonic() - self.began))
+
+    def run(self) -> None:
+        """Returns when all are ready, or raises what the first one that fails raised."""
+        waiting: dict[str, Future[Attached]] = {}
+        if not self.fleet.servers:
+            return
+        pool = ThreadPoolExecutor(len(self.fleet.servers), thread_name_prefix="lr-launch")
+        try:
+            for role in self.fleet.servers:
+                after = [future for other, future in waiting.items() if same_gpu(self.fleet.deployment, role, other)]
+                waiting[role] = pool.submit(self._bring_up, role, after)
+                waiting[role].add_done_callback(partial(self._ended, role))
+            while waiting:
+                role, news = self.news.get()
+                if isinstance(news, Future):
+                    del waiting[role]
+                    self.fleet._add(role, news.result())
+                else:
+                    self.report(role, news)
+        finally:
+            self.cancelled.set()
+            pool.shutdown(wait=False)
+
+    def _ended(self, role: str, future: Future[Attached]) -> None:
+        self.news.put((role, future))
+
+    def _bring_up(self, role: str, after: list[Future[Attached]]) -> Attached:
+        while not self.cancelled.is_set() and wait(after, 0.2).not_done:
+            pass
+        if self.cancelled.is_set():
+            raise Cancelled("the launch was given up", role=role)
+        self.news.put((role, "starting"))
+        server = self.fleet.servers[role]
+        server.start()
+        info = server.wait_ready(
+            max(0.0, self.timeout - (time.monotonic() - self.began)),
+            stage=lambda stage: self.news.put((role, stage)),
+            cancelled=self.cancelled,
+        )
+        return Attached(server.url, info.tokenizer)

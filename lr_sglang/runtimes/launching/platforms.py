@@ -1,0 +1,69 @@
+"""What the machine is, and what SGLang needs on it."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from lr_sglang.config import Runtime
+from lr_sglang.cpu import settings
+from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.runtimes.launching.flags import Device, Platform
+from lr_sglang.runtimes.placement import models
+from lr_sglang.sglang_api import need, release, server
+
+
+def device(runtime: Runtime, role: str | None = None) -> Device:
+    """Where a runtime will run: what it asks for, or else on a GPU if there is one; a pocket model gains nothing there.
+
+    Raises:
+        ConfigError: it asks for a GPU and there is none.
+    """
+    if runtime.device == "cpu" or (runtime.device == "auto" and models.is_pocket(runtime.model) and not runtime.gpus):
+        return "cpu"
+    if _gpus() > 0:
+        return "cuda"
+    if runtime.device == "cuda" or runtime.gpus:
+        raise ConfigError("a GPU is asked for and PyTorch sees none", role=role, hint="set device = 'cpu'")
+    return "cpu"
+
+
+def platform(kind: Device, model: str) -> Platform:
+    """Flags and variables for a server of this model (a path or a hub name) on this kind of device.
+
+    Raises:
+        SetupError: SGLang would not find what it needs of us on a CPU, or has not what we need of it.
+    """
+    if kind == "cuda":
+        # With it a server reports when a request entered, and prefix reuse is known exactly. On a CPU it would cost a
+        # small model a twentieth of its speed.
+        return Platform("cuda", {"enable-metrics": True})
+    if not entry_points(group="sglang.srt.platforms", name="lr_sglang_cpu"):
+        raise SetupError(
+            "lr-sglang is not installed, only on the path: SGLang then does not find its operators for the CPU",
+            hint="install it: pip install -e . in its checkout",
+        )
+    if not release.is_tested(release.version()):
+        need.check(server.NEEDS)
+    return Platform(
+        "cpu",
+        flags=settings.flags(),
+        # TMPDIR: see guardian.py. On a GPU it stays: libraries keep there what they compiled.
+        env={**settings.environment(all_models=_family(model) not in settings.MODEL_FILES), "TMPDIR": ""},
+        module="lr_sglang.runtimes.launching.launcher",
+    )
+
+
+def _family(model: str) -> str:
+    """The model type that a model's configuration names; empty where it cannot be read without the hub."""
+    try:
+        return str(json.loads(Path(model, "config.json").read_text("utf-8"))["model_type"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _gpus() -> int:
+    import torch  # a second to import, and only here
+
+    return int(torch.cuda.device_count())

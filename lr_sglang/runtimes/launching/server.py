@@ -1,0 +1,247 @@
+"""One SGLang server as a process of ours: start, wait until it is ready, watch, stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lr_sglang.errors import Cancelled, LaunchError, LookaheadError, RuntimeDown, RuntimeTimeout
+from lr_sglang.runtimes.launching import diagnosis, probe
+from lr_sglang.runtimes.launching.ports import ANY, Reservation
+
+GUARDIAN = Path(__file__).with_name("guardian.py")
+POLL = 0.25
+DEATH_LIMIT = 5.0  # seconds from a connection that broke to the end of a process that has died
+STOP_LIMIT = 20.0  # seconds in which the guardian must have ended everything; on a quiet machine it needs 1.3
+
+Stage = Literal["starting", "loading", "warming", "ready", "attached"]
+LOADING_MARK = "Load weight begin"  # in SGLang's log
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """A runtime has reached a stage, ``seconds`` after the launch began."""
+
+    role: str
+    stage: Stage
+    seconds: float
+
+
+class Server:
+    """A server process with everything that descends from it.
+
+    It runs under a guardian (see ``guardian.py``) in a session of its own, so that Ctrl-C in the terminal reaches us
+    and not the server, and so that nothing of it outlives this process, however that ends.
+
+    Args:
+        role: for errors and progress.
+        argv: the command.
+        url: where it will answer.
+        log: file for its output, written anew.
+        env: variables on top of our own environment.
+        meeting: the flag that says at which port its processes meet, which is kept for it from each start until it is
+            ready: one that it chooses itself can be somebody else's by the time that it listens. Empty: it chooses.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        argv: Sequence[str],
+        url: str,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        meeting: str = "",
+    ) -> None:
+        self.role, self.argv, self.url, self.log = role, tuple(argv), url, log
+        self._env, self._meeting = dict(env or {}), meeting
+        self._kept: Reservation | None = None
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables that it has on top of our own environment."""
+        return dict(self._env)
+
+    def again(self, argv: Sequence[str]) -> Server:
+        """A server in this one's place, not started yet; this one's log stays as ``ROLE.previous.log``."""
+        self.ask_to_stop()  # it may have ended by itself, and then its pipe is still open
+        with contextlib.suppress(OSError):
+            self.log.replace(self.log.with_suffix(".previous.log"))
+        return Server(self.role, argv, self.url, self.log, self._env, self._meeting)
+
+    def start(self) -> None:
+        """Starts the process.
+
+        Raises:
+            LaunchError: the log cannot be written, no port is left, or the process cannot be made.
+            Cancelled: ``stop`` came first.
+        """
+        with self._lock:
+            self._start()
+
+    def _start(self) -> None:
+        if self._stopped:
+            raise Cancelled("the server was stopped before it started", role=self.role)
+        meeting: tuple[str, ...] = ()
+        if self._meeting:
+            self._kept = Reservation(role=self.role, host=ANY)
+            meeting = self._meeting, str(self._kept.port)
+        reading, writing = os.pipe()
+        # -I and -S: the guardian needs nothing but the standard library and should cost nothing.
+        argv = [sys.executable, "-I", "-S", str(GUARDIAN), str(reading), *self.argv, *meeting]
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("wb") as log:
+                self._guardian = subprocess.Popen(
+                    argv,
+                    env={**os.environ, **self._env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(reading,),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            os.close(writing)
+            raise LaunchError(f"the server cannot be started: {error}", role=self.role) from error
+        finally:
+            os.close(reading)
+        self._pipe = writing
+
+    @property
+    def pid(self) -> int | None:
+        """The guardian's process id, which is the id of the server's process group and session too."""
+        return self._guardian.pid if self._guardian else None
+
+    @property
+    def status(self) -> int | None:
+        """Exit status (128 + N after signal N); None while it runs or before it was started."""
+        with self._lock:
+            return self._guardian.poll() if self._guardian else None
+
+    def alive(self) -> bool:
+        """True from ``start`` until the process ends, by itself or by ``stop``."""
+        return self._guardian is not None and self.status is None
+
+    def tail(self, lines: int = 30) -> str:
+        """The last lines of its log."""
+        return diagnosis.tail(self.log, lines)
+
+    def wait_ready(
+        self,
+        timeout: float,
+        *,
+        stage: Callable[[Stage], None] = lambda stage: None,
+        cancelled: threading.Event | None = None,
+    ) -> probe.ModelInfo:
+        """Waits until it answers, then warms it with one request.
+
+        Args:
+            timeout: seconds for all of it.
+            stage: told ``loading``, ``warming`` and ``ready`` as they are reached.
+            cancelled: set by another thread to give up early.
+
+        Raises:
+            LaunchError: it died (``detail`` has the tail of its log), or is not ready in time.
+            Cancelled: ``cancelled`` was set.
+        """
+        try:
+            return self._ready(timeout, stage, cancelled)
+        finally:
+            self._give_up_port()
+
+    def _ready(
+        self, timeout: float, stage: Callable[[Stage], None], cancelled: threading.Event | None
+    ) -> probe.ModelInfo:
+        limit = time.monotonic() + timeout
+        loading = False
+        while True:
+            if cancelled is not None and cancelled.is_set():
+                raise Cancelled("the launch was given up", role=self.role)
+            if not self.alive():
+                raise self.died(" while starting")
+            if time.monotonic() > limit:
+                raise self._late(timeout)
+            if not loading and LOADING_MARK in self.tail(2000):
+                loading = True
+                stage("loading")
+            # While SGLang imports and loads, nobody listens: the connection is refused at once.
+            with contextlib.suppress(LookaheadError):
+                info = probe.model_info(self.url, timeout=5.0, role=self.role)
+                break
+            time.sleep(POLL)
+        stage("warming")
+        try:
+            probe.warm(self.url, timeout=max(1.0, limit - time.monotonic()), role=self.role)
+        except RuntimeTimeout:
+            raise self._late(timeout) from None
+        except LookaheadError as error:
+            gone = time.monotonic() + (DEATH_LIMIT if isinstance(error, RuntimeDown) else 0.0)
+            while self.alive() and time.monotonic() < gone:
+                time.sleep(POLL)
+            if not self.alive():
+                raise self.died(" while starting") from error
+            raise LaunchError(
+                f"the first request failed: {error.message}", role=self.role, detail=self.tail()
+            ) from error
+        stage("ready")
+        return info
+
+    def ask_to_stop(self) -> None:
+        """Begins to end the server and returns at once; ``stop`` waits for it."""
+        with self._lock:
+            self._stopped = True
+            self._give_up_port()
+            if self._pipe >= 0:
+                os.close(self._pipe)  # what the guardian waits for
+                self._pipe = -1
+                if self._guardian is not None:
+                    self._guardian.terminate()  # the same, where a forked copy of us still has the pipe open
+
+    def stop(self) -> None:
+        """Ends the server and all its descendants; returns when they are gone. Idempotent, from any thread."""
+        self.ask_to_stop()
+        with self._lock:
+            if self._guardian is None:
+                return
+            try:
+                self._guardian.wait(STOP_LIMIT)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._guardian.pid, signal.SIGKILL)
+                self._guardian.wait()
+
+    def _give_up_port(self) -> None:
+        if self._kept is not None:
+            self._kept.release()
+
+    def died(self, when: str = "") -> LaunchError:
+        """What its end looks like, as its status and its log tell."""
+        text = self.tail(400)
+        why = diagnosis.cause(text)
+        return LaunchError(
+            f"the server ended with status {self.status}{when}" + (f": {why}" if why else ""),
+            role=self.role,
+            hint=diagnosis.hint(text, self.status) or f"its log: {self.log}",
+            detail=self.tail(),
+        )
+
+    def _late(self, timeout: float) -> LaunchError:
+        return LaunchError(
+            f"the server is not ready after {timeout:g} s",
+            role=self.role,
+            hint="large models need longer: raise the launch timeout; its log shows how far it came",
+            detail=self.tail(),
+        )

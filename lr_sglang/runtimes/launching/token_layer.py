@@ -1,0 +1,216 @@
+"""The token layer: SGLang's speculative decoding, from our settings to the flags of a server.
+
+One table says how each algorithm takes them. Another package adds a row through an entry point of group
+``lr_sglang.token_layers``, whose value is an ``Algorithm``; it is imported when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Literal
+
+from lr_sglang.config import Runtime, TokenLayer
+from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes.launching import server_options
+
+Flags = dict[str, Any]
+GROUP = "lr_sglang.token_layers"
+TOKENS = 8  # paper section 4
+TREE_STEPS = 5  # SGLang's own choice for a tree
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """How one of SGLang's algorithms takes our settings.
+
+    Attributes:
+        name: as SGLang calls it.
+        flags: of ``sglang.launch_server``, beside the algorithm's and the draft model's.
+        draft: whether it drafts with a model of its own: ``none``, ``needed``, or ``bundled`` (one may be in the
+            target's checkpoint).
+        takes: the settings that mean something to it, beside ``tokens``.
+        on_cpu: whether it runs without a GPU.
+        built_in: whether it is SGLang's own, and so must be in the installed version.
+    """
+
+    name: str
+    flags: Callable[[TokenLayer], Flags]
+    draft: Literal["none", "needed", "bundled"] = "needed"
+    takes: frozenset[str] = frozenset()
+    on_cpu: bool = False
+    built_in: bool = True
+
+
+def _ngram(layer: TokenLayer) -> Flags:
+    tokens = layer.tokens or TOKENS
+    # A trie of this depth still has all tokens behind a match of ngram_max.
+    depth = None if layer.ngram_max is None else layer.ngram_max + tokens
+    return {
+        "speculative-num-draft-tokens": tokens + 1,
+        "speculative-ngram-max-bfs-breadth": layer.topk,
+        "speculative-ngram-max-trie-depth": depth,
+    }
+
+
+def _model(layer: TokenLayer) -> Flags:
+    topk = layer.topk or 1
+    steps = layer.steps or (TREE_STEPS if topk > 1 else layer.tokens or TOKENS)
+    tokens = layer.tokens or (TOKENS if topk > 1 else steps)
+    return {
+        "speculative-num-steps": steps,
+        "speculative-eagle-topk": topk,
+        "speculative-num-draft-tokens": tokens + 1,
+    }
+
+
+def _dflash(layer: TokenLayer) -> Flags:
+    return {"speculative-num-draft-tokens": layer.tokens and layer.tokens + 1}  # None: as the draft was trained
+
+
+def _dspark(layer: TokenLayer) -> Flags:
+    return {"speculative-dspark-block-size": layer.tokens}
+
+
+_TREE = frozenset({"steps", "topk"})
+BUILT_IN: Mapping[str, Algorithm] = {
+    "ngram": Algorithm("NGRAM", _ngram, "none", frozenset({"topk", "ngram_max"}), on_cpu=True),
+    "standalone": Algorithm("STANDALONE", _model, takes=_TREE, on_cpu=True),
+    "eagle": Algorithm("EAGLE", _model, takes=_TREE, on_cpu=True),
+    "eagle3": Algorithm("EAGLE3", _model, takes=_TREE, on_cpu=True),
+    "nextn": Algorithm("NEXTN", _model, "bundled", _TREE),
+    "dflash": Algorithm("DFLASH", _dflash),
+    "dspark": Algorithm("DSPARK", _dspark, "bundled"),
+}
+
+
+def outside() -> tuple[EntryPoint, ...]:
+    """Token layers of installed packages."""
+    return tuple(entry_points(group=GROUP))
+
+
+def find(layer: TokenLayer, where: str) -> Algorithm:
+    """The algorithm that a token layer names.
+
+    Raises:
+        ConfigError: there is none, it cannot be loaded, or the installed SGLang does not have it.
+    """
+    found = BUILT_IN.get(layer.algorithm) or _of_package(layer.algorithm, where)
+    if found.built_in and found.name not in server_options.speculative_algorithms():
+        names = ", ".join(sorted(server_options.speculative_algorithms()))
+        raise ConfigError(f"{where}: the installed SGLang has no {found.name}", hint=f"it has {names}")
+    return found
+
+
+def _of_package(name: str, where: str) -> Algorithm:
+    points = {point.name: point for point in outside()}
+    if name not in points:
+        names = ", ".join(["none", *BUILT_IN, *points])
+        raise ConfigError(f"{where}: no token layer is called {name!r}", hint=f"one of {names}")
+    try:
+        found = points[name].load()
+    except Exception as error:  # it is not ours: whatever it raises, it cannot be had
+        raise _no_algorithm(points[name], where, repr(error)) from error
+    if not isinstance(found, Algorithm):
+        raise _no_algorithm(points[name], where, f"expected an Algorithm, not {type(found).__name__}")
+    return found
+
+
+def _no_algorithm(point: EntryPoint, where: str, why: str) -> ConfigError:
+    hint = f"an entry point of group {GROUP} names an Algorithm of lr_sglang.runtimes.launching.token_layer"
+    return ConfigError(f"{where}: token layer {point.name}, entry point {point.value}: {why}", hint=hint)
+
+
+def check(runtime: Runtime, device: str, where: str) -> None:
+    """What is clear before a server starts; nothing to do for a runtime without a token layer.
+
+    Raises:
+        ConfigError: settings that exclude each other, or that the algorithm or the device does not know.
+    """
+    layer = runtime.token_layer
+    if not layer.on:
+        return
+    known, where = find(layer, where), f"{where}: token layer {layer.algorithm}"
+    if device == "cpu" and not known.on_cpu:
+        usable = ", ".join(name for name, other in BUILT_IN.items() if other.on_cpu)
+        raise ConfigError(f"{where}: SGLang runs it on GPUs only", hint=f"on a CPU: {usable}")
+    if known.draft == "needed" and not layer.draft_model:
+        raise ConfigError(f"{where}: it drafts with a model", hint="give 'draft_model' (--sd-draft-model)")
+    if known.draft == "none" and layer.draft_model:
+        raise ConfigError(f"{where}: it drafts without a model", hint="leave 'draft_model' out")
+    for name in ("steps", "topk", "ngram_max"):
+        if getattr(layer, name) is not None and name not in known.takes:
+            takes = ", ".join(["tokens", *sorted(known.takes)])
+            raise ConfigError(f"{where}: it has no {name!r}", hint=f"it takes {takes}")
+    if known.takes == _TREE:
+        _check_tree(layer, where)
+    # SGLang 0.5.23 runs DFLASH so where the head of the model is split too, and 0.5.16 refuses it by itself.
+    alone = {"ngram", "standalone"} | (set() if runtime.extra.get("enable-dp-lm-head") else {"dflash"})
+    if runtime.extra.get("enable-dp-attention") and layer.algorithm in alone:
+        raise ConfigError(f"{where}: SGLang does not run it with data-parallel attention")
+
+
+def _check_tree(layer: TokenLayer, where: str) -> None:
+    topk = layer.topk or 1
+    if topk == 1:
+        if layer.steps and layer.tokens and layer.steps != layer.tokens:
+            raise ConfigError(f"{where}: a chain (topk 1) of {layer.steps} steps has {layer.steps} tokens")
+        return
+    steps, tokens = layer.steps or TREE_STEPS, layer.tokens or TOKENS
+    most = topk + (steps - 1) * topk * topk
+    if not steps <= tokens <= most:
+        raise ConfigError(
+            f"{where}: a tree of {steps} steps and topk {topk} has {steps} to {most} tokens, not {tokens}",
+            hint="change 'tokens', 'steps' or 'topk'",
+        )
+
+
+def check_vocabulary(model: str, draft_model: str, where: str) -> None:
+    """A whole model that drafts tokens for another must mean the same by their ids (where both are on this machine).
+
+    Raises:
+        ConfigError: it does not.
+    """
+    for read in (_vocabulary, _size):
+        ours, theirs = read(model), read(draft_model)
+        if ours is not None and theirs is not None and ours != theirs:
+            raise ConfigError(
+                f"{where}: {draft_model} has another vocabulary than {model}: its token ids mean other tokens",
+                hint="take a draft model of the same family, or --token-layer ngram",
+            )
+
+
+def _vocabulary(model: str) -> Any:
+    return _read(model, "tokenizer.json", "model", "vocab")
+
+
+def _size(model: str) -> Any:
+    return _read(model, "config.json", "vocab_size")
+
+
+def _read(model: str, file: str, *keys: str) -> Any:
+    try:
+        value = json.loads(Path(model, file).read_text("utf-8"))
+        for key in keys:
+            value = value[key]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return value
+
+
+def flags(layer: TokenLayer, where: str = "runtime") -> Flags:
+    """The flags of a token layer, empty where there is none; ``draft_model`` is passed on as it is.
+
+    Raises:
+        ConfigError: there is no such algorithm, or the installed SGLang has renamed a flag.
+    """
+    if not layer.on:
+        return {}
+    known = find(layer, where)
+    wanted: Flags = {"speculative-algorithm": known.name, "speculative-draft-model-path": layer.draft_model or None}
+    found = {name: value for name, value in (wanted | known.flags(layer)).items() if value is not None}
+    server_options.check(list(found), where)
+    return found

@@ -1,0 +1,188 @@
+"""Which role goes on which GPUs, and how roles that share one split its memory: numbers in, numbers out.
+
+SGLang's ``memory_fraction`` is a share of what is *free when a server starts*: weights and KV memory are taken from it,
+what a forward pass needs is left. Servers on one GPU start one after the other, so the fraction of each depends on
+those before it; ``again`` says what it must be when one of them is started once more beside the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from lr_sglang.config import Deployment, Runtime
+from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes.placement.memory import Need, need
+
+# GiB of a GPU that a server takes beside weights and KV memory: CUDA itself, its graphs, one forward pass.
+OVERHEAD = 4.0
+# Tokens that each role must have room for, or the placement is refused: a long answer, and its branches.
+LEAST_TOKENS = 16_384
+# No more of a GPU than this for weights and KV memory of all its servers together.
+MOST = 0.9
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a role runs: GPUs, and its share of what is free on each of them when it starts."""
+
+    gpus: tuple[int, ...]
+    memory_fraction: float
+
+
+def place(needs: Mapping[str, Need], gpus: Sequence[float]) -> dict[str, Place]:
+    """Places roles, in the order in which they start, the target first.
+
+    The target gets as many GPUs as the others leave it (a power of two that divides its heads), the others one each;
+    with fewer GPUs than roles the others share the last one, and on a single GPU all share it.
+
+    Args:
+        gpus: free memory of each, in GiB.
+
+    Raises:
+        ConfigError: it does not fit.
+    """
+    if not gpus:
+        raise ConfigError("there is no GPU to place the runtimes on", hint="see lr-sglang doctor")
+    why = ""
+    for layout in _layouts(needs, len(gpus)):
+        lack = _lack(layout, needs, gpus)
+        if not lack:
+            return _split(layout, needs, gpus)
+        why = why or lack
+    if not why:
+        first, *others = needs
+        role = next((other for other in others if needs[other].parallel), first)
+        hint = "only the target is placed on several: name this one's 'gpus'" if role != first else ""
+        raise ConfigError(
+            f"it asks for {needs[role].parallel} GPUs, of {len(gpus)} that it could have", role=role, hint=hint
+        )
+    raise ConfigError(
+        f"the runtimes do not fit: {why}",
+        hint="quantization = 'fp8', smaller models, judge = 'target' (no third model), or more GPUs",
+    )
+
+
+def placed(deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, bool]) -> Deployment:
+    """A copy in which every runtime that goes on a GPU says on which, and with how much of its memory.
+
+    What the deployment says itself stays. Where some runtimes name GPUs, the others get those that nobody names.
+
+    Args:
+        on_gpu: by role, whether its runtime goes on a GPU.
+
+    Raises:
+        ConfigError: it does not fit, or nobody knows how large a model is.
+    """
+    ours = {role: one for role, one in deployment.runtimes.items() if on_gpu.get(role) and not one.gpus}
+    if not ours:
+        return deployment
+    named = {gpu for runtime in deployment.runtimes.values() for gpu in runtime.gpus}
+    rest = [number for number in range(len(gpus)) if number not in named]
+    if named and not rest:
+        raise ConfigError(
+            f"no GPU is left for {', '.join(ours)}: the others name all of them", hint="give 'gpus' for every runtime"
+        )
+    needs = {role: need(runtime, f"[runtimes.{role}]") for role, runtime in ours.items()}
+    found = place(needs, [gpus[number] for number in rest])
+    runtimes: dict[str, Runtime] = dict(deployment.runtimes)
+    for role, where in found.items():
+        runtime, numbers = runtimes[role], tuple(rest[number] for number in where.gpus)
+        runtimes[role] = runtime.replace(
+            gpus=numbers,
+            tensor_parallel=len(numbers) // runtime.data_parallel,
+            memory_fraction=runtime.memory_fraction or where.memory_fraction,
+        )
+    return deployment.replace(runtimes=runtimes)
+
+
+def fits(deployment: Deployment, gpus: Sequence[float]) -> bool:
+    """Whether the GPUs that a deployment names are there, with room for what it puts on them."""
+    wanted: dict[int, list[float]] = {}
+    for role, runtime in deployment.runtimes.items():
+        one = need(runtime, f"[runtimes.{role}]")
+        for gpu in runtime.gpus:
+            wanted.setdefault(gpu, []).append((one.weights + one.token * LEAST_TOKENS / 1024) / len(runtime.gpus))
+    return all(gpu < len(gpus) and sum(each) <= _room(gpus[gpu], len(each)) for gpu, each in wanted.items())
+
+
+def again(fractions: Mapping[str, float], role: str, up: Collection[str]) -> float:
+    """The fraction for starting one server of a GPU again, so that it gets the memory that it had before.
+
+    Args:
+        fractions: of the servers on one GPU, in the order in which they were started.
+        up: those that hold their memory now.
+    """
+    free, shares = 1.0, {}
+    for name, fraction in fractions.items():
+        shares[name] = free * fraction
+        free -= shares[name]
+    now = 1.0 - sum(share for name, share in shares.items() if name in up and name != role)
+    return round(min(0.95, shares[role] / now), 3)
+
+
+Layout = Mapping[str, tuple[int, ...]]
+
+
+def _layouts(needs: Mapping[str, Need], count: int) -> Iterator[Layout]:
+    """What may be tried, the best first."""
+    first, *others = needs
+    powers = [size for size in (8, 4, 2, 1) if size <= count and _divides(size, needs[first])]
+    left = count - len(others)
+    for size in [p for p in powers if p <= left] + [p for p in reversed(powers) if p > left]:
+        layout = {first: tuple(range(size))}
+        free = list(range(size, count)) or list(range(count))
+        if any(needs[other].parallel > 1 for other in others):
+            continue  # several GPUs for another role than the target: whoever wants that says which
+        layout |= {other: (free[number % len(free)],) for number, other in enumerate(others)}
+        yield layout
+
+
+def _divides(size: int, one: Need) -> bool:
+    return size == one.parallel if one.parallel else one.heads % size == 0 and (bool(one.heads) or size <= 2)
+
+
+def _on(gpu: int, layout: Layout) -> list[str]:
+    return [role for role, numbers in layout.items() if gpu in numbers]
+
+
+def _lack(layout: Layout, needs: Mapping[str, Need], gpus: Sequence[float]) -> str:
+    """What does not fit; empty where everything does."""
+    for gpu, memory in enumerate(gpus):
+        roles = _on(gpu, layout)
+        wanted = sum(_weights(role, layout, needs) + _least(role, layout, needs) for role in roles)
+        if wanted > _room(memory, len(roles)):
+            total = wanted + memory - _room(memory, len(roles))
+            return f"{' and '.join(roles)} need {total:.0f} GiB of a GPU that has {memory:.0f} free"
+    return ""
+
+
+def _room(memory: float, servers: int) -> float:
+    """GiB of a GPU for weights and KV memory of so many servers."""
+    return min(MOST * memory, memory - OVERHEAD * servers)
+
+
+def _weights(role: str, layout: Layout, needs: Mapping[str, Need]) -> float:
+    return needs[role].weights / len(layout[role])
+
+
+def _least(role: str, layout: Layout, needs: Mapping[str, Need]) -> float:
+    return needs[role].token * LEAST_TOKENS / 1024 / len(layout[role])
+
+
+def _split(layout: Layout, needs: Mapping[str, Need], gpus: Sequence[float]) -> dict[str, Place]:
+    """Roles on one GPU get room for the same number of tokens: they all hold the same answers."""
+    fractions = dict.fromkeys(layout, 1.0)
+    for gpu, memory in enumerate(gpus):
+        roles = _on(gpu, layout)
+        if not roles:
+            continue
+        least = sum(_least(role, layout, needs) for role in roles)
+        spare = _room(memory, len(roles)) - sum(_weights(role, layout, needs) for role in roles)
+        aside = (memory - _room(memory, len(roles))) / len(roles)
+        free = memory
+        for role in roles:
+            static = _weights(role, layout, needs) + spare * _least(role, layout, needs) / least
+            fractions[role] = min(fractions[role], static / free)  # of several GPUs the fullest decides
+            free -= static + aside
+    return {role: Place(numbers, round(fractions[role] - 0.0005, 3)) for role, numbers in layout.items()}

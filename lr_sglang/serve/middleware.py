@@ -1,0 +1,164 @@
+"""What every request passes, before anything of it is read: its id, its key, its size; and what is logged of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from contextlib import suppress
+from typing import Any
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lr_sglang.serve.errors import Refusal, refusal_of, strange_host, too_large, two_lengths, unauthorized
+from lr_sglang.serve.keys import Keys
+from lr_sglang.serve.logs import log, where
+from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.processes.board import Board
+from lr_sglang.serve.reading import CLIENT_GONE
+from lr_sglang.serve.settings import Service
+from lr_sglang.serve.streaming import Disconnected
+
+_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+# A body that is too large is read to its end and forgotten, up to here: a client that is still sending hears no answer.
+PATIENCE_BYTES = 2**26
+DROP_SECONDS = 10.0
+CLOSE = {"Connection": "close"}
+# Another one could be any word of the client's.
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
+# A Host header, whole: an address, an IPv6 address in brackets or a name, and a port.
+_HOST = re.compile(r"(?:\[([\da-f:.]+(?:%\w+)?)\]|([\w.-]*))(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
+_ADDRESS = re.compile(r"\d+(\.\d+){3}", re.ASCII)
+# Asked every few seconds by whoever watches; what is well would hide the rest of the log.
+PROBES = ("/health", "/ready", "/metrics")
+ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/models", *PROBES)
+
+
+class Guard:
+    """ASGI middleware around everything."""
+
+    def __init__(self, app: ASGIApp, service: Service, keys: Keys, metrics: Metrics, board: Board) -> None:
+        self.app, self.service, self.keys, self.metrics = app, service, keys, metrics
+        # Bytes of bodies: of those that are being answered or wait, and as many that are on their way.
+        self.held = 0
+        self.most_held = 2 * board.part(service.concurrency + service.queue) * service.max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        about: dict[str, Any] = {"id": given if _ID.fullmatch(given) else uuid.uuid4().hex}
+        scope.setdefault("state", {})["about"] = about
+        began, status, body = time.monotonic(), 0, _Body(self, receive)
+
+        async def tell(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = about["id"]
+            await send(message)
+
+        try:
+            refusal = self._refusal(scope)
+            if refusal is None:
+                await self.app(scope, body.receive, tell)
+            else:
+                response = response_of(refusal, scope)
+                response.headers.update(await _drop(receive) if refusal.status != 400 else CLOSE)
+                await response(scope, receive, tell)
+        except Disconnected:
+            self.metrics.disconnects.inc()
+            about["error"], status = "disconnected", CLIENT_GONE
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client hears of it in the documented form
+            if not status:
+                await response_of(refusal_of(error), scope)(scope, receive, tell)
+            about["error"], about["where"] = type(error).__name__, where(error)
+        finally:
+            self.held -= body.size
+            self._note(scope, about, status, time.monotonic() - began)
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        headers, path = Headers(scope=scope), scope["path"]
+        if "content-length" in headers and "transfer-encoding" in headers:
+            return two_lengths()
+        locked = path.startswith("/v1/") or (path == "/metrics" and not self.service.open_metrics)
+        if locked and not self.keys.open_to(headers.get("authorization", "")):
+            return unauthorized()
+        if not self.service.hosts_are_open and not _is_ours(headers.get("host", ""), self.service.host):
+            return strange_host()
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > self.service.max_body_bytes:
+            return too_large(self.service.max_body_bytes)
+        return None
+
+    def _note(self, scope: Scope, about: dict[str, Any], status: int, seconds: float) -> None:
+        route = _route(scope)
+        self.metrics.requests.labels(route, str(status), about.get("mode", "")).inc()
+        if "error" in about and status != CLIENT_GONE:
+            self.metrics.refused.labels(about["error"]).inc()
+        level = logging.DEBUG if route in PROBES and status < 400 else logging.INFO
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        log("request", level, method=method, route=route, status=status, seconds=round(seconds, 4), **about)
+
+
+class _Body:
+    """One request's, counted as it comes: its length may be unknown, and others hold theirs, too."""
+
+    def __init__(self, guard: Guard, receive: Receive) -> None:
+        self._guard, self._receive, self.size = guard, receive, 0
+
+    async def receive(self) -> Message:
+        """The next of it.
+
+        Raises:
+            HTTPException: 413, it is too large; 503, all that are held are.
+        """
+        message = await self._receive()
+        size = len(message.get("body", b""))
+        self.size += size
+        self._guard.held += size
+        full = self._guard.held > self._guard.most_held
+        if self.size > self._guard.service.max_body_bytes or full:
+            more = await _drop(self._receive, self.size) if message.get("more_body") else None
+            raise HTTPException(503 if full else 413, headers=more)
+        return message
+
+
+def _route(scope: Scope) -> str:
+    """A route of ours, also where the request was refused before it came there; no path that is only the client's."""
+    if found := getattr(scope.get("route"), "path", ""):
+        return str(found)
+    return str(scope["path"]) if scope["path"] in ROUTES else "other"
+
+
+def _is_ours(host: str, own: str) -> bool:
+    """Whether a browser can have come by this name without somebody's domain pointing here (DNS rebinding)."""
+    match = _HOST.fullmatch(host)
+    if match is None or match[1]:  # only an address stands in brackets
+        return match is not None
+    name = match[2].lower()
+    return "." not in name or name.endswith(".localhost") or name == own.lower() or _ADDRESS.fullmatch(name) is not None
+
+
+def response_of(refusal: Refusal, scope: Scope) -> JSONResponse:
+    """The response for an error, which is noted of the request."""
+    scope["state"]["about"] |= refusal.told()
+    return JSONResponse(refusal.body(), refusal.status, refusal.headers())
+
+
+async def _drop(receive: Receive, size: int = 0) -> dict[str, str]:
+    """Reads the rest of a body and forgets it; the headers of a response say if that was not to its end."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DROP_SECONDS):
+            while size < PATIENCE_BYTES:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    return {}
+    return CLOSE

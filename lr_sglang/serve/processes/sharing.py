@@ -1,0 +1,76 @@
+"""How the processes of an endpoint share what its runtimes run at a time, by what each has use for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.serve.admission import Admission
+from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.processes.board import RUNTIMES, Board, Column
+
+LOOK_SECONDS = 0.05
+GAUGES = 20  # looks between two at the gauges, which cost more
+
+
+def share(room: int, wanted: Sequence[float], number: int) -> int:
+    """Slots that a process may use: what it wants, or an equal part where all want more; and its part of the rest.
+
+    Args:
+        room: slots in all; at least one for each process.
+        wanted: by process.
+    """
+    given = [1] * len(wanted)
+    left = max(0, room - sum(given))
+    for at in sorted(range(len(wanted)), key=lambda at: (wanted[at], at)):
+        behind = sum(1 for other in range(len(wanted)) if (wanted[other], other) >= (wanted[at], at))
+        more = min(max(0, int(wanted[at]) - 1), left // behind)
+        given[at] += more
+        left -= more
+    for at in range(left):
+        given[at % len(wanted)] += 1
+    return given[number]
+
+
+class Sharing:
+    """Keeps up to date what one process says of itself, and what it may have. Belongs to its event loop."""
+
+    def __init__(
+        self, board: Board, backends: Iterable[RuntimeBackend], admission: Admission, metrics: Metrics
+    ) -> None:
+        self._board, self._admission, self._metrics = board, admission, metrics
+        self._backends = list({backend.pool: backend for backend in backends}.values())[:RUNTIMES]
+
+    async def run(self) -> None:
+        """Until it is cancelled; returns at once where the process is alone."""
+        looks = 0
+        while self._board.processes > 1:
+            self.look()
+            if looks % GAUGES == 0:
+                self._metrics.look()
+            looks += 1
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Says what this process uses, and takes what it may."""
+        with self._board.locked():
+            self._board.write(Column.SEEN, time.monotonic())
+            sizes = [self._claim(2 * at, backend) for at, backend in enumerate(self._backends)]
+        for backend, size in zip(self._backends, sizes, strict=True):
+            backend.pool.size = size
+        self._admission.look()
+
+    def _claim(self, pair: int, backend: RuntimeBackend) -> int | None:
+        """What others claim stays theirs until they give it back: together they never use more than the runtime has,
+        but for the one slot that each has at least."""
+        board, pool, room = self._board, backend.pool, backend.room
+        if room is None:
+            return None
+        board.write(Column.WANTED + pair, pool.running + pool.waiting)
+        claimed = board.column(Column.CLAIMED + pair)
+        free = room - (sum(claimed) - claimed[board.number])
+        size = max(1, min(share(room, board.column(Column.WANTED + pair), board.number), int(free)))
+        board.write(Column.CLAIMED + pair, max(size, pool.running))
+        return size

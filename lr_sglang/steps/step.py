@@ -1,0 +1,205 @@
+"""What a reasoning step is (paper section 3.1): text up to and including a blank line, or a cut at a token cap."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Protocol
+
+from lr_sglang.steps.detokenize import added
+from lr_sglang.steps.token_text import TokenText
+
+DELIMITER = "\n\n"
+THINK_END = "</think>"
+# A long generation is decoded for its next step in pieces of this many tokens at first, doubled while there is no end.
+WINDOW = 256
+_CONTEXT = 16  # characters
+
+
+class StepStop(str):
+    """A stop string that stays in the text: marks a ``gen`` as a step (see ``dsl.step``)."""
+
+
+class Ending(StrEnum):
+    """How a step ended."""
+
+    DELIMITER = "delimiter"
+    END = "end of sequence"
+    CAP = "token cap"
+
+
+class Vocabulary(Protocol):
+    """What making a step needs of a tokenizer."""
+
+    vocabulary: str
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of plain text."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens left out."""
+
+    def is_special(self, token: int) -> bool:
+        """Whether an id is left out of the text."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One version of a reasoning step. It *is* its token ids; ``text`` is what they add to the text before them.
+
+    Attributes:
+        text: what the user reads, without the end-of-sequence token. A character that the token cap splits is in the
+            text of the step that completes it.
+        ids: token ids, the end-of-sequence token included when the model wrote it.
+        ending: how it ended.
+        closes_thinking: whether ``</think>`` stands inside.
+        vocabulary: fingerprint of the tokenizer that ``ids`` belong to.
+        special: the special tokens among ``ids``, which no text shows, without the end of sequence.
+        tail: tokens after which the next step's are decoded.
+        seam: the end of the unfinished steps that it goes on with, in which a marker may have begun.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    ending: Ending
+    closes_thinking: bool = False
+    vocabulary: str = ""
+    special: tuple[int, ...] = ()
+    tail: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    seam: str = field(default="", repr=False, compare=False)
+
+    @property
+    def complete(self) -> bool:
+        """Ended by itself, not at the token cap."""
+        return self.ending is not Ending.CAP
+
+    @property
+    def final(self) -> bool:
+        """Nothing comes after it."""
+        return self.ending is Ending.END
+
+    def tokens(self) -> TokenText:
+        """For appending to a program's state."""
+        return TokenText.of(self.text, self.ids, self.vocabulary)
+
+
+def same_ending(a: Step, b: Step) -> bool:
+    """Whether two versions end alike; if they do not, no judge can make them equal."""
+    return a.ending is b.ending and a.closes_thinking == b.closes_thinking
+
+
+def same_special(a: Step, b: Step) -> bool:
+    """Whether two versions have the same special tokens; if they do not, no text tells them apart."""
+    if a.vocabulary != b.vocabulary:
+        return not a.special and not b.special
+    return a.special == b.special and not (a.final and b.final and a.ids[-1:] != b.ids[-1:])
+
+
+def delimiter_end(before: str, text: str) -> int | None:
+    """Where the first step in ``text`` ends, as an index into it, or None if it does not end there.
+
+    ``before`` is the text of an unfinished step that ``text`` goes on with. A delimiter may straddle the seam:
+    the server looks for it in new text only, so a step cut after the first newline would be missed.
+
+    >>> delimiter_end("a cut step\\n", "\\nThe next")
+    1
+    """
+    if before.endswith("\n") and not before.endswith(DELIMITER) and text.startswith("\n"):
+        return 1
+    found = text.find(DELIMITER)
+    return None if found < 0 else found + len(DELIMITER)
+
+
+def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
+    """Where the stop string begins that ends first, and which it is: a text that grows would be cut there too."""
+    found = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(found)[1:] if found else None
+
+
+def make_step(
+    ids: Sequence[int], finish: str, before: Step | None, known: Vocabulary, ends: Collection[int], last: bool = False
+) -> Step:
+    """Makes a step of what a runtime generated.
+
+    Tokens after the first one that completes the delimiter are dropped: with speculative decoding, or when the
+    delimiter straddles a seam, a server may write past it.
+
+    Args:
+        ids: all generated token ids.
+        finish: the server's finish type, ``stop`` or ``length``.
+        before: the step before it; None at the beginning of an answer.
+        known: the tokenizer that the ids belong to.
+        ends: ids that end a sequence.
+        last: nothing comes after it, so that half a character at its end is shown.
+    """
+    kept = tuple(ids)
+    for at, token in enumerate(kept):
+        if token in ends:
+            kept, ending = kept[: at + 1], Ending.END
+            break
+    else:
+        ending = Ending.CAP if finish == "length" else Ending.DELIMITER
+    head = _head(before, known)
+    read = added(head, kept[:-1] if ending is Ending.END else kept, known.decode, last or ending is Ending.END)
+    seam = (before.seam + before.text)[1 - len(THINK_END) :] if before is not None and not before.complete else ""
+    end = delimiter_end(seam, read.text)
+    if end is not None and (end < len(read.text) or ending is not Ending.DELIMITER):
+        kept, ending = _shortest(kept, end, head, known), Ending.DELIMITER
+        read = added(head, kept, known.decode)
+    special = tuple(one for one in (kept[:-1] if ending is Ending.END else kept) if known.is_special(one))
+    closes = THINK_END in seam + read.text
+    return Step(read.text, kept, ending, closes, known.vocabulary, special, read.tail, seam)
+
+
+def _head(before: Step | None, known: Vocabulary) -> tuple[int, ...]:
+    """The tokens after which a step is decoded."""
+    if before is None:
+        return ()
+    return before.tail if before.vocabulary == known.vocabulary else known.encode(before.text[-_CONTEXT:])
+
+
+def _shortest(ids: tuple[int, ...], end: int, head: tuple[int, ...], known: Vocabulary) -> tuple[int, ...]:
+    """The fewest leading ids whose text reaches ``end``."""
+    low, high = 1, len(ids)
+    while low < high:
+        middle = (low + high) // 2
+        reached = len(added(head, ids[:middle], known.decode).text) >= end
+        low, high = (low, middle) if reached else (middle + 1, high)
+    return ids[:low]
+
+
+def completed(step: Step, known: Vocabulary) -> Step:
+    """The step as the last of an answer: what there is of a character that it was cut in is shown."""
+    return replace(step, text=step.text + added(step.tail, (), known.decode, last=True).text)
+
+
+def split_ids(ids: Sequence[int], finish: str, known: Vocabulary, ends: Collection[int]) -> list[Step]:
+    """Cuts the tokens of a whole generation into steps; arguments as for ``make_step``."""
+    steps: list[Step] = []
+    at, window = 0, WINDOW
+    while at < len(ids):
+        rest = ids[at : at + window]
+        whole = at + window >= len(ids)
+        before = steps[-1] if steps else None
+        step = make_step(rest, finish if whole else "length", before, known, ends, last=whole)
+        if not step.complete and not whole:
+            window *= 2
+            continue
+        steps.append(step)
+        at, window = at + len(step.ids), WINDOW
+    return steps
+
+
+def split(text: str) -> list[str]:
+    """Cuts a whole answer into steps; joined again they are the text.
+
+    >>> split("One.\\n\\nTwo.")
+    ['One.\\n\\n', 'Two.']
+    """
+    steps = []
+    while text:
+        end = delimiter_end("", text)
+        steps.append(text[:end])
+        text = text[len(steps[-1]) :]
+    return steps

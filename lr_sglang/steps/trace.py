@@ -1,0 +1,133 @@
+"""What happened while one answer was made: its steps, every branch, and the figures that follow from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from lr_sglang.steps.speculation import Speculation
+from lr_sglang.steps.step import Ending
+from lr_sglang.steps.tree import Branch, Verdict
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step of the answer, as it was kept.
+
+    Attributes:
+        source: whose text it is, ``draft`` or ``target``.
+        outcome: ``accepted``, ``corrected`` or ``bonus``; ``written`` when the target decoded it in one go.
+        target_text, draft_texts: the versions, where they were written.
+        verdicts: one per drafted version, in order; ``confidences`` likewise, the draft's own, where it was asked.
+        seconds: since the question was asked.
+    """
+
+    position: int
+    text: str
+    tokens: int
+    source: str
+    outcome: str
+    ending: str
+    seconds: float
+    target_text: str | None = None
+    draft_texts: tuple[str | None, ...] = ()
+    verdicts: tuple[Verdict | None, ...] = ()
+    confidences: tuple[float | None, ...] = ()
+
+    def spoken(self, ids: tuple[int, ...], ends: Collection[int]) -> tuple[int, ...]:
+        """Of its tokens those that its text is made of: not the end of sequence, which need be no special token."""
+        return ids[:-1] if self.ending == Ending.END and ids and ids[-1] in ends else ids
+
+
+@dataclass
+class Trace:
+    """The course of one answer. Times are seconds since the question was asked.
+
+    Attributes:
+        text: the whole answer; ``ids`` are its tokens, the end of sequence included, as the target reads them.
+        finish: ``stop`` (the model ended it) or ``length`` (a token budget did).
+        seconds: until the last step was kept.
+        drained: until no branch was left on any runtime.
+        failures: errors of draft and judge that were survived, by role.
+        program: of what ``--program`` has answered: its name and its generations in figures (docs/programs.md).
+    """
+
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    finish: str = ""
+    prompt_tokens: int = 0
+    seconds: float = 0.0
+    drained: float = 0.0
+    cycles: int = 0
+    seeded: bool = False
+    steps: list[StepRecord] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+    program: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, step: StepRecord, ids: tuple[int, ...]) -> None:
+        """One more step of the answer, and its tokens."""
+        self.steps.append(step)
+        self.text += step.text
+        self.ids += ids
+        self.seconds = step.seconds
+
+    def of(self, role: str) -> list[Branch]:
+        """The branches of one role."""
+        return [b for b in self.branches if b.role == role]
+
+    @property
+    def judged(self) -> int:
+        """Steps of the answer for which a drafted version was compared or came too late, not where the draft failed."""
+        return sum(any(v is not None and not v.failed for v in s.verdicts) for s in self.steps)
+
+    @property
+    def accepted(self) -> int:
+        """Steps of the answer that are the draft's."""
+        return sum(s.source == "draft" for s in self.steps)
+
+    @property
+    def alpha(self) -> float | None:
+        """Step acceptance rate along the answer."""
+        return self.accepted / self.judged if self.judged else None
+
+    def tokens(self) -> dict[str, Any]:
+        """Token counts: ``used`` (in the answer), ``generated`` and ``wasted`` by the two writers, used + wasted =
+        generated; and per role prompt, cached and shareable tokens with ``reuse`` and plain ``hit_rate``, and what its
+        token layer did (``Speculation``)."""
+        writers = [b for b in self.branches if b.role != "judge"]
+        generated = sum(b.generated_tokens for b in writers)
+        used = sum(s.tokens for s in self.steps)
+        counts: dict[str, Any] = {"used": used, "generated": generated, "wasted": generated - used}
+        for role in ("target", "draft", "judge"):
+            counts[role] = self._prefix(role)
+        return counts
+
+    def _prefix(self, role: str) -> dict[str, Any]:
+        known = [b for b in self.of(role) if b.cached_tokens is not None]
+        prompt = sum(b.prompt_tokens for b in known)
+        cached = sum(b.cached_tokens or 0 for b in known)
+        shared = sum(b.shared_tokens or 0 for b in known)
+        return {
+            "calls": len(self.of(role)),
+            "generated": sum(b.generated_tokens for b in self.of(role)),
+            "prompt": prompt,
+            "cached": cached,
+            "shareable": shared,
+            "reuse": cached / shared if shared else None,
+            "hit_rate": cached / prompt if prompt else None,
+            "sd": self.speculation(role).to_dict(),
+        }
+
+    def speculation(self, role: str) -> Speculation:
+        """What the token layer of a role's runtime did for this answer."""
+        return sum((b.speculation for b in self.of(role)), Speculation())
+
+    def outcomes(self) -> dict[str, Counter[str]]:
+        """How many branches of each role came to which outcome."""
+        return {
+            role: Counter(str(b.outcome) for b in self.of(role) if b.outcome is not None)
+            for role in ("target", "draft", "judge")
+        }

@@ -1,0 +1,219 @@
+"""The step tree: which steps were drafted, written by the target, judged and decided. Plain data, no I/O.
+
+A node is a prefix of the answer. ``node.step`` led to it; ``node.target`` is the target's own version of the step
+*after* it; ``node.children`` are the drafted versions of that step. Once all of them are judged the node is decided:
+its ``chosen`` child is an accepted draft, or a new node made of the target's version. The root moves along chosen
+nodes, and each one it passes is a step of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from lr_sglang.config import MAX_WIDTH
+from lr_sglang.steps.node import Branch, Node, Outcome, Pair, Verdict
+from lr_sglang.steps.step import Step, same_ending, same_special
+
+__all__ = ["Branch", "Node", "Outcome", "Pair", "StepTree", "Verdict", "without_a_judge"]
+
+# Lineages are counted modulo a prime: no two nodes of a tree have the same, and a long answer's do not grow. They are
+# the same whatever the width; the target's version has a number that no drafted one has.
+_LINEAGES, _TARGETS = 2**61 - 1, MAX_WIDTH
+
+
+@dataclass
+class StepTree:
+    """The tree of one answer, and the rules that decide it (paper section 3.1, Algorithm 1 and multi-branch).
+
+    Args:
+        depth: how many drafted steps there may be ahead of the root.
+        width: drafted alternatives per position.
+        budget: tokens that the answer may have.
+        half_sentence_guard: a step after a cut prefix is never accepted, so nothing is drafted there.
+        fast: a drafted step may be accepted without the target's version of it.
+        hedging: what a refusal would need is begun while the verdict is awaited, and the window does not wait for it.
+    """
+
+    depth: int
+    width: int
+    budget: int
+    half_sentence_guard: bool = True
+    fast: bool = False
+    hedging: bool = False
+    root: Node = field(default_factory=lambda: Node(None, 0))
+    _live: list[Node] | None = field(default=None, init=False, repr=False)
+
+    def ahead(self, node: Node) -> int:
+        """How many steps the node is ahead of the root; with hedging, of what the target has written."""
+        steps = node.position - self.root.position
+        if not self.hedging or steps >= 2 * self.depth:
+            return steps
+        return sum(before.target is None and before.chosen is None for before in self.between(node))
+
+    def between(self, node: Node) -> Iterator[Node]:
+        """The prefixes from the node's parent back to the root."""
+        while node is not self.root and node.parent is not None:
+            node = node.parent
+            yield node
+
+    def hedged(self, node: Node) -> bool:
+        """Whether the node is of use only if a verdict that is awaited is a refusal."""
+        if not self.hedging:
+            return False
+        way = [node, *self.between(node)]
+        return any(after is before.correction is not before.chosen for after, before in pairwise(way))
+
+    def room(self, node: Node) -> int:
+        """Tokens left in the budget after the node."""
+        return self.budget - node.tokens_used
+
+    def ends(self, node: Node) -> bool:
+        """Whether the answer is over at this node: nothing at all is written where the runtime has no more room."""
+        return (node.step is not None and (node.step.final or not node.step.ids)) or self.room(node) <= 0
+
+    def live(self) -> list[Node]:
+        """Nodes whose prefix is known and still possible, the root first."""
+        if self._live is None:
+            self._live = [n for n in self.root.subtree() if not n.dropped and (n.step is not None or n is self.root)]
+        return self._live
+
+    def to_expand(self, depth: int) -> list[Node]:
+        """Nodes at most ``depth`` ahead, after which the target has not been asked for the next step, nearest first."""
+        found = [
+            n
+            for n in self.live()
+            if n.expanding is None and self.ahead(n) <= depth and not self.ends(n) and not self._may_do_without(n)
+        ]
+        return sorted(found, key=self._order)
+
+    def _may_do_without(self, node: Node) -> bool:
+        """Whether the target's version is not needed after ``node``, or may turn out not to be.
+
+        It is not waited for at the root: a draft that hangs there must not hold the answer up.
+        """
+        if node.chosen is not None:
+            return True
+        return self.fast and node is not self.root and any(not c.verdict and not c.fast_rejected for c in node.children)
+
+    def to_fast_check(self, child: Node) -> bool:
+        """Whether a drafted step may be accepted without the target's version, if it turns out to be certain.
+
+        Not one that was cut, or that follows one; nor one that ends the thinking, or has special tokens in it.
+        """
+        if not self.fast or child.step is None or child.verdict or child.fast_checked or child.asked:
+            return False
+        guarded = child.parent is None or (child.parent.cut and self.half_sentence_guard)
+        child.fast_rejected = (
+            guarded or not child.step.complete or child.step.closes_thinking or bool(child.step.special)
+        )
+        return not child.fast_rejected
+
+    def to_propose(self) -> list[Node]:
+        """Nodes less than ``depth`` ahead, after which nothing has been drafted, nearest first."""
+        found = [
+            n
+            for n in self.live()
+            if not n.proposed
+            and n.target is None
+            and self.ahead(n) < self.depth
+            and not self.ends(n)
+            and not (n.cut and self.half_sentence_guard)
+        ]
+        return sorted(found, key=self._order)
+
+    def _order(self, node: Node) -> tuple[bool, int]:
+        return self.hedged(node), self.ahead(node)
+
+    def propose(self, node: Node, width: int | None = None) -> list[Node]:
+        """Adds children, ``width`` or what is given, whose steps are to be drafted."""
+        node.proposed = True
+        node.children = [
+            Node(node, node.position + 1, source="draft", alternative=i, lineage=lineage(node.lineage, i))
+            for i in range(self.width if width is None else width)
+        ]
+        return node.children
+
+    def correct(self, node: Node) -> Node:
+        """The prefix that the target's version of the step after ``node`` leads to."""
+        assert node.target is not None
+        if node.correction is None:
+            made = Node(node, node.position + 1, node.target, "target", state=node.target_state)
+            made.tokens_used, made.lineage = node.tokens_used + len(node.target.ids), lineage(node.lineage, _TARGETS)
+            node.correction, self._live = made, None
+        return node.correction
+
+    def hedge(self, node: Node) -> None:
+        """While a verdict is awaited on what follows ``node``, its refusal is prepared for."""
+        if (
+            self.hedging
+            and node.chosen is None
+            and node.target is not None
+            and not all(c.verdict for c in node.children)
+        ):
+            self.correct(node)
+
+    def drafted(self, node: Node, step: Step, tokens: int | None = None) -> None:
+        """The draft step that leads to ``node`` is there; the target reads it in so many tokens, if not in its own."""
+        assert node.parent is not None
+        node.step, self._live = step, None
+        node.tokens_used = node.parent.tokens_used + (len(step.ids) if tokens is None else tokens)
+
+    def drop(self, node: Node) -> list[Node]:
+        """A step that is not to be, and all that follow it; returns them, the step first."""
+        below, self._live = list(node.subtree()), None
+        for one in below:
+            one.dropped = True
+        return below
+
+    def pair(self, child: Node) -> Pair | None:
+        """The two versions that a verdict on ``child`` compares, if both are there and it has none."""
+        parent = child.parent
+        if parent is None or parent.target is None or child.step is None or child.verdict or child.asked:
+            return None
+        return Pair(parent.target, child.step, not (parent.cut and self.half_sentence_guard))
+
+    def decide(self, node: Node) -> Node | None:
+        """Chooses the node's next step once it is clear; returns it when this call chose it.
+
+        An accepted draft is chosen as soon as there is one. When every draft is rejected (or there is none) the
+        target's own version is. Nothing is decided without that, but for fast acceptance.
+        """
+        if node.dropped or node.chosen is not None or (node.target is None and not self.fast):
+            return None
+        accepted = [c for c in node.children if c.verdict and c.verdict.accepted]
+        if accepted:
+            node.chosen = accepted[0]
+        elif node.target is not None and all(c.verdict for c in node.children):
+            node.chosen = self.correct(node)
+            for branch in (b for n in node.chosen.subtree() for b in (n.drafting, n.expanding) if b is not None):
+                branch.hedged = False
+        return node.chosen
+
+    def advance(self) -> Node | None:
+        """Moves the root one decided step on and returns it, or None when the next step is not decided."""
+        if self.root.chosen is None:
+            return None
+        self.root, self._live = self.root.chosen, None
+        return self.root
+
+
+def lineage(before: int, alternative: int = 0) -> int:
+    """The lineage of a version of the step after a node, by that of the node."""
+    return (before * (_TARGETS + 1) + alternative) % _LINEAGES
+
+
+def without_a_judge(pair: Pair, words: bool = True) -> Verdict | None:
+    """What is clear before any verifier is asked: a cut prefix, other endings or special tokens are never accepted.
+
+    Args:
+        words: False where the models' words mean nothing (random weights): special tokens are as good as any there.
+    """
+    if not pair.prefix_complete:
+        return Verdict(False, "guard", "the prefix ends in the middle of a step")
+    if not same_ending(pair.target, pair.draft):
+        return Verdict(False, "ending", "the versions end differently")
+    if words and not same_special(pair.target, pair.draft):
+        return Verdict(False, "special", "the versions have different special tokens")
+    return None

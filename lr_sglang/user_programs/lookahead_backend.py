@@ -1,0 +1,286 @@
+"""Lookahead reasoning for any SGLang program: a backend that answers its free-text ``gen`` that way.
+
+sgl.set_default_backend(LookaheadBackend(roles, judge_prompt=plan.judge_prompt))  # every program from now on
+s += lookahead("answer", depth=4)  # or one gen of a program, as it is told
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache
+from typing import Any, TypeVar
+
+from lr_sglang import verifiers
+from lr_sglang.algorithm import policy
+from lr_sglang.algorithm.answer import Answer
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.errors import BadReply, Cancelled, LookaheadError
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.dsl import end
+from lr_sglang.frontend.executor import Executor
+from lr_sglang.frontend.gen_options import UNLIMITED, LookaheadMark, fallback_reason, lookahead, stops_of, strip_mark
+from lr_sglang.frontend.stream_text import StreamText
+from lr_sglang.programs.lookahead import look_ahead
+from lr_sglang.sglang_api.interpreter import (
+    BaseBackend,
+    ProgramState,
+    SglSamplingParams,
+)
+from lr_sglang.steps.events import Event
+from lr_sglang.steps.token_text import TokenText
+from lr_sglang.steps.trace import StepRecord, Trace
+from lr_sglang.user_programs.generation_trace import GenerationTrace
+from lr_sglang.user_programs.program_run import ProgramRun, RecordingBackend, Samples
+
+__all__ = ["LookaheadBackend", "lookahead"]
+
+T = TypeVar("T")
+# Traces that are kept for who wants to look.
+MAX_TRACES = 64
+
+
+class LookaheadBackend(BaseBackend):
+    """Runs SGLang programs on a deployment; their free-text ``gen`` is answered by lookahead reasoning.
+
+    What cannot be looked ahead for (a regex, a schema, several samples in one ``gen``, ``select``, short texts) goes to
+    the target as it is. Forks, nested programs, ``run_batch`` and ``stream=True`` work as ever.
+
+    Args:
+        roles: backends of the deployment, by role.
+        options: of lookahead reasoning.
+        seed: of the run; every ``gen`` derives its own from it and its prompt.
+        everything: False looks ahead only for what ``lookahead()`` writes.
+        judge_prompt: which prompt the judge is given.
+        on_event: told of what happens while an answer is made.
+        ahead: False lets the target write everything by itself: what lookahead reasoning is compared with.
+        experience: what answers learn together; None begins a new one.
+
+    Attributes:
+        roles: what a program finds when it moves a state to another role; outside of one the same as ``runtimes``.
+        counts: answers by ``lookahead``, and by the reason why it was not.
+        traces: of the last answers, the latest at the end.
+
+    Raises:
+        ConfigError: the verifier lacks its runtime.
+    """
+
+    def __init__(
+        self,
+        roles: Mapping[str, RuntimeBackend],
+        options: Lookahead | None = None,
+        *,
+        judge_prompt: str,
+        seed: int = 0,
+        everything: bool = True,
+        on_event: Callable[[Event], None] | None = None,
+        ahead: bool = True,
+        experience: policy.RunStatistics | None = None,
+    ) -> None:
+        super().__init__()
+        self.roles: Mapping[str, RuntimeBackend | RecordingBackend] = roles
+        self.runtimes = roles
+        self.options, self.seed, self.everything = options or Lookahead(), seed, everything
+        self.target, self.on_event = roles["target"], on_event
+        self.chat_template = self.target.chat_template
+        self.counts: Counter[str] = Counter()
+        self.traces: deque[Trace] = deque(maxlen=MAX_TRACES)
+        self.ahead, self.limits = ahead, Limits()
+        self._course: ProgramRun | None = None
+        self._samples = Samples()
+        self._experience = experience or policy.experience_for(self.options)
+        self._verifier = cache(lambda name: verifiers.make(name, verifiers.Setup(roles, judge_prompt)))
+        if ahead:
+            self._verifier(self.options.verifier)
+
+    def within(self, course: ProgramRun) -> LookaheadBackend:
+        """The same backend for one run of a program, whose books are ``course``."""
+        made = copy.copy(self)
+        made.roles, made._course = course.roles, course
+        made._samples, made.seed, made.limits = course.samples, course.seed, course.job.limits
+        made.on_event = course.job.on_event or self.on_event
+        return made
+
+    def get_model_name(self) -> str:
+        return self.target.get_model_name()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The target's event loop."""
+        return self.target.loop
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """As ``RuntimeBackend.bind``, for all roles."""
+        for backend in self.runtimes.values():
+            backend.bind(loop)
+
+    async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+        """What is written after a state, by lookahead reasoning where that can be.
+
+        Raises:
+            LookaheadError: a runtime failed, or the answer was stopped.
+        """
+        if self._is_alone(s, params):
+            return await self._alone(s, params)
+        return await self._named(self._write(s, params))
+
+    async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """A piece for each step, as it is kept."""
+        if self._is_alone(s, params):
+            yield await self._alone(s, params)
+            return
+        ready: asyncio.Queue[str | None] = asyncio.Queue()
+        writing = asyncio.create_task(self._named(self._write(s, params, ready.put_nowait)))
+        writing.add_done_callback(lambda _: ready.put_nowait(None))
+        try:
+            while (text := await ready.get()) is not None:
+                yield text, {}
+            yield "", (await writing)[1]
+        finally:
+            writing.cancel()
+
+    async def aselect(self, s: Executor, choices: list[str], temperature: float, method: Any) -> Any:
+        """As ``RuntimeBackend.aselect``: by the target."""
+        self._count(s, "select")
+        with self._course.choosing(s) if self._course is not None else nullcontext():
+            return await self.target.aselect(s, choices, temperature, method)
+
+    async def _named(self, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except LookaheadError:
+            raise
+        except Exception as error:
+            raise BadReply(repr(error)) from error
+
+    def end_program(self, s: Any) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        for backend in self.roles.values():
+            backend.shutdown()
+
+    def flush_cache(self) -> None:
+        """Empties the runtimes' radix caches."""
+        for backend in self.roles.values():
+            backend.flush_cache()
+
+    def _count(self, s: Executor, what: str) -> None:
+        self.counts[what] += 1
+        if self._course is not None:
+            self._course.seen(s)
+            self._course.count(what)
+
+    def _is_alone(self, s: Executor, params: SglSamplingParams) -> bool:
+        """Whether the target is to write it by itself; it is counted why."""
+        reason = fallback_reason(s, params, self.everything) if self.ahead else "autoregressive"
+        self._count(s, reason or "lookahead")
+        return bool(reason)
+
+    async def _alone(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+        """The target writes it by itself."""
+        strip_mark(params)
+        if params.max_new_tokens >= UNLIMITED:
+            params.max_new_tokens = max(1, min(self.room(s), params.max_new_tokens))
+        return await self.roles["target"].agenerate(s, params)
+
+    def room(self, s: Executor) -> int:
+        """Tokens that the target can still write after a state, within the model's context and the run's limits."""
+        return self.limits.budget(len(self.target.prompt_ids(s)), self.target.context)
+
+    async def _write(
+        self, s: Executor, params: SglSamplingParams, tell: Callable[[str], None] = lambda text: None
+    ) -> tuple[TokenText, dict[str, Any]]:
+        """Makes an answer in a state of its own, which goes on where ``s`` stands."""
+        mark, known, course = params.stop, self.target.tokenizer, self._course
+        look = self.options.replace(**mark.options) if isinstance(mark, LookaheadMark) else self.options
+        job, delivery = self._job(s, look, params), StreamText(known.decode, stops_of(mark))
+        with (
+            course.ahead(job) if course is not None else nullcontext(GenerationTrace(0.0, "target", job.record)) as part
+        ):
+            shown = course if isinstance(mark, LookaheadMark) and mark.show and s.fork_start_text_pos is None else None
+
+            def give(text: TokenText, step: StepRecord | None = None) -> None:
+                part.given += text
+                tell(text)
+                if shown is not None:
+                    shown.show(text, known, part, step)
+
+            told = 0
+
+            def keep(step: StepRecord) -> None:
+                nonlocal told
+                ids, told = job.record.ids[told:], len(job.record.ids)
+                own = step.spoken(ids, self.target.ends)
+                text = "".join(piece.text for piece in delivery.add(own, len(ids) - len(own)))
+                give(TokenText.of(text, own, known.vocabulary) if text == step.text else TokenText.wrap(text), step)
+                if delivery.stopped:
+                    raise Cancelled("a stop string was written")
+
+            job.on_step = keep
+            if heard := self.on_event:  # it counts from when the program began
+                job.on_event = lambda event: heard(replace(event, seconds=event.seconds + part.began))
+            if shown is not None and mark.name != "answer":
+                shown.show(TokenText.wrap(s.text_[s.cur_role_begin_pos or 0 :][len(shown.shown) :]), known)
+            state = self._beside(s)
+            try:
+                async with Answer(state, job) as answer:
+                    await look_ahead(answer)
+            except Cancelled:
+                if not delivery.stopped:
+                    raise
+            finally:
+                end(state)
+            give(TokenText.wrap("".join(piece.text for piece in delivery.rest())))
+        self.traces.append(job.record)
+        return part.given, _meta(job.record, delivery, stops_of(mark))
+
+    def _beside(self, s: Executor) -> ProgramState:
+        """A fork of a state that is generating, which goes on where that stands."""
+        made = Executor(self.target, s.arguments, SglSamplingParams(), self.chat_template, False)
+        made.text_, made.messages_ = s.text_, list(s.messages_)
+        made.cur_role, made.cur_role_begin_pos = s.cur_role, s.cur_role_begin_pos
+        made.fork_start_text_pos = len(s.text_)
+        return ProgramState(made)
+
+    def _job(self, s: Executor, look: Lookahead, params: SglSamplingParams) -> AnswerRequest:
+        question, sample = self._samples.next(s)
+        most = [n for n in (params.max_new_tokens, self.limits.max_tokens) if n is not None]
+        job = AnswerRequest(
+            lookahead=look,
+            sampling=Sampling(params.temperature, params.top_p, params.top_k, params.min_p, self.seed),
+            limits=self.limits.replace(max_tokens=min(most, default=None)),
+            verifier=self._verifier(look.verifier),
+            fast=verifiers.fast(look, self.runtimes),
+            question=question,
+            sample=sample,
+            experience=self._experience,
+        )
+        if self._course is not None:
+            job.key = self._course.job.key
+        return job
+
+
+def _meta(trace: Trace, delivery: StreamText, stops: tuple[str, ...]) -> dict[str, Any]:
+    """What ``s.get_meta_info`` says of the answer, in SGLang's words where it has some."""
+    counts = trace.tokens()
+    finish: dict[str, Any] = {"type": "stop" if delivery.stopped else trace.finish}
+    if delivery.stopped and len(stops) == 1:
+        finish["matched"] = stops[0]
+    return {
+        "prompt_tokens": trace.prompt_tokens,
+        "completion_tokens": delivery.tokens,
+        "finish_reason": finish,
+        "lookahead": {
+            "steps": len(trace.steps),
+            "accepted": trace.accepted,
+            "alpha": trace.alpha,
+            "wasted_tokens": counts["wasted"],
+            "seconds": trace.seconds,
+        },
+    }

@@ -1,0 +1,171 @@
+"""Runs a program for one answer: any ``@sgl.function`` that takes a conversation and leaves an answer.
+
+Its first argument after ``s`` is the conversation; one called ``job`` is the ``AnswerRequest``. The answer is the
+variable ``answer``, or else what the assistant has said in its last turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.frontend.gen_options import UNLIMITED
+from lr_sglang.frontend.run import run_program
+from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction
+from lr_sglang.steps.token_text import TokenText
+from lr_sglang.user_programs import program_registry
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
+from lr_sglang.user_programs.program_run import ProgramRun
+
+_HINT = "docs/programs.md has an example"
+
+
+class ProgramError(LookaheadError):
+    """A program raised something, or left no answer. ``detail`` is where."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that answers conversations.
+
+    Attributes:
+        name: as it was asked for.
+        takes_job: whether it is given the answer's ``AnswerRequest`` too.
+    """
+
+    name: str
+    function: SglFunction
+    takes_job: bool
+
+    @classmethod
+    def load(cls, asked: str | SglFunction) -> Program:
+        """By what ``--program`` says (see ``catalog``), or of a function.
+
+        Raises:
+            ConfigError: there is no such program, it takes no such option, or it takes no conversation.
+        """
+        if isinstance(asked, SglFunction):
+            return cls._of(asked.func.__name__, asked)
+        if not isinstance(asked, str):
+            hint = "with options: program=NAME.bind(KEY=VALUE)"
+            raise ConfigError(f"program: expected a name or an @sgl.function, not {type(asked).__name__}", hint=hint)
+        chosen = program_registry.parse(asked)
+        found = program_registry.load(chosen)
+        if not isinstance(found, SglFunction):
+            raise ConfigError(f"--program {asked}: it is no @sgl.function", hint=_HINT)
+        _check(f"--program {asked}", found, chosen.options)
+        return cls._of(asked, found.bind(**chosen.options))
+
+    @classmethod
+    def _of(cls, name: str, function: SglFunction) -> Program:
+        names = function.arg_names
+        needed = set(names[1 : len(names) - len(function.arg_defaults)]) - {"job"} - function.bind_arguments.keys()
+        if not names or names[0] == "job" or needed:
+            why = f"it also needs {', '.join(sorted(needed))}" if needed else "it takes no conversation"
+            raise ConfigError(f"program {name}: {why}", hint=f"(s, messages) or (s, messages, job); {_HINT}")
+        return cls(name, function, "job" in names)
+
+
+def _check(name: str, function: SglFunction, options: Mapping[str, Any]) -> None:
+    taken = [one for one in function.arg_names[1:] if one != "job"]
+    if wrong := sorted(options.keys() - set(taken)):
+        hint = f"it takes {', '.join(taken)}" if taken else "it takes no options"
+        raise ConfigError(f"{name}: there is no option {wrong[0]!r}", hint=hint)
+
+
+def _bind(function: SglFunction, **options: Any) -> SglFunction:
+    """A program with options bound to it. SGLang's own says no more of a wrong name than ``AssertionError``.
+
+    Raises:
+        ConfigError: it takes no such option.
+    """
+    named = {name: value for name, value in options.items() if name not in function.arg_names}
+    _check(f"program {function.func.__name__}", function, named)
+    return SglFunction(function.func, bind_arguments={**function.bind_arguments, **options})
+
+
+SglFunction.bind = _bind
+
+
+async def perform(
+    program: Program, messages: Sequence[Mapping[str, str]], job: AnswerRequest, backend: LookaheadBackend
+) -> None:
+    """Runs the program for one answer: ``job.record`` is complete afterwards, as far as it came if it fails.
+
+    What the program does not say is the job's: sampling, and how many tokens a generation may have.
+
+    Raises:
+        ProgramError: the program raised something, or left no answer.
+        LookaheadError: a runtime failed, or the job was stopped.
+    """
+    backend.bind(asyncio.get_running_loop())
+    known = backend.target.tokenizer
+    course = ProgramRun(job, backend.runtimes if backend.ahead else {"target": backend.target})
+    inside = backend.within(course)
+    text: TokenText | None = None
+    finish: str | None = None
+    more: dict[str, Any] = {"job": course.own} if program.takes_job else {}
+    asked = [dict(message) for message in messages]
+    try:
+        most = job.limits.max_tokens or UNLIMITED
+        drawn = {"max_new_tokens": most, **job.sampling.drawn()}
+        state = await run_program(program.function, asked, backend=inside, **drawn, **more)
+        answer, finish = _answer(program.name, state), _finish(state)
+        if not answer.startswith(course.shown):
+            raise ProgramError(f"program {program.name}: its answer is not what it has shown", hint=_HINT)
+        text = answer
+    except BaseException as error:
+        if isinstance(error, ConfigError) and error.hint.startswith("add [runtimes.") and not backend.ahead:
+            error.hint = "in this mode the target is alone; --mode lookahead has the others, too"
+        if isinstance(error, LookaheadError) or not isinstance(error, Exception):
+            raise
+        if (failure := _behind(error, course.errors)) is not None:
+            raise failure from error
+        where = "".join(traceback.format_exception(error))
+        raise ProgramError(f"program {program.name}: {error!r}", hint=_HINT, detail=where) from error
+    finally:
+        await course.close()
+        told = len(job.record.steps)
+        course.complete(text, finish if text is not None else "", known)
+        job.record.program = {"name": program.name, **job.record.program}
+    if not program.takes_job and job.on_step:
+        for step in job.record.steps[told:]:  # which generations are the answer's is known only now
+            job.on_step(step)
+
+
+def _behind(error: BaseException, failures: Sequence[LookaheadError]) -> LookaheadError | None:
+    """What a program makes of a generation that has failed is not its fault, unless it had survived that before."""
+    chain, one = [], error.__cause__ or error.__context__
+    while one is not None:
+        chain.append(one)
+        one = one.__cause__ or one.__context__
+    return next((failure for failure in failures if failure in chain or not failure.heard), None)
+
+
+def _answer(name: str, state: ProgramState) -> TokenText:
+    executor = state.stream_executor
+    state.text()  # of a state that has failed, this raises the named error
+    if (error := executor.error()) is not None:
+        raise error if isinstance(error, LookaheadError) else ProgramError(f"program {name}: {error!r}", hint=_HINT)
+    if "answer" in executor.variables:
+        found = executor.variables["answer"]
+        if not isinstance(found, str):
+            raise ProgramError(f"program {name}: its answer is no text but {type(found).__name__}", hint=_HINT)
+        return TokenText.wrap(found)
+    if executor.cur_role == "assistant":
+        return TokenText.wrap(executor.text_[executor.cur_role_begin_pos :])
+    said = executor.messages_[-1] if executor.messages_ else {}
+    if said.get("role") != "assistant":
+        raise ProgramError(f"program {name} leaves no answer", hint='generate "answer", or set s["answer"]')
+    return TokenText.wrap(said["content"])
+
+
+def _finish(state: ProgramState) -> str | None:
+    """Why the generation ended that is the answer, if there is one of that name."""
+    reason = (state.stream_executor.meta_info.get("answer") or {}).get("finish_reason")
+    return None if reason is None else "length" if reason["type"] == "length" else "stop"

@@ -1,0 +1,116 @@
+"""What ``--program`` may say, known without importing anything heavy.
+
+NAME[:KEY=VALUE,...]              a program that comes with the package: a file of that name in ``programs/``
+FILE.py:FUNCTION[:KEY=VALUE,...]  one from a file
+NAME[:KEY=VALUE,...]              one of an installed package, under the entry point group ``lr_sglang.programs``
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import json
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from lr_sglang import plugin_files
+from lr_sglang.errors import ConfigError
+
+GROUP = "lr_sglang.programs"
+_HINT = "docs/programs.md has an example"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A program by name.
+
+    Attributes:
+        file: where it is; empty for one of the package, and for an entry point.
+        options: what its function is given beside the conversation.
+    """
+
+    name: str
+    file: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ours(self) -> bool:
+        """Whether it comes with the package."""
+        return not self.file and self.name in names()
+
+
+def parse(text: str) -> Chosen:
+    """Reads ``--program``, and checks what can be checked without the program itself.
+
+    Raises:
+        ConfigError: there is no such program.
+    """
+    if found := plugin_files.named(text):
+        plugin_files.check(found.file, found.name)
+        return Chosen(found.name, found.file, _options(found.argument or ""))
+    name, _, options = text.partition(":")
+    known = [*names(), *(one.name for one in outside())]
+    if name not in known:
+        raise plugin_files.unknown("program", text, known, "FILE.py:FUNCTION")
+    return Chosen(name, options=_options(options))
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The programs that come with the package: files in ``programs/`` with a program of their own name."""
+    spec = importlib.util.find_spec(GROUP)
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    files = sorted(path for folder in folders for path in Path(folder).glob("*.py"))
+    return tuple(path.stem for path in files if _answers(path))
+
+
+def _answers(path: Path) -> bool:
+    """Whether a file has a function of its name that takes a conversation."""
+    try:
+        body = ast.parse(path.read_text("utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return False
+    found = (one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == path.stem)
+    return any([a.arg for a in one.args.args[:2]] == ["s", "messages"] for one in found)
+
+
+def outside() -> tuple[EntryPoint, ...]:
+    """Programs of installed packages."""
+    return tuple(entry_points(group=GROUP))
+
+
+def load(chosen: Chosen) -> Any:
+    """Imports the program.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    try:
+        if chosen.file:
+            return plugin_files.find(chosen.file, chosen.name)
+        if chosen.name in names():
+            return getattr(importlib.import_module(f"{GROUP}.{chosen.name}"), chosen.name)
+        return next(one for one in outside() if one.name == chosen.name).load()
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"--program {chosen.name}: {error!r}", hint=_HINT) from error
+
+
+def _options(text: str) -> dict[str, Any]:
+    """``samples=5,end=Wait``: values are JSON where they can be, else text."""
+    found: dict[str, Any] = {}
+    for part in filter(None, re.split(r",(?=\s*\w+=)", text)):  # a value may have commas
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip().isidentifier():
+            raise ConfigError(f"--program: {part!r} is no KEY=VALUE", hint="for example self_consistency:samples=8")
+        try:
+            found[key.strip()] = json.loads(value)
+        except ValueError:
+            found[key.strip()] = value
+    return found

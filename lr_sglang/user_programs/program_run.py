@@ -1,0 +1,271 @@
+"""The course of one program: every generation of it, by lookahead or not, in one job's books."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import weakref
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.branches import DRAIN_SECONDS
+from lr_sglang.engine.prefix_reuse import PendingReuse
+from lr_sglang.engine.request import Request
+from lr_sglang.engine.tokenizer import Tokenizer, resolve
+from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.executor import Executor
+from lr_sglang.frontend.gen_options import strip_mark
+from lr_sglang.sglang_api.interpreter import SglSamplingParams
+from lr_sglang.steps.detokenize import joined
+from lr_sglang.steps.step import StepStop
+from lr_sglang.steps.token_text import TokenText
+from lr_sglang.steps.trace import StepRecord, Trace
+from lr_sglang.steps.tree import Branch
+from lr_sglang.user_programs import generation_trace
+from lr_sglang.user_programs.generation_trace import GenerationTrace
+
+HANG_UP_AFTER = 5  # stops
+MAX_ASKED = 2**16  # prompts that are remembered
+
+
+class Samples:
+    """Numbers the times that the same prompt is asked, so that each is another sample of it."""
+
+    def __init__(self) -> None:
+        self._asked: Counter[str] = Counter()
+
+    def next(self, s: Executor) -> tuple[str, int]:
+        """What a state asks, as a digest, and how often that was asked before."""
+        said = repr((s.text_, s.messages_)).encode("utf-8", "replace")
+        question = hashlib.sha256(said).hexdigest()[:16]
+        sample, self._asked[question] = self._asked[question], self._asked[question] + 1
+        if len(self._asked) > MAX_ASKED:  # a backend may be used for as long as its process lives
+            del self._asked[next(iter(self._asked))]
+        return question, sample
+
+
+class ProgramRun:
+    """What one run of a program asks of its runtimes. Complete, its job's record is that of the program's answer.
+
+    Args:
+        job: of the answer; stopping it stops every generation.
+        roles: the runtimes.
+
+    Attributes:
+        own: the job that the program itself may use; the same record.
+        counts: generations by how they were answered.
+        errors: the failures of generations.
+        shown: the beginning of the answer, as far as it was shown while it was written.
+    """
+
+    def __init__(self, job: AnswerRequest, roles: Mapping[str, RuntimeBackend]) -> None:
+        self.job, self.own, self.counts = job, dataclasses.replace(job, _wake=None), Counter[str]()
+        self.samples, self.seed = Samples(), job.seed("program")
+        self.roles: dict[str, RecordingBackend] = {}
+        self.roles.update({role: RecordingBackend(backend, self) for role, backend in roles.items()})
+        self._loop = roles["target"].loop
+        self._began, self._parts, self._unsettled = self._loop.time(), list[GenerationTrace](), PendingReuse()
+        self._running: dict[int, AnswerRequest | Request] = {id(self.own): self.own}
+        self._states = weakref.WeakSet[Executor]()
+        self._changed, self._stopped = asyncio.Event(), False
+        self.errors: list[LookaheadError] = []
+        self.shown = TokenText()
+        self._returned = 0.0
+        self._stops = 0
+        job.listen(self._stop_soon)
+
+    def now(self) -> float:
+        """Seconds since the program began."""
+        return self._loop.time() - self._began
+
+    def count(self, what: str) -> None:
+        """One more generation that was answered so."""
+        self.counts[what] += 1
+
+    def failed(self, error: LookaheadError) -> None:
+        """A generation has failed, or could not be."""
+        self.errors.append(error)
+
+    def show(
+        self, text: TokenText, known: Tokenizer, part: GenerationTrace | None = None, step: StepRecord | None = None
+    ) -> None:
+        """More of the answer, as it is written; who listens to the job hears of the step that it is."""
+        record = self.job.record
+        self.shown += text
+        record.text += str.__str__(text)
+        record.ids += resolve(text, known)
+        if part is not None and step is not None:
+            record.steps.append(part.moved(step, len(record.steps) - step.position))
+            if self.job.on_step:
+                self.job.on_step(record.steps[-1])
+
+    def _stop_soon(self) -> None:
+        self._loop.call_soon_threadsafe(self.stop)
+
+    def stop(self) -> None:
+        """Ends what is being generated; nothing more will be. On the loop."""
+        self._stopped = True
+        self._stops += 1
+        running = list(self._running.values())
+        for one in running:
+            one.stop() if isinstance(one, AnswerRequest) else one.cancel()
+        if self._stops > HANG_UP_AFTER:  # a runtime that hangs takes no abort
+            for request in [request for one in running for request in _requests(one)]:
+                if request.cancelled:
+                    request.hang_up()
+
+    def seen(self, s: Executor) -> None:
+        """A state of the program, which generates."""
+        self._states.add(s)
+
+    async def close(self) -> None:
+        """Ends what a program has left behind, and waits until the runtimes are rid of it."""
+        self._returned = self.now()
+        self.stop()
+        for state in list(self._states):
+            state.end()
+        self._running.pop(id(self.own), None)
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while self._running:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pass  # a runtime hangs
+        self.job.listen(None)
+
+    @contextmanager
+    def ahead(self, job: AnswerRequest) -> Iterator[GenerationTrace]:
+        """One generation by lookahead reasoning."""
+        self._enter(job)
+        part = GenerationTrace(self.now(), "target", job.record)
+        try:
+            yield part
+        except LookaheadError as error:
+            self.failed(error)
+            raise
+        finally:
+            self._leave(job, part)
+
+    @contextmanager
+    def choosing(self, s: Executor) -> Iterator[None]:
+        """A ``select``: nothing is written for it, so that it has no record; but it can be stopped."""
+        s.request = request = Request(key=self.job.key)
+        self._enter(request)
+        try:
+            yield
+        finally:
+            self._leave(request)
+
+    @contextmanager
+    def generation(self, s: Executor, known: RuntimeBackend, is_step: bool) -> Iterator[GenerationTrace]:
+        """One generation that a runtime does by itself."""
+        question, sample = self.samples.next(s)
+        branch = Branch(known.role, 0, seed=self.job.seed("program", known.role, question, sample))
+        part = GenerationTrace(self.now(), known.role, Trace(branches=[branch], seeded=known.seeded), ahead=False)
+        s.request = request = Request(branch.seed, None, self.job.key)
+        self._enter(request)
+        self._unsettled.add(branch)
+        try:
+            yield part
+        finally:
+            result = request.result
+            if isinstance(result, LookaheadError):
+                self.failed(result)
+            if isinstance(result, Cancelled):
+                result = result.generation
+            elif isinstance(result, LookaheadError):
+                branch.error = str(result)
+                if known.role != "target":
+                    part.trace.failures[known.role] += 1
+            part.note(result, self.now() - part.began, known.tokenizer, is_step)
+            self._leave(request, part)
+
+    def _enter(self, one: AnswerRequest | Request) -> None:
+        if self._stopped:
+            raise Cancelled("stopped")
+        self._running[id(one)] = one
+
+    def _leave(self, one: AnswerRequest | Request, *made: GenerationTrace) -> None:
+        self._parts += made
+        self._running.pop(id(one), None)
+        self._changed.set()
+
+    def complete(self, text: TokenText | None, finish: str | None, known: Tokenizer) -> None:
+        """Writes the job's record: the answer, the steps of the generations that are in it, and all branches.
+
+        Args:
+            text: the answer; None of a program that has failed, of which what was shown is kept.
+            finish: of the answer; None is that of the last generation in it.
+        """
+        record, seconds = self.job.record, self._returned
+        if record.branches:  # the program has used its job for an answer of its own
+            own = TokenText.wrap(record.text)
+            self._parts.append(GenerationTrace(0.0, "target", dataclasses.replace(record), given=own))
+            seconds = record.seconds if text in (None, own) else seconds
+            text = own if text is None else text
+        self._unsettled.settle(whatever=True)
+        made, answer = sorted(self._parts, key=lambda part: part.began), self.shown if text is None else text
+        generation_trace.place(made, answer)
+        generations = generation_trace.write(record, made)
+        begun = record.ids if self.shown else ()  # what was shown stays the tokens that it was
+        record.text = joined(answer, known.vocabulary, known.decode)
+        record.ids = begun + resolve(answer[len(self.shown) :], known)
+        record.finish = record.finish if finish is None else finish
+        record.seconds, record.drained = seconds, self.now()
+        record.program = {"answered": dict(self.counts), "generations": generations}
+
+
+class RecordingBackend:
+    """A runtime's backend inside of a program: the course hears of what is asked of it."""
+
+    def __init__(self, inner: RuntimeBackend, course: ProgramRun) -> None:
+        self.inner, self.course, self.roles = inner, course, course.roles
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+        """As ``RuntimeBackend.agenerate``; a program's own generation has no more tokens than the run allows."""
+        if s.request is not None:  # a branch of an answer, which has a record of its own
+            return await self.inner.agenerate(s, params)
+        self.course.seen(s)
+        try:
+            with self.inner.naming():
+                strip_mark(params)
+                params.max_new_tokens = min(params.max_new_tokens, self._room(s))
+                if s.backend is self:  # else the LookaheadBackend has counted it
+                    self.course.count(self.inner.role)
+                with self.course.generation(s, self.inner, isinstance(params.stop, StepStop)) as part:
+                    text, meta = await self.inner.agenerate(s, params)
+                    part.given = TokenText.wrap(text)
+        except LookaheadError as error:
+            if error not in self.course.errors:
+                self.course.failed(error)
+            raise
+        return text, meta
+
+    def _room(self, s: Executor) -> int:
+        prompt = len(self.inner.prompt_ids(s))
+        room = self.course.job.limits.budget(prompt, self.inner.context)
+        if room < 1:
+            raise PromptTooLong(f"the program's prompt has {prompt} tokens, which leaves no room for more")
+        return room
+
+    async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """The same, in one piece."""
+        yield await self.agenerate(s, params)
+
+    async def aselect(self, s: Executor, choices: list[str], temperature: float, method: Any) -> Any:
+        """As ``RuntimeBackend.aselect``."""
+        return await self.inner.aselect(s, choices, temperature, method)
+
+
+def _requests(one: AnswerRequest | Request) -> list[Request]:
+    branches = one.record.branches if isinstance(one, AnswerRequest) else []
+    return [one] if isinstance(one, Request) else [b.request for b in branches if b.request is not None]

@@ -1,0 +1,109 @@
+"""Makes a verifier from its name: one of ours, one from a file of the user's, or one from an installed package."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from lr_sglang import plugin_files
+from lr_sglang.algorithm.inquiry import Inquiry, Verifier
+from lr_sglang.config import Lookahead
+from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.steps.tree import Verdict
+from lr_sglang.verifiers import verifier_registry
+from lr_sglang.verifiers.cascade import Cascade
+from lr_sglang.verifiers.embedding import Embedding
+from lr_sglang.verifiers.exact import Exact
+from lr_sglang.verifiers.judge import Judge
+from lr_sglang.verifiers.likelihood import Likelihood
+from lr_sglang.verifiers.oracle import Oracle
+from lr_sglang.verifiers.random import Random
+from lr_sglang.verifiers.score import Score
+from lr_sglang.verifiers.setup import Setup
+
+_MADE: Mapping[str, Any] = {one.name: one.make for one in (Judge, Exact, Random, Oracle, Embedding, Score, Likelihood)}
+
+
+def make(name: str, setup: Setup) -> Verifier:
+    """The verifier called ``name``, as ``--verifier`` names it.
+
+    Args:
+        setup: of the deployment; its own name and argument are not looked at.
+
+    Raises:
+        ConfigError: there is no such verifier, the deployment lacks the runtime it needs, or ``setup`` is none.
+        SetupError: it needs a package that is not installed.
+    """
+    if not isinstance(setup, Setup):
+        hint = "the setup that a verifier's make() is given, or lr.Setup(roles, plan.judge_prompt)"
+        raise ConfigError(f"verifier {name}: expected a Setup, not {type(setup).__name__}", hint=hint)
+    chosen = verifier_registry.parse(name)
+    setup = dataclasses.replace(setup, name=name, argument=chosen.argument)
+    if chosen.kind == "cascade":
+        return Cascade.make(setup, lambda stage: make(stage, setup))
+    if chosen.kind:
+        made: Verifier = _MADE[chosen.kind](setup)
+        return made
+    return _outside(chosen, setup)
+
+
+def fast(look: Lookahead, roles: Mapping[str, RuntimeBackend]) -> Verifier | None:
+    """Says of a drafted step whether it is certain, for fast acceptance; None where there is to be none.
+
+    It goes by the least likely token: the one that ends the step is then likely too, and so is every figure in it.
+    """
+    return None if look.fast_accept is None else Likelihood(roles["target"], look.fast_accept, "min")
+
+
+def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
+    """One from a file or an installed package: its ``make(setup)``, if it has that, or the class itself is called."""
+    try:
+        found = plugin_files.find(chosen.file, chosen.name) if chosen.file else _from_package(chosen.name)
+        arguments = [chosen.argument] if chosen.argument else []
+        made = found.make(setup) if hasattr(found, "make") else found(*arguments)
+    except LookaheadError:
+        raise
+    except Exception as error:  # it is not ours: whatever it raises, it cannot be had
+        hint = "docs/verifiers.md has an example"
+        raise ConfigError(f"--verifier {setup.name}: {error!r}", hint=hint) from error
+    if not callable(getattr(made, "verify", None)):
+        raise ConfigError(f"--verifier {setup.name}: it has no verify()", hint="docs/verifiers.md has an example")
+    return Outside(made, setup.name)
+
+
+class Outside:
+    """One that is not ours: where it raises something, or gives no ``Verdict``, it rejects and says so."""
+
+    def __init__(self, inner: Any, asked: str) -> None:
+        self.inner, self.name = inner, str(getattr(inner, "name", asked))
+
+    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
+        try:
+            verdict = self.inner.verify(inquiry)
+        except LookaheadError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, a failed verdict is slower and never wrong
+            return Verdict(False, self.name, repr(error), failed=True)
+        if verdict is None:
+            verdict = inquiry.replied()
+        return self._awaited(verdict) if inspect.isawaitable(verdict) else self._checked(verdict)
+
+    async def _awaited(self, verdict: Awaitable[Any]) -> Verdict:
+        try:
+            return self._checked(await verdict)
+        except LookaheadError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, a failed verdict is slower and never wrong
+            return Verdict(False, self.name, repr(error), failed=True)
+
+    def _checked(self, verdict: Any) -> Verdict:
+        if isinstance(verdict, Verdict):
+            return verdict
+        return Verdict(False, self.name, f"verify() gave no Verdict but {verdict!r}", failed=True)
+
+
+def _from_package(name: str) -> Any:
+    return next(one for one in verifier_registry.outside() if one.name == name).load()

@@ -1,0 +1,188 @@
+"""What ``--verifier`` may say: names, their arguments, and the runtimes that each of them asks. Nothing heavy.
+
+name[:argument]         judge, exact, random:0.6, embedding:0.95, score:7, likelihood:-0.3, cascade:FILE.json, ...
+FILE.py:CLASS[:argument]  a verifier from a file
+NAME[:argument]         one from an installed package, under the entry point group ``lr_sglang.verifiers``
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import Any
+
+from lr_sglang import plugin_files
+from lr_sglang.config import Role
+from lr_sglang.errors import ConfigError, SetupError
+
+GROUP = "lr_sglang.verifiers"
+# Name -> the runtimes that it asks. A cascade asks those of its stages.
+ASKS: dict[str, tuple[Role, ...]] = {
+    "judge": ("judge",),
+    "exact": (),
+    "random": (),
+    "oracle": ("judge",),
+    "embedding": (),
+    "score": ("target",),
+    "likelihood": ("target",),
+    "cascade": (),
+}
+NAMES = tuple(ASKS)
+MODEL = "sentence-transformers/all-mpnet-base-v2"  # of the paper's ablation (section 4.3)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A verifier by name.
+
+    Attributes:
+        kind: one of ``NAMES``, or empty for one from outside.
+        file, name: where one from outside is; with no file the name is an entry point's.
+    """
+
+    kind: str
+    argument: str
+    file: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of a cascade: sure below or above a score, and else the next one is asked. None is never sure."""
+
+    verifier: str
+    reject_below: float | None = None
+    accept_above: float | None = None
+
+
+def parse(text: str) -> Chosen:
+    """Reads ``--verifier``, and checks what can be checked without the verifier itself.
+
+    Raises:
+        ConfigError: there is no such verifier, or it takes no such argument.
+        SetupError: it needs a package that is not installed.
+    """
+    kind, _, argument = text.partition(":")
+    if kind in ASKS:
+        _check(kind, argument)
+        return Chosen(kind, argument)
+    if found := plugin_files.named(text):
+        plugin_files.check(found.file, found.name)
+        return Chosen("", found.argument or "", found.file, found.name)
+    known = [*NAMES, *(one.name for one in outside())]
+    if kind in known:
+        return Chosen("", argument, name=kind)
+    raise plugin_files.unknown("verifier", text, known, "FILE.py:CLASS")
+
+
+def outside() -> tuple[EntryPoint, ...]:
+    """Verifiers of installed packages."""
+    return tuple(entry_points(group=GROUP))
+
+
+def asks(text: str) -> frozenset[Role]:
+    """The runtimes that a verifier asks. One from outside may ask any that there is."""
+    chosen = parse(text)
+    if not chosen.kind:
+        return frozenset(("target", "judge"))
+    if chosen.kind == "cascade":
+        return frozenset().union(*(asks(stage.verifier) for stage in stages(chosen.argument)))
+    return frozenset(ASKS[chosen.kind])
+
+
+def needs_judge(text: str) -> bool:
+    """Whether it cannot do without a judge runtime."""
+    return bool(parse(text).kind) and "judge" in asks(text)
+
+
+def runs_models(text: str) -> bool:
+    """Whether it may run a model in the process that asks it, as one from outside may."""
+    chosen = parse(text)
+    if chosen.kind == "cascade":
+        return any(runs_models(stage.verifier) for stage in stages(chosen.argument))
+    return chosen.kind in ("", "embedding")
+
+
+def _check(kind: str, argument: str) -> None:
+    if kind in ("judge", "exact") and argument:
+        raise ConfigError(f"no verifier is called '{kind}:{argument}'", hint=f"--verifier {kind}")
+    if kind in ("random", "oracle"):
+        number(kind, argument or "0.5", 0.0, 1.0, f"{kind}:0.6")
+    elif kind == "score":
+        number(kind, argument or "7", 0.0, 9.0, "score:7")
+    elif kind == "embedding":
+        embedding(argument)
+        if find_spec("sentence_transformers") is None:
+            hint = "pip install 'lr-sglang[embedding]', or take another verifier"
+            raise SetupError("the embedding verifier needs the package sentence-transformers", hint=hint)
+    elif kind == "likelihood":
+        likelihood(argument)
+    elif kind == "cascade":
+        for stage in stages(argument):
+            if parse(stage.verifier).kind == "cascade":
+                raise ConfigError("a cascade has no cascade among its stages")
+
+
+def number(kind: str, text: str, low: float, high: float, example: str) -> float:
+    """A threshold or a share.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        what = "acceptance rate" if kind in ("random", "oracle") else "threshold"
+        span = f"{low:g} to {high:g}" if low > -math.inf else f"at most {high:g}"
+        raise ConfigError(f"{kind}: {text!r} is no {what} ({span})", hint=f"for example {example}")
+    return value
+
+
+def embedding(argument: str) -> tuple[float, str]:
+    """Threshold and model of ``[THRESHOLD][:MODEL]``; the paper's are .85 and .95 of all-mpnet-base-v2."""
+    threshold, _, model = argument.partition(":")
+    return number("embedding", threshold or "0.95", -1.0, 1.0, "embedding:0.95"), model or MODEL
+
+
+def likelihood(argument: str) -> tuple[float, str]:
+    """Threshold and ``mean`` or ``min`` of ``[mean|min][:][THRESHOLD]``."""
+    word, _, rest = argument.partition(":")
+    how, threshold = (word, rest) if word in ("mean", "min") else ("mean", argument)
+    usual = "-0.3" if how == "mean" else "-3"
+    return number("likelihood", threshold or usual, -math.inf, 0.0, "likelihood:-0.3 or likelihood:min:-3"), how
+
+
+def stages(argument: str) -> tuple[Stage, ...]:
+    """The stages of ``cascade:A,B,...`` (never sure before the last) or of ``cascade:FILE.json``, the last at the end.
+
+    Raises:
+        ConfigError: there is no such file, or it holds something else.
+    """
+    if not argument.endswith(".json"):
+        names = [name.strip() for name in argument.split(",")]
+        if len(names) < 2 or not all(names):
+            hint = "cascade:likelihood,judge, or cascade:FILE.json from lr-sglang calibrate"
+            raise ConfigError("a cascade has at least two stages", hint=hint)
+        return tuple(Stage(name) for name in names)
+    try:
+        table: dict[str, Any] = json.loads(plugin_files.expanded(argument).read_text(encoding="utf-8"))
+        found = tuple(_stage(one) for one in table["stages"])
+        return (*found, Stage(str(table["last"])))
+    except OSError as error:
+        raise ConfigError(f"cannot read {argument}: {error.strerror}", hint="lr-sglang calibrate makes it") from error
+    except (ValueError, KeyError, TypeError) as error:
+        hint = "lr-sglang calibrate makes it"
+        raise ConfigError(f"{argument}: no parameters of a cascade ({error!r})", hint=hint) from error
+
+
+def _stage(table: dict[str, Any]) -> Stage:
+    def bound(key: str) -> float | None:
+        value = table.get(key)
+        return None if value is None else float(value)
+
+    return Stage(str(table["verifier"]), bound("reject_below"), bound("accept_above"))
