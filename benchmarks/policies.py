@@ -119,11 +119,11 @@ class Adapted:
         return self.found >= 0.95 * self.fixed and self.found >= 0.98
 
 
-def adapt(load: int, alpha: float, c1: float) -> Adapted:
-    """One case of the grid: so many questions at once."""
+def adapt(load: int, alpha: float, c1: float, fixed: Sequence[tuple[int, int]] = FIXED) -> Adapted:
+    """One case of the grid: ``load`` questions at once, beside the best of some fixed depths and widths."""
     scene = Conditions(alpha, c1, count=load, steps=LENGTHS[load], slowdown=SLOWDOWN, width=3)
     tried = {(0, 1): 1.0}
-    for depth, width in FIXED:
+    for depth, width in fixed:
         if width == 1 or load * width ** (depth - 1) <= MAX_AT_ONCE:
             tried[depth, width] = scene.run(depth=depth, width=width)[0]
     best = max(tried, key=tried.__getitem__)
