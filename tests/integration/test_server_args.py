@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[Runtime, dict[str, Any], str]] = {
     for name, layer, extra, more, said in (
         (
             "ngram with data-parallel attention",
-            *(TokenLayer("ngram"), DP, {}),
+            *(TokenLayer("ngram"), {"enable_dp_attention": True, "dp": 2, "tp": 2}, {}),
             "refused: ngram speculative decoding does not support dp attention",
         ),
         (
@@ -113,6 +113,16 @@ WRONG: dict[str, tuple[Runtime, dict[str, Any], str]] = {
             "a tree for dflash",
             *(TokenLayer("dflash", draft_model=DRAFT, tokens=7, topk=2), {}, {"speculative-eagle-topk": 2}),
             "changed: speculative_eagle_topk from 2 to 1",
+        ),
+        (
+            "adaptive steps for a model that drafts",
+            *(TokenLayer("standalone", draft_model="dummy:qwen3-0.6b"), {"speculative-adaptive": True}, {}),
+            "changed: speculative_adaptive from True to False",
+        ),
+        (
+            "adaptive steps for a tree",
+            *(TokenLayer("eagle3", draft_model=DRAFT, steps=3, topk=2, tokens=6), {"speculative_adaptive": True}, {}),
+            "changed: speculative_adaptive from True to False",
         ),
         # These pass here and end, or mean nothing, later: our check is the only one that says so in time.
         ("eagle3 without a head", TokenLayer("eagle3"), {}, {}, "passes"),
@@ -182,8 +192,9 @@ def wrong_line(runtime: Runtime, more: dict[str, Any]) -> list[str]:
     if layer.algorithm in token_layer.BUILT_IN:
         layer = fleet._with_draft(layer, "", "target")
         more = token_layer.flags(layer) | more
+    more |= {name.replace("_", "-"): value for name, value in runtime.extra.items()}
     plain = runtime.replace(token_layer=TokenLayer(), extra={})
-    return [*lines(Deployment("wrong", {"target": plain}))["target"], *flags.arguments({**more, **runtime.extra})]
+    return [*lines(Deployment("wrong", {"target": plain}))["target"], *flags.arguments(more)]
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +350,7 @@ def test_what_we_refuse_sglang_refuses_or_changes_or_passes_unseen(name, cache, 
     if what == "refused":
         assert re.search(text, answer["refused"])
     elif what == "changed":
-        field, before, after = re.fullmatch(r"(\w+) from (\d+) to (\d+)", text).groups()
-        assert answer["changed"] == {field: [int(before), int(after)]}
+        field, before, after = re.fullmatch(r"(\w+) from (\w+) to (\w+)", text).groups()
+        assert {name: list(map(str, pair)) for name, pair in answer["changed"].items()} == {field: [before, after]}
     else:
         assert what == "passes" and answer["changed"] == {}

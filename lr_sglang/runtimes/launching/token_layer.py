@@ -21,6 +21,7 @@ Flags = dict[str, Any]
 GROUP = "lr_sglang.token_layers"
 TOKENS = 8  # paper section 4
 TREE_STEPS = 5  # SGLang's own choice for a tree
+ADAPTIVE = ("eagle", "eagle3", "nextn")  # whose steps SGLang can adapt (speculative/adaptive_spec_params.py)
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,15 @@ def check(runtime: Runtime, device: str, where: str) -> None:
     if known.takes == _TREE:
         _check_tree(layer, where)
     # SGLang 0.5.23 runs DFLASH so where the head of the model is split too, and 0.5.16 refuses it by itself.
-    alone = {"ngram", "standalone"} | (set() if runtime.extra.get("enable-dp-lm-head") else {"dflash"})
-    if runtime.extra.get("enable-dp-attention") and layer.algorithm in alone:
+    flags = {name.lstrip("-").replace("_", "-") for name, value in runtime.extra.items() if value}
+    alone = {"ngram", "standalone"} | (set() if "enable-dp-lm-head" in flags else {"dflash"})
+    if "enable-dp-attention" in flags and layer.algorithm in alone:
         raise ConfigError(f"{where}: SGLang does not run it with data-parallel attention")
+    if "speculative-adaptive" in flags and not (layer.algorithm in ADAPTIVE and (layer.topk or 1) == 1):
+        raise ConfigError(
+            f"{where}: SGLang would not adapt its steps, and would say so in its log only",
+            hint=f"it adapts those of {', '.join(ADAPTIVE)} with topk 1",
+        )
 
 
 def _check_tree(layer: TokenLayer, where: str) -> None:
