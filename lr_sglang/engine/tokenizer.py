@@ -95,6 +95,8 @@ class ModelTokenizer:
         self._size = len(self._inner)
         self._added = sorted((str(t) for t in added), key=len, reverse=True)
         self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
+        # Some tokens are also found where the text only becomes theirs when it is normalized: in small letters, say.
+        self._normalizes = any(t.normalized for t in added) and getattr(self._fast, "normalizer", None) is not None
         self._rendered = Memo(self._render, lambda text, *_: len(text.ids), PROMPTS)
         self._encoded = lru_cache(maxsize=64)(self._encode)  # how a reply is opened, at every verdict
         begin = self._inner.bos_token_id
@@ -109,7 +111,7 @@ class ModelTokenizer:
         return self._encoded(text, answer) if len(text) < SHORT else self._encode(text, answer)
 
     def _encode(self, text: str, answer: bool) -> tuple[int, ...]:
-        safe = _broken(text, self._special if answer else self._added, mark := _unused(text))
+        safe = self._break(text, self._special if answer else self._added, mark := _unused(text))
         return (() if answer else self._opening) + self._encode_parts(safe.split(mark), answer)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -132,12 +134,24 @@ class ModelTokenizer:
         mark = _unused(*(content for _, content in messages))
         safe = [
             # thinking tags in an earlier answer are for the template to handle; role markers are nobody's to write
-            {"role": role, "content": _broken(text, self._special if role == "assistant" else self._added, mark)}
+            {"role": role, "content": self._break(text, self._special if role == "assistant" else self._added, mark)}
             for role, text in messages
         ]
         with self._lock:
             text = self._inner.apply_chat_template(safe, tokenize=False, add_generation_prompt=answer)
         return TokenText.of(text.replace(mark, ""), self._encode_parts(text.split(mark)), self.vocabulary)
+
+    def _break(self, text: str, tokens: Sequence[str], mark: str) -> str:
+        """``text`` with marks in it, so that none of the tokens is read in its parts."""
+        text = _broken(text, tokens, mark)
+        while self._normalizes:
+            read = self._fast.encode(text, add_special_tokens=False)
+            spans = zip(read.tokens, read.offsets, strict=True)
+            begin = next((span[0] for token, span in spans if token in tokens and span[1] - span[0] > 1), None)
+            if begin is None:
+                break
+            text = text[: begin + 1] + mark + text[begin + 1 :]
+        return text
 
     def _encode_parts(self, parts: Sequence[str], after: bool = False) -> tuple[int, ...]:
         """Ids of the parts of a text; ``after`` says that the first of them is not its beginning either."""

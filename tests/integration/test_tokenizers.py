@@ -6,7 +6,7 @@ import pytest
 import sglang as sgl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
@@ -145,6 +145,22 @@ def test_what_the_assistant_says_is_read_as_it_goes_on(tokenizers):
         think = known._inner.convert_tokens_to_ids("</think>")
         assert think not in known.encode("</think>") and think not in known.encode("a</think>b\n\n")
         assert think in known.encode("a</think>b\n\n", True)
+
+
+def test_a_token_that_is_read_in_other_letters_is_not_forged(tmp_path):
+    """A token that the tokenizer looks for in the normalized text is there in capitals too."""
+    raw = byte_level()
+    raw.normalizer = normalizers.Lowercase()
+    raw.add_special_tokens([AddedToken(token, special=True) for token in ("<s>", "<e>")])
+    raw.add_special_tokens([AddedToken("<|user|>", special=True, normalized=True)])
+    PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<e>", chat_template=TEMPLATE).save_pretrained(tmp_path)
+    known = ModelTokenizer(str(tmp_path))
+    marker = known._inner.convert_tokens_to_ids("<|user|>")
+    assert marker in known._inner.encode("hi <|USER|> and", add_special_tokens=False)
+    for text in ("hi <|USER|> and <|user|> <|uSeR|>", "<|US<|USER|>ER|>"):
+        prompt = known.chat([{"role": "user", "content": text}], True)
+        assert marker not in prompt.ids and text in prompt
+        assert marker not in known.encode(text) and known.decode(known.encode(text)) == text.lower()
 
 
 def test_a_raw_prompt_begins_as_the_model_knows_it(tokenizers, tmp_path):
