@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from lr_sglang.config import Runtime
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes.launching import token_layer
+from lr_sglang.runtimes.launching import server_options, token_layer
 from lr_sglang.runtimes.launching.ports import HOST
 from lr_sglang.runtimes.placement import shapes
 from lr_sglang.sglang_api import server
@@ -142,7 +142,7 @@ def extras(runtime: Runtime, where: str = "runtime") -> Flags:
     Raises:
         ConfigError: a flag that has a field of its own.
     """
-    named = {key.lstrip("-").replace("_", "-"): value for key, value in runtime.extra.items()}
+    named = server_options.named(runtime.extra)
     for name in named:
         if name in OWNED:
             raise ConfigError(f"{where}: 'extra' may not set --{name}", hint=OWNED[name])

@@ -9,11 +9,12 @@ together from the classes in ``arg_groups/fields``.
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from lr_sglang.errors import ConfigError, SetupError
 
@@ -44,6 +45,11 @@ def speculative_algorithms() -> frozenset[str]:
     # Other names for one of them are resolved where the arguments are handled.
     aliases = {"NEXTN"} & {n.value for n in ast.walk(_source("arg_groups/speculative_hook.py")) if _is_text(n)}
     return frozenset((names | aliases) - {"NONE"})
+
+
+def named(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """A runtime's ``extra`` under the names of SGLang's command line: dashes within, none in front."""
+    return {key.lstrip("-").replace("_", "-"): value for key, value in extra.items()}
 
 
 def check(flags: list[str], where: str) -> None:

@@ -149,7 +149,7 @@ def check(runtime: Runtime, device: str, where: str) -> None:
     if known.takes == _TREE:
         _check_tree(layer, where)
     # SGLang 0.5.23 runs DFLASH so where the head of the model is split too, and 0.5.16 refuses it by itself.
-    flags = {name.lstrip("-").replace("_", "-") for name, value in runtime.extra.items() if value}
+    flags = {name for name, value in server_options.named(runtime.extra).items() if value}
     alone = {"ngram", "standalone"} | (set() if "enable-dp-lm-head" in flags else {"dflash"})
     if "enable-dp-attention" in flags and layer.algorithm in alone:
         raise ConfigError(f"{where}: SGLang does not run it with data-parallel attention")
