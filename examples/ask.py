@@ -1,4 +1,4 @@
-"""Lookahead reasoning from Python: bring a deployment up, ask, and see how the answer came about.
+"""Lookahead reasoning from Python: start a deployment, ask a question, and print the steps.
 
     python examples/ask.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have at the end?"
     python examples/ask.py --deployment my.toml "..."

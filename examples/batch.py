@@ -1,4 +1,4 @@
-"""A file of questions, some at a time; right answers are counted where the file has them.
+"""Answers a file of questions, some in parallel, and counts right answers if the file has them.
 
     python examples/batch.py examples/questions.jsonl --concurrency 4
 """

@@ -1,4 +1,4 @@
-"""A rule, and the judge where the rule says nothing: versions with other numbers differ; of the rest the judge decides.
+"""A rule, then the judge: versions with different numbers differ; the judge decides about all others.
 
 python examples/composed_verifier.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
 lr-sglang run --verifier examples/composed_verifier.py:NumbersThenJudge "..."
@@ -15,7 +15,7 @@ import lr_sglang as lr
 
 
 class NumbersThenJudge:
-    """Refuses a draft with other numbers than the target's at once, and asks the judge about every other."""
+    """Rejects a draft whose numbers differ from the target's, and asks the judge about every other."""
 
     name = "numbers-then-judge"
 

@@ -1,4 +1,4 @@
-"""A program of one's own: answers twice, the second time with the first answer in view, and keeps both if they differ.
+"""A custom program: answers twice, the second time after reading the first answer, and keeps both if they differ.
 
     python examples/custom_program.py "Jack starts with 5 stickers. Emma brings 2 boxes with 6 each. How many has Jack?"
     lr-sglang run --program examples/custom_program.py:doubt "..."

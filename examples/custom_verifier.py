@@ -1,4 +1,4 @@
-"""A verifier of one's own: two versions of a step agree if they come to the same numbers.
+"""A custom verifier: two versions of a step agree if their last numbers are equal.
 
 python examples/custom_verifier.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
 lr-sglang run --verifier examples/custom_verifier.py:Numbers "..."
@@ -15,7 +15,7 @@ import lr_sglang as lr
 
 
 class Numbers:
-    """Accepts a draft whose last numbers, as many as ``last``, are the target's."""
+    """Accepts a draft whose last ``last`` numbers equal the target's."""
 
     name = "numbers"
 

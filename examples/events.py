@@ -1,4 +1,4 @@
-"""Everything that happens while an answer is made, on a line each.
+"""Prints every event of an answer, one per line.
 
     python examples/events.py "Jack starts with 5 stickers. Emma brings 2 boxes of 6 stickers. How many has Jack?"
 """

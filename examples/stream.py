@@ -1,4 +1,4 @@
-"""The steps of an answer as they are kept, and with --compare the same question answered by the target alone.
+"""Streams the steps of an answer; with --compare the target alone answers the same question too.
 
     python examples/stream.py "Jack starts with 5 stickers. Emma brings 2 boxes of 6 stickers. How many has Jack?"
 """

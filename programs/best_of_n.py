@@ -1,4 +1,4 @@
-"""Best of n: some solutions by lookahead reasoning, of which the target picks the one that it rates highest."""
+"""Best of n: several solutions by lookahead reasoning; the answer is the one that the target rates highest."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lr_sglang.programs.common import SOLUTION, ask_rating, rating_of
 
 @sgl.function
 def best_of_n(s: ProgramState, messages: list[dict[str, str]], samples: int = 4) -> None:
-    """Answers a conversation; ``s["ratings"]`` has what the target thinks of each sample, 0 to 9.
+    """Answers a conversation; ``s["ratings"]`` has the target's rating of each sample, 0 to 9.
 
     Args:
-        samples: that are written side by side.
+        samples: number of solutions, written in parallel.
     """
     converse(s, messages)
     forks = s.fork(samples)
@@ -23,5 +23,5 @@ def best_of_n(s: ProgramState, messages: list[dict[str, str]], samples: int = 4)
         fork += lookahead("answer")
     asked = [ask_rating(fork, SOLUTION) for fork in forks]
     s["ratings"] = [rating_of(one) for one in asked]
-    best = s["ratings"].index(max(s["ratings"]))  # of equals, the first
+    best = s["ratings"].index(max(s["ratings"]))  # the first of equals
     s["answer"] = forks[best]["answer"]

@@ -1,4 +1,4 @@
-"""Budget forcing (s1, arXiv 2501.19393): who stops thinking is told to wait, who thinks for too long to end."""
+"""Budget forcing (s1, arXiv 2501.19393): an early end of the thinking becomes "Wait", a budget ends the thinking."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lr_sglang.steps.step import DELIMITER, THINK_END
 def budget_forcing(
     s: ProgramState, messages: list[dict[str, str]], waits: int = 1, most: int = 4096, word: str = "Wait"
 ) -> None:
-    """Answers a conversation. A model that does not mark its thinking is taken to think to the end of its answer.
+    """Answers a conversation. Without ``</think>`` the whole answer counts as thinking.
 
     Args:
-        waits: how often the end of the thinking is put off, by writing ``word`` in its place.
-        most: tokens of thinking, after which it is ended.
+        waits: how often ``word`` replaces the end of the thinking.
+        most: maximal tokens of thinking.
     """
     converse(s, messages)
     left = most

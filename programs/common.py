@@ -1,5 +1,4 @@
-"""What programs of the gallery share: who proposes a step, whether a state has come to its end, a rating by the
-target."""
+"""Shared by the programs of the gallery: who proposes a step, the end of an answer, a rating by the target."""
 
 from __future__ import annotations
 
@@ -21,28 +20,28 @@ SOLUTION = (
 
 
 class Proposer:
-    """Who writes the next step. Where a role's runtime has failed, or there is none, the target does."""
+    """Writes the next step on a role's runtime, or on the target while that runtime is missing or has failed."""
 
     def __init__(self, role: str) -> None:
         self._role, self._rests = role, 0.0
 
     def there(self, s: ProgramState) -> bool:
-        """Whether the role can be asked: one that has failed is left alone for a while, and then tried again."""
+        """Whether the role can be asked now: after a failure it is not asked for ``BACKOFF_SECONDS``."""
         return self._role in s.stream_executor.backend.roles and time.monotonic() >= self._rests
 
     def step(self, s: ProgramState) -> ProgramState:
         """A fork of ``s`` that writes one more step."""
         state = fork(s, self._role if self.there(s) else "target")
         state += step("step")
-        end(state)  # once it has written: its text stays, and it can still be forked
+        end(state)  # once it has written; its text stays, and it can still be forked
         return state
 
     def failed(self, state: ProgramState) -> bool:
-        """Waits for the step of a fork. One with special tokens in it, which no text shows, has failed too: a draft's
-        must not forge a turn.
+        """Waits for the step of a fork; True if it failed. A draft's step with special tokens has failed, because these
+        could forge a turn.
 
         Raises:
-            LookaheadError: it is the target that has failed, or the answer was stopped.
+            LookaheadError: the target failed, or the answer was cancelled.
         """
         known = state.stream_executor.backend
         try:
@@ -58,28 +57,28 @@ class Proposer:
 
 
 def room(s: ProgramState) -> int:
-    """Tokens that can still be written after a state by lookahead reasoning."""
+    """Tokens that lookahead reasoning can still add to a state."""
     s.sync()
     left: int = s.stream_executor.backend.room(s.stream_executor)
     return left
 
 
 def ended(s: ProgramState, name: str = "step") -> bool:
-    """Whether the model ended its turn with what it generated last under that name."""
-    s[name]  # where it has failed, the reader gets the named error
+    """Whether the model ended its turn with its last generation of that name."""
+    s[name]  # raises the named error if it has failed
     finish = s.get_meta_info(name)["finish_reason"]
     return finish["type"] == "stop" and isinstance(finish.get("matched"), int)
 
 
 def ask_rating(s: ProgramState, question: str | None = None) -> ProgramState:
-    """Asks the target, in a fork, for a digit about what the assistant has said; ``rating_of`` waits for it."""
+    """Asks the target, in a fork, to rate the assistant's text with one digit; ``rating_of`` waits for it."""
     asked = ask(fork(s, "target"), question)
-    end(asked)  # once it has
+    end(asked)  # once it has replied
     return asked
 
 
 def rating_of(asked: ProgramState) -> int:
-    """The digit; an answer that is none counts as 0, and so does what is too long to be asked about."""
+    """The digit, 0 to 9; 0 if the reply is no digit or the text is too long to ask about."""
     try:
         said = asked["rating"].strip()
     except PromptTooLong:

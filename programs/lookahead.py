@@ -17,20 +17,20 @@ from lr_sglang.steps.tree import Node
 
 @sgl.function
 async def lookahead(s: ProgramState, messages: list[dict[str, str]], job: AnswerRequest) -> None:
-    """Answers a conversation; ``s.text()`` ends with the answer, and ``job.record`` tells how it came about."""
+    """Answers a conversation: ``s.text()`` ends with the answer, ``job.record`` is its trace."""
     converse(s, messages)
     async with Answer(s, job) as answer:
         await look_ahead(answer)
 
 
 async def look_ahead(answer: Answer) -> None:
-    """Writes the answer to its end, by the schedule that its job asks for."""
+    """Writes the answer to its end in the schedule of its request."""
     schedule = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
     await schedule(answer)
 
 
 async def asynchronous(answer: Answer) -> None:
-    """Drafts, target steps and verdicts overlap: whatever is done first moves the answer on."""
+    """Drafts, target steps and verdicts overlap: each reply is processed as soon as it arrives."""
     while not answer.ended:
         propose(answer)
         expand(answer, answer.tree.depth - 1)
@@ -40,9 +40,9 @@ async def asynchronous(answer: Answer) -> None:
 
 
 async def synchronous(answer: Answer) -> None:
-    """Algorithm 1: draft ``depth`` steps, let the target write ``depth + 1``, judge them, keep the agreed run.
+    """Algorithm 1: draft ``depth`` steps, let the target write ``depth + 1``, judge them, keep the accepted run.
 
-    With fast acceptance what is certain is known before the target writes, and it writes the others only.
+    With fast acceptance, drafts are checked before the target writes, and it writes only steps that were not accepted.
     """
     while not answer.ended:
         for _ in range(answer.tree.depth):
@@ -59,7 +59,7 @@ async def synchronous(answer: Answer) -> None:
 
 
 def propose(answer: Answer) -> None:
-    """The draft writes the next step, in some versions, after every prefix that may be looked ahead from."""
+    """The draft writes the next step, in ``width`` versions, after every prefix that the tree may extend."""
     for node in answer.tree.to_propose():
         width = answer.policy.width(node)
         if width and answer.can_ask("draft", node, width):
@@ -79,9 +79,9 @@ def expand(answer: Answer, depth: int) -> None:
 
 
 def verify(answer: Answer, node: Node) -> None:
-    """Where two versions of the step after ``node`` meet, the verifier is asked whether they agree.
+    """Asks the verifier about each step after ``node`` of which both versions are there.
 
-    A drafted step may be so certain that it needs no second version (fast acceptance).
+    Fast acceptance (off by default) checks a drafted step before the target has written its version.
     """
     for child in node.children:
         if answer.tree.to_fast_check(child):
@@ -93,7 +93,7 @@ def verify(answer: Answer, node: Node) -> None:
 
 
 def accept(answer: Answer) -> None:
-    """Keeps the drafts that agree and puts the target's step in place of the first that does not."""
+    """Keeps the accepted drafts and replaces the first rejected one by the target's step."""
     for node in answer.tree.live():
         if answer.tree.decide(node):
             answer.cancel_all_but_chosen(node)

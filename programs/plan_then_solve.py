@@ -17,7 +17,7 @@ def plan_then_solve(s: ProgramState, messages: list[dict[str, str]], plan_tokens
     """Answers a conversation; ``s["plan"]`` is the plan.
 
     Args:
-        plan_tokens: of the plan, at most.
+        plan_tokens: maximal tokens of the plan.
     """
     *before, last = messages
     converse(s, [*before, {**last, "content": f"{last['content']}\n\n{PLAN}"}])

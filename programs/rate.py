@@ -1,4 +1,4 @@
-"""What the target thinks of a drafted step: how likely it is (one prefill), or a rating in one token (SpecReason)."""
+"""The target's opinion of a drafted step: log-probabilities (one prefill), or a one-token rating (SpecReason)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPENING = "The digit is "
 
 
 def weigh(s: ProgramState, draft: Step, tokens: int) -> ProgramState:
-    """Asks for the log-probability of each token of a step after ``s``: one prefill of it, nothing is generated."""
+    """Asks for the log-probability of each token of a step after ``s``: one prefill, nothing generated."""
     state = fork(s, "target")
     state += draft.tokens()
     state += sgl.gen("weight", max_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-tokens)
@@ -26,14 +26,14 @@ def weigh(s: ProgramState, draft: Step, tokens: int) -> ProgramState:
 
 
 def rate(s: ProgramState, draft: Step) -> ProgramState:
-    """Asks for a digit, in a turn of the user's after the step."""
+    """Asks for a digit, in a user turn after the step."""
     state = fork(s, "target")
     state += draft.tokens()
     return ask(state)
 
 
 def ask(s: ProgramState, question: str | None = None) -> ProgramState:
-    """Asks for a digit about what the assistant has said, by default about the last step of it."""
+    """Asks for a digit about the assistant's text, by default about its last step."""
     s += sgl.assistant_end()
     s += sgl.user(question or QUESTION)
     s += sgl.assistant_begin()

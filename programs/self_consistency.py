@@ -1,4 +1,4 @@
-"""Self-consistency (arXiv 2203.11171): many samples of one prefix, and the answer that most of them come to."""
+"""Self-consistency (arXiv 2203.11171): several samples of one prefix; the most frequent result wins."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lr_sglang.tasks.boxed import boxed, normal
 
 @sgl.function
 def self_consistency(s: ProgramState, messages: list[dict[str, str]], samples: int = 5) -> None:
-    """Answers a conversation; ``s["votes"]`` has how many samples came to which answer.
+    """Answers a conversation; ``s["votes"]`` counts the samples of each result.
 
     Args:
-        samples: that are written side by side, by lookahead reasoning; the prompt is prefilled once.
+        samples: number of solutions, written in parallel; the prompt is prefilled once.
     """
     converse(s, messages)
     forks = s.fork(samples)
@@ -26,5 +26,5 @@ def self_consistency(s: ProgramState, messages: list[dict[str, str]], samples: i
     texts = [fork["answer"] for fork in forks]
     results = [normal(boxed(text) or text) for text in texts]
     s["votes"] = Counter(results)
-    winner = s["votes"].most_common(1)[0][0]  # of equals, the first
+    winner = s["votes"].most_common(1)[0][0]  # the first of equals
     s["answer"] = texts[results.index(winner)]

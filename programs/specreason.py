@@ -1,7 +1,7 @@
 """SpecReason (arXiv 2504.07891): the draft writes, and the target rates each step instead of writing its own.
 
-Cheaper than lookahead reasoning, for one token decides a step; and another thing: what the target accepts here is not
-what it would have said, but what it finds right. While there is no draft, the target writes by itself.
+Cheaper than lookahead reasoning, because one token decides a step. But the target accepts what it finds right, not what
+it would have written. Without a draft the target writes all steps.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def specreason(s: ProgramState, messages: list[dict[str, str]], threshold: int =
     """Answers a conversation.
 
     Args:
-        threshold: the rating, 0 to 9, from which on a drafted step is kept.
-        most: steps.
+        threshold: the lowest rating, 0 to 9, at which a drafted step is kept.
+        most: maximal number of steps.
     """
     converse(s, messages)
     draft, target = Proposer("draft"), Proposer("target")

@@ -1,5 +1,5 @@
-"""A beam search over steps (as in Tree of Thoughts, arXiv 2305.10601): the draft proposes, the target's rating is the
-value of a step, and the best prefixes are gone on from."""
+"""A beam search over steps (as in Tree of Thoughts, arXiv 2305.10601): the draft proposes steps, the
+target rates them, and the best prefixes are continued."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def tree_search(
     """Answers a conversation; ``s["value"]`` is the mean rating of the answer's steps.
 
     Args:
-        beam: prefixes that are kept.
-        width: steps that are proposed after each of them, all at once.
-        most: steps.
-        role: who proposes them; the target, while there is no such runtime.
+        beam: prefixes kept after each step.
+        width: steps proposed after each prefix, in parallel.
+        most: maximal number of steps.
+        role: which runtime proposes; the target if that one is missing or has failed.
     """
     converse(s, messages)
     start = len(s.text())

@@ -1,6 +1,8 @@
 """What the pages say is so: commands exist, metrics and fields are listed, every module has its line."""
 
+import json
 import re
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import click
@@ -8,8 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli, session
+from lr_sglang.config import TokenLayer
+from lr_sglang.runtimes.launching import token_layer
 from lr_sglang.serve.metrics import Metrics
-from tests.commands import Block, Command, blocks, commands, pages
+from tests.commands import GENERATED, Block, Command, blocks, commands, pages
 from tests.scripted_cli import Servers
 
 ROOT = Path(__file__).parents[2]
@@ -132,6 +136,75 @@ def test_python_compiles(block: Block):
     compile(block.body, block.page, "exec", flags=0x2000)  # top-level await, as in a notebook
 
 
+# -- what a contributor adds
+
+EXAMPLES = {
+    re.search(r'title="(.*)"', b.info)[1]: b.body
+    for b in blocks()
+    if b.page == "CONTRIBUTING.md" and "title=" in b.info
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "file", "arguments"),
+    [
+        ("verifier", "rule.py", ["how many?", "--verifier", "rule.py:Length:5"]),
+        ("program", "brief.py", ["how many?", "--program", "brief.py:brief:tokens=50"]),
+        ("task", "capitals.py", ["--task", "capitals.py:TASK", "--verifier", "exact"]),
+    ],
+)
+def test_an_example_of_contributing_runs(what, file, arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "session", Servers())
+    Path(file).write_text(EXAMPLES[what], "utf-8")
+    result = CliRunner().invoke(cli, ["run", *arguments, "--output", "out", "--json"])
+    assert result.exit_code == 0, result.output
+    record = json.loads(Path("out/records.jsonl").read_text("utf-8"))
+    assert record["error"] is None and record["text"]
+    seen = {
+        "verifier": {v["by"] for step in record["steps"] for v in step["verdicts"] or () if v} & {"length"},
+        "program": record.get("program", {}).get("generations"),
+        "task": record["correct"] is False,
+    }
+    assert seen[what], record
+
+
+def test_the_token_layer_of_contributing_becomes_flags(tmp_path, monkeypatch):
+    (tmp_path / "my_layer.py").write_text(EXAMPLES["token layer"], "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("suffix", "my_layer:SUFFIX", token_layer.GROUP)
+    monkeypatch.setattr(token_layer, "outside", lambda: (point,))
+    made = token_layer.flags(TokenLayer("suffix", tokens=5))
+    assert made == {"speculative-algorithm": "SUFFIX", "speculative-num-draft-tokens": 6}
+
+
+# -- words
+
+# What a reader stumbles over; each has a plain word in its place.
+BANNED = (
+    "so many",
+    "whatever",
+    "likewise",
+    "nobody",
+    "somebody",
+    "the books",
+    "is told",
+    "lets go of",
+    "such a one",
+    "of one's own",
+)
+
+
+def test_no_word_stands_that_must_be_read_twice():
+    files = [path for folder in ("docs", "programs", "examples") for path in (ROOT / folder).rglob("*.*")]
+    files = [path for path in files if path.suffix in {".md", ".py", ".toml"} and path.name not in GENERATED]
+    files += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    words = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
+    texts = {path: " ".join(path.read_text("utf-8").split()) for path in files}
+    assert len(texts) > 40
+    assert not [f"{path.relative_to(ROOT)}: {hit[0]}" for path, text in texts.items() for hit in words.finditer(text)]
+
+
 # -- links
 
 
@@ -172,8 +245,6 @@ def test_every_metric_is_on_its_page():
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
     """One that a run over scripted runtimes leaves."""
-    import json
-
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(session, "session", Servers())
