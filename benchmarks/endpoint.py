@@ -87,7 +87,9 @@ class InProcess:
     def __init__(self, urls: Mapping[str, str], look: Lookahead, concurrency: int, slots: int) -> None:
         tokenizer = load_tokenizer(tokenizer_path())
         self.roles = {
-            role: RuntimeBackend(role, Client(url, role), tokenizer, seeded=True, slots=slots, token_layer="")
+            role: RuntimeBackend(
+                role, Client(url, role), tokenizer, seeded=True, max_running_requests=slots, token_layer=""
+            )
             for role, url in urls.items()
         }
         for backend in self.roles.values():
@@ -196,7 +198,7 @@ def compare(mode: str, concurrency: int, steps: int, rounds: int, step_seconds: 
     """
     look = Lookahead(depth=4)
     speed = ("--steps", steps, "--step-seconds", step_seconds, "--judge-seconds", step_seconds / 5)
-    slots = policy.slots(look, "target", concurrency)
+    slots = policy.running_requests(look, "target", concurrency)
     with started("simulate", "--port", 0, *speed, "--slots", slots) as (simulated, _):
         urls = simulated["urls"]
         attach = [word for role, url in urls.items() for word in (f"--{role}", url)]

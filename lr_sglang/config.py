@@ -147,9 +147,11 @@ class Runtime(ConfigModel):
     for an architecture with random weights (see ``runtimes.shapes``).
     ``tokenizer`` is needed only when a URL's server reports a path that this machine does not have.
     ``worker_api_key_env`` is for a router whose workers have another key than the router itself.
-    ``token_layer`` is what the modes with one use. ``slots`` are the requests that it runs at a time; None is what
+    ``token_layer`` is what the modes with one use. ``max_running_requests`` is how many it runs at a time; None is what
     lookahead can have in flight (see ``policy``).
     """
+
+    _RENAMED: ClassVar[dict[str, str]] = {"slots": "max_running_requests"}
 
     model: str = ""
     url: str = ""
@@ -168,7 +170,7 @@ class Runtime(ConfigModel):
     worker_api_key_env: str = ""
     repeatable: bool = False
     token_layer: TokenLayer = TokenLayer()
-    slots: int | None = None
+    max_running_requests: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -182,7 +184,8 @@ class Runtime(ConfigModel):
         need(self.tensor_parallel >= 1 and self.data_parallel >= 1, "parallel sizes must be at least 1")
         fraction = self.memory_fraction
         need(fraction is None or 0 < fraction < 1, "memory_fraction: must be between 0 and 1")
-        need(self.slots is None or self.slots >= 1, "slots: must be at least 1")
+        at_once = self.max_running_requests
+        need(at_once is None or at_once >= 1, "max_running_requests: must be at least 1")
         need(bool(self.url) or not self.worker_api_key_env, "worker_api_key_env: is for a router, given by its 'url'")
         need(not (self.url and self.token_layer.on), "token_layer: a server that runs already has its own, or none")
 

@@ -6,6 +6,7 @@ import dataclasses
 import numbers
 import types
 import typing
+import warnings
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, ClassVar, Literal, Self
@@ -19,10 +20,12 @@ NAMES = {tuple: "a list", dict: "a table", float: "a number", int: "a whole numb
 class ConfigModel:
     """A frozen dataclass that is read from a table of keys and checks them.
 
-    ``SHORT`` names the one field that may stand for the whole table, where a class has such a field.
+    ``SHORT`` names the one field that may stand for the whole table, where a class has such a field. ``_RENAMED`` has
+    former names of fields: each is still read, with a warning.
     """
 
     SHORT: ClassVar[str] = ""
+    _RENAMED: ClassVar[dict[str, str]] = {}
 
     def __post_init__(self) -> None:
         """Checks the types, and makes a number of what is as good as one.
@@ -50,6 +53,9 @@ class ConfigModel:
         assert dataclasses.is_dataclass(cls)
         where = where or cls.__name__.lower()
         known = {f.name: f for f in dataclasses.fields(cls)}
+        for old in [key for key in table if key in cls._RENAMED and cls._RENAMED[key] not in table]:
+            warnings.warn(f"{where}: {old!r} is called {cls._RENAMED[old]!r} now", FutureWarning, stacklevel=2)
+            table = {cls._RENAMED[old] if key == old else key: value for key, value in table.items()}
         for key in table:
             if key not in known:
                 near = get_close_matches(key, known, n=1)

@@ -183,8 +183,10 @@ def needed(of: Sequence[Variant]) -> Deployment:
         for role, runtime in deployment.runtimes.items():
             before = runtimes.setdefault(role, runtime)
             if not runtime.url:
-                slots = max(before.slots or 0, runtime.slots or 0)
-                runtimes[role] = before.replace(slots=slots or None, extra={**before.extra, **runtime.extra})
+                slots = max(before.max_running_requests or 0, runtime.max_running_requests or 0)
+                runtimes[role] = before.replace(
+                    max_running_requests=slots or None, extra={**before.extra, **runtime.extra}
+                )
     order = [role for role in of[0].plan.deployment.runtimes if role in runtimes]
     return found[0].replace(runtimes={role: runtimes[role] for role in order}, shared=shared)
 
@@ -194,11 +196,13 @@ def levelled(deployments: Sequence[Deployment]) -> list[Deployment]:
     most: dict[str, int] = {}
     for deployment in deployments:
         for role, runtime in deployment.runtimes.items():
-            most[alike(role, runtime)] = max(most.get(alike(role, runtime), 0), runtime.slots or 0)
+            most[alike(role, runtime)] = max(most.get(alike(role, runtime), 0), runtime.max_running_requests or 0)
     return [
         deployment.replace(
             runtimes={
-                role: runtime if runtime.url else runtime.replace(slots=most[alike(role, runtime)] or None)
+                role: runtime
+                if runtime.url
+                else runtime.replace(max_running_requests=most[alike(role, runtime)] or None)
                 for role, runtime in deployment.runtimes.items()
             }
         )
@@ -208,4 +212,4 @@ def levelled(deployments: Sequence[Deployment]) -> list[Deployment]:
 
 def alike(role: str, runtime: Runtime) -> str:
     """The same for runtimes that can be one server, whatever their slots."""
-    return f"{role} {json.dumps(runtime.replace(slots=None).to_dict(), sort_keys=True)}"
+    return f"{role} {json.dumps(runtime.replace(max_running_requests=None).to_dict(), sort_keys=True)}"

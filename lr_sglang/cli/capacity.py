@@ -31,7 +31,7 @@ def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -
             asked.setdefault(live.fleet.urls[role], []).append(role)
     for roles in asked.values():
         backend, one = live.roles[roles[0]], plan.branches(roles, ahead)
-        most = policy.limit(backend.slots, backend.holds, plan.lookahead)
+        most = policy.limit(backend.max_running_requests, backend.kv_tokens, plan.lookahead)
         if most is None or most >= answers * one:
             continue
         number, urgent = (1, True) if most < one else (answers, False)
@@ -39,8 +39,11 @@ def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -
             f"{' and '.join(roles)}: {most} requests at a time, and {number} answer{'s' * (number > 1)} at "
             f"--depth {plan.lookahead.depth} can have {number * one} in flight: then less is looked ahead"
         )
-        if backend.slots == most:
+        if backend.max_running_requests == most:
             mend = f"lr-sglang launch --concurrency {answers}, or --max-running-requests {answers * one + policy.SPARE}"
             yield urgent, f"{lacking} ({mend} where the server is started)"
         else:
-            yield urgent, f"{lacking} (its memory holds {backend.holds} tokens; a smaller --max-step-tokens takes less)"
+            yield (
+                urgent,
+                f"{lacking} (its memory holds {backend.kv_tokens} tokens; a smaller --max-step-tokens takes less)",
+            )

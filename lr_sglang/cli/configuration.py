@@ -20,7 +20,7 @@ from lr_sglang.verifiers import verifier_registry
 JUDGE_PROMPTS = ("paper", "pocket")
 # Where a runtime is, and how much of a machine it takes: not what it answers.
 PLACEMENT = (
-    *("url", "port", "gpus", "device", "tensor_parallel", "data_parallel", "slots"),
+    *("url", "port", "gpus", "device", "tensor_parallel", "data_parallel", "max_running_requests"),
     *("timeout", "api_key_env", "worker_api_key_env", "memory_fraction", "tokenizer"),
 )
 
@@ -102,7 +102,9 @@ class Plan:
         ahead = any(MODES[mode].ahead for mode in modes)
         slots = answers * self.branches(roles, modes) + policy.SPARE * len(roles)
         first = flags.PRIORITIES if ahead and self.lookahead.priorities else {}
-        return runtime.replace(slots=runtime.slots or slots, extra={**first, **runtime.extra})
+        return runtime.replace(
+            max_running_requests=runtime.max_running_requests or slots, extra={**first, **runtime.extra}
+        )
 
     def branches(self, roles: Collection[Role], modes: Collection[str]) -> int:
         """The most requests that one answer can have in flight on a runtime which plays these roles."""

@@ -57,8 +57,8 @@ class RuntimeBackend(BaseBackend):
         context: the model's context length in tokens.
         timeout: seconds that a generation of up to 1,000 tokens may take; a longer one may take more in proportion.
         seeded: whether the runtime honours a seed.
-        slots: requests that it runs at a time; None is not known.
-        holds: tokens that its KV memory holds, likewise.
+        max_running_requests: requests that it runs at a time; None is not known.
+        kv_tokens: tokens that its KV memory holds; None is not known.
         token_layer: SGLang's name of its speculative algorithm, empty for none; None is not known.
 
     Attributes:
@@ -76,8 +76,8 @@ class RuntimeBackend(BaseBackend):
         context: int = 32768,
         timeout: float = 600.0,
         seeded: bool = False,
-        slots: int | None = None,
-        holds: int | None = None,
+        max_running_requests: int | None = None,
+        kv_tokens: int | None = None,
         token_layer: str | None = None,
     ) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class RuntimeBackend(BaseBackend):
         self.context, self.timeout, self.seeded = context, timeout, seeded
         self.token_layer = token_layer
         self.pool = Pool()
-        self.set_capacity(slots, holds)
+        self.set_capacity(max_running_requests, kv_tokens)
         self.simulated = False
         self.ends = tokenizer.ends
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,10 +93,10 @@ class RuntimeBackend(BaseBackend):
         self.roles: dict[str, RuntimeBackend] = {role: self}
         self.ledger = RequestLog()
 
-    def set_capacity(self, slots: int | None, holds: int | None) -> None:
+    def set_capacity(self, max_running_requests: int | None, kv_tokens: int | None) -> None:
         """What the runtime says that it can run: requests at a time, and tokens in its KV memory."""
-        self.slots, self.holds = slots, holds
-        known = [slots, None if holds is None else max(1, holds // BRANCH_TOKENS)]
+        self.max_running_requests, self.kv_tokens = max_running_requests, kv_tokens
+        known = [max_running_requests, None if kv_tokens is None else max(1, kv_tokens // BRANCH_TOKENS)]
         self.room = self.pool.size = min((limit for limit in known if limit is not None), default=None)
 
     @property

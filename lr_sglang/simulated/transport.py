@@ -124,7 +124,7 @@ def simulated_roles(simulation: Simulation, writer: Writer | None = None) -> Map
             context=CONTEXT,
             timeout=3600.0,
             seeded=True,
-            slots=simulation.slots,
+            max_running_requests=simulation.slots,
             token_layer="",
         )
         for role in ROLES

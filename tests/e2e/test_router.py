@@ -149,7 +149,7 @@ def expected(pocket: Pocket) -> dict[str, tuple[int, ...]]:
 def test_a_backend_knows_of_its_workers(pocket: Pocket, routed: Routed) -> None:
     behind, alone = routed.pocket.roles["target"], pocket.roles["target"]
     assert sorted(routed.transport.workers) == sorted(routed.workers)
-    assert alone.slots and behind.slots == 2 * alone.slots
+    assert alone.max_running_requests and behind.max_running_requests == 2 * alone.max_running_requests
     assert (behind.context, behind.seeded, behind.token_layer) == (alone.context, alone.seeded, alone.token_layer)
 
 

@@ -69,7 +69,7 @@ class Layered:
 def deployment(layers: dict[str, TokenLayer]) -> Deployment:
     pocket = load_deployment("pocket")
     runtimes = {
-        role: pocket.runtimes[role].replace(token_layer=layers.get(role, TokenLayer()), slots=40)
+        role: pocket.runtimes[role].replace(token_layer=layers.get(role, TokenLayer()), max_running_requests=40)
         for role in ("target", "draft")
     }
     return pocket.replace(runtimes=runtimes)

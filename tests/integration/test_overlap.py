@@ -93,7 +93,7 @@ def called(command: str, *arguments: str) -> tuple[list[dict[str, Any]], str]:
 @pytest.mark.parametrize("way", ["servers", "url", "attach", "program", "router"])
 def test_a_run(fleet: Fleet, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(deployment: Deployment, *_: object) -> Fleet:
-        assert (deployment.runtimes["target"].slots or 0) >= SLOTS
+        assert (deployment.runtimes["target"].max_running_requests or 0) >= SLOTS
         return Fleet(deployment, fleet.urls, fleet.tokenizers)
 
     with routed(fleet.urls["target"]) as router:

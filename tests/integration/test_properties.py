@@ -166,7 +166,7 @@ def run(
     transports = transports or case.transports()
     backend = deployment(**transports)
     for role, slots in case.slots.items():
-        backend.roles[role].slots = slots
+        backend.roles[role].max_running_requests = slots
     if "judge" in transports:
         backend.roles["judge"].tokenizer = Whole()
     for role, slots in case.slots.items():

@@ -169,7 +169,7 @@ def test_a_sweep_makes_nothing_twice():
     assert len({json.dumps(v.config, sort_keys=True) for v in found}) == len(found)
     assert len({v.folder for v in found}) == len(found)
     (servers,) = bench_variants.server_sets(found)
-    assert bench_variants.needed(servers).runtimes["target"].slots >= 2**4
+    assert bench_variants.needed(servers).runtimes["target"].max_running_requests >= 2**4
 
 
 def test_drafted_tokens_with_and_without_lookahead():

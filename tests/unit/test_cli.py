@@ -219,7 +219,10 @@ def test_modes_side_by_side_share_servers_where_they_can(call, tmp_path, servers
     result = call("run", "--task", "pocket", "--limit", 2, *modes, "--token-layer", "ngram", "--concurrency", 3)
     assert result.exit_code == 0, result.output
     assert [d.runtimes["target"].token_layer.algorithm for d in servers.started] == ["none", "ngram"]
-    assert "draft" in servers.started[0].runtimes and servers.started[0].runtimes["target"].slots == 3 * 5 + 2
+    assert (
+        "draft" in servers.started[0].runtimes
+        and servers.started[0].runtimes["target"].max_running_requests == 3 * 5 + 2
+    )
     made = the_records(tmp_path)
     assert sorted((r["question_id"], r["mode"]) for r in made) == sorted(
         (f"pocket-000{n}", mode) for n in (1, 2) for mode in modes[1::2]

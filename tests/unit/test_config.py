@@ -164,3 +164,11 @@ def test_numbers_of_other_libraries_are_numbers():
     made = Lookahead(depth=np.int64(3)).replace(gate=np.float32(0.5), fast_accept=-1)
     assert [type(value) for value in (made.depth, made.gate, made.fast_accept)] == [int, float, float]
     assert json.dumps(made.to_dict())
+
+
+def test_a_former_name_of_a_field_is_read_with_a_warning():
+    with pytest.warns(FutureWarning, match="'slots' is called 'max_running_requests' now"):
+        runtime = Runtime.from_dict({"model": "a/b", "slots": 3}, "[runtimes.target]")
+    assert runtime == Runtime(model="a/b", max_running_requests=3)
+    with pytest.raises(ConfigError, match="unknown key 'slots'"):
+        Runtime.from_dict({"model": "a/b", "slots": 3, "max_running_requests": 4})

@@ -473,16 +473,16 @@ def connected(url, **keys):
 def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, workers):
     backend = connected(front.url)
     assert isinstance(backend.transport, RouterClient)
-    assert (backend.slots, backend.holds, backend.context) == (12, 12_000, 2048)
+    assert (backend.max_running_requests, backend.kv_tokens, backend.context) == (12, 12_000, 2048)
     assert (backend.seeded, backend.token_layer, backend.simulated) == (True, "", False)
     assert backend.get_model_name() == MODEL
 
     front.listed[0]["is_healthy"] = False
     call(backend.transport.refresh())
-    assert (backend.slots, backend.holds) == (8, 8_000)
+    assert (backend.max_running_requests, backend.kv_tokens) == (8, 8_000)
     front.listed[1]["is_healthy"] = False
     call(backend.transport.refresh())
-    assert backend.slots == 8, "what was known stays while nothing is known"
+    assert backend.max_running_requests == 8, "what was known stays while nothing is known"
     backend.shutdown()
 
 
@@ -490,14 +490,19 @@ def test_workers_need_not_be_alike(front, workers):
     workers[0].documents["/server_info"] |= {"context_length": 1024, "speculative_algorithm": "NGRAM", "device": "cuda"}
     del workers[1].documents["/server_info"]["internal_states"]
     backend = connected(front.url)
-    assert (backend.context, backend.token_layer, backend.seeded, backend.slots) == (1024, None, False, None)
+    assert (backend.context, backend.token_layer, backend.seeded, backend.max_running_requests) == (
+        1024,
+        None,
+        False,
+        None,
+    )
     backend.shutdown()
 
 
 def test_router_and_workers_have_keys_of_their_own(front, workers):
     front.key, workers[0].key, workers[1].key = "front", "back", "back"
     backend = connected(front.url, target="front", workers="back")
-    assert backend.slots == 12
+    assert backend.max_running_requests == 12
     assert {key for _, key in front.seen} == {"Bearer front"}
     assert {key for worker in workers for _, key in worker.seen} == {"Bearer back"}
     assert "back" not in repr(Fleet(Deployment("d", {"target": Runtime(url="http://u")}), worker_keys={"a": "back"}))

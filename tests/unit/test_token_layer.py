@@ -83,7 +83,7 @@ def test_the_longest_match_leaves_room_for_all_tokens():
 
 
 def test_the_command_line_of_a_server_has_them():
-    argv = line(Runtime(model="a/b", token_layer=layer("standalone", draft_model="c/d"), slots=7), CPU)
+    argv = line(Runtime(model="a/b", token_layer=layer("standalone", draft_model="c/d"), max_running_requests=7), CPU)
     assert value(argv, "speculative-draft-model-path") == "c/d"
     assert value(argv, "max-running-requests") == "7"
     assert "--enable-mixed-chunk" not in argv
@@ -189,7 +189,7 @@ def test_what_cannot_be_is_refused_with_the_reason(wanted, platform, said):
         ({"model": "a/b", "token_layer": {"tokens": 4}}, "tokens: given for no token layer"),
         ({"model": "a/b", "token_layer": {"token": 4}}, "unknown key 'token'"),
         ({"url": "http://a", "token_layer": "ngram"}, "a server that runs already has its own"),
-        ({"model": "a/b", "slots": 0}, "slots: must be at least 1"),
+        ({"model": "a/b", "max_running_requests": 0}, "max_running_requests: must be at least 1"),
     ],
     ids=str,
 )
@@ -363,15 +363,15 @@ def test_slots_are_what_a_whole_tree_has(schedule, depth, width):
     look = Lookahead(schedule=schedule, depth=depth, width=width)
     for role in ("target", "draft", "judge"):
         assert policy.in_flight(look, role) == most_in_flight(look, role), role
-        assert policy.slots(look, role, 3) >= 3 * policy.in_flight(look, role)
+        assert policy.running_requests(look, role, 3) >= 3 * policy.in_flight(look, role)
 
 
 def test_servers_get_the_slots_that_their_roles_and_answers_need():
     plan = settings.settle({"depth": 3, "judge": "target"})
     needed = plan.needed(["lookahead"], answers=4)
-    assert needed.runtimes["target"].slots == 4 * 3 + 4 * 3 + 2 * policy.SPARE
-    assert needed.runtimes["draft"].slots == 4 + policy.SPARE
-    assert plan.needed(["autoregressive"], answers=4).runtimes["target"].slots == 4 + policy.SPARE
+    assert needed.runtimes["target"].max_running_requests == 4 * 3 + 4 * 3 + 2 * policy.SPARE
+    assert needed.runtimes["draft"].max_running_requests == 4 + policy.SPARE
+    assert plan.needed(["autoregressive"], answers=4).runtimes["target"].max_running_requests == 4 + policy.SPARE
 
 
 # -- counts

@@ -12,7 +12,7 @@ from lr_sglang.algorithm.policy.adaptive import Adaptive
 from lr_sglang.algorithm.policy.confidence import Calibration, confidence, pairs_of
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.fixed import Policy
-from lr_sglang.algorithm.policy.room import SPARE, fits, in_flight, limit, slots
+from lr_sglang.algorithm.policy.room import SPARE, fits, in_flight, limit, running_requests
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import StepTree
 
@@ -29,7 +29,7 @@ __all__ = [
     "limit",
     "make",
     "pairs_of",
-    "slots",
+    "running_requests",
 ]
 
 

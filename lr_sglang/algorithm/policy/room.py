@@ -67,20 +67,20 @@ def fits(look: Lookahead, role: str, slots: int | None, running: tuple[int, int]
     return slots is None or not main or main + extra + steps <= slots
 
 
-def slots(look: Lookahead, role: Role, answers: int) -> int:
+def running_requests(look: Lookahead, role: Role, answers: int) -> int:
     """Requests that a role's runtime should run at a time for so many answers at once."""
     return answers * in_flight(look, role) + SPARE
 
 
-def limit(runs: int | None, holds: int | None, look: Lookahead) -> int | None:
+def limit(max_running_requests: int | None, kv_tokens: int | None, look: Lookahead) -> int | None:
     """Requests that a runtime can have in flight with none of them waiting; None is no limit.
 
     Args:
-        runs: requests that the runtime runs at a time, None if it did not say.
-        holds: tokens that its KV memory holds, likewise. A branch has at most a step of its own and the drafted step
-            before it there, beside what it shares with others.
+        max_running_requests: that the runtime runs at a time; None is not known.
+        kv_tokens: that its KV memory holds; None is not known. A branch has at most a step of its own and the drafted
+            step before it there, beside what it shares with others.
     """
-    limits = [runs, None if holds is None else holds // (2 * look.max_step_tokens)]
+    limits = [max_running_requests, None if kv_tokens is None else kv_tokens // (2 * look.max_step_tokens)]
     return min((known for known in limits if known is not None), default=None)
 
 

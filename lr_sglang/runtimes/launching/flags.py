@@ -45,7 +45,7 @@ OWNED = {
     "context-length": "use 'context_length'",
     "mem-fraction-static": "use 'memory_fraction'",
     "enable-deterministic-inference": "use 'repeatable'",
-    "max-running-requests": "use 'slots'",
+    "max-running-requests": "use 'max_running_requests'",
     **dict.fromkeys(
         (
             *("speculative-algorithm", "speculative-draft-model", "speculative-draft-model-path"),
@@ -114,7 +114,7 @@ def command(
         "dtype": runtime.dtype if runtime.dtype != "auto" else None,
         "quantization": runtime.quantization or None,
         "context-length": runtime.context_length,
-        "max-running-requests": runtime.slots,
+        "max-running-requests": runtime.max_running_requests,
     }
     flags |= {name: value for name, value in given.items() if value is not None}
     if runtime.token_layer.on:

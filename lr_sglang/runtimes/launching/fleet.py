@@ -166,7 +166,7 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path, device: flag
     found = runtime.replace(
         tokenizer=models.locate(runtime.tokenizer, role) if runtime.tokenizer else None,
         token_layer=_with_draft(runtime.token_layer, model, role),
-        slots=runtime.slots or _slots(fleet.deployment, role),
+        max_running_requests=runtime.max_running_requests or _slots(fleet.deployment, role),
     )
     reservation = Reservation(runtime.port, role)
     try:
@@ -195,7 +195,7 @@ def _slots(deployment: Deployment, role: str) -> int | None:
     if not deployment.runtimes[role].token_layer.on:
         return None
     roles = [name for name in ROLES if deployment.shared.get(name, name) == role]
-    return sum(policy.slots(deployment.lookahead, name, ANSWERS) for name in roles)
+    return sum(policy.running_requests(deployment.lookahead, name, ANSWERS) for name in roles)
 
 
 def _with_draft(layer: TokenLayer, model: str, role: str) -> TokenLayer:

@@ -41,8 +41,8 @@ PATIENCE = Patience(first=0.5, longest=30.0, steady=STEADY_SECONDS)
 class Room:
     """What a process has found of a role's runtime: as of ``RuntimeBackend``."""
 
-    slots: int | None
-    holds: int | None
+    max_running_requests: int | None
+    kv_tokens: int | None
     simulated: bool
 
 

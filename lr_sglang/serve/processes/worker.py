@@ -55,7 +55,7 @@ class WorkerServer(Server):
         self._sock.listen(self.config.backlog)
         self._acceptor.start()
         roles = self._engine.roles.items()
-        self._parent.send({role: Room(one.slots, one.holds, one.simulated) for role, one in roles})
+        self._parent.send({role: Room(one.max_running_requests, one.kv_tokens, one.simulated) for role, one in roles})
 
     def _protocol(self) -> object:
         return self.connections.protocol(
