@@ -1,4 +1,4 @@
-"""What one answer is asked for, and where the course of it is told."""
+"""What one answer is asked for, and who is called while it is made."""
 
 from __future__ import annotations
 

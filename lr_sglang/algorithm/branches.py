@@ -148,7 +148,7 @@ class Branches:
         elif isinstance(result, LookaheadError):
             branch.error = str(result)
         if isinstance(result, Generation):
-            result.book(branch)
+            result.record_in(branch)
 
     def give_up(self, branch: Branch | None, outcome: Outcome) -> None:
         """A branch that nobody needs any more is stopped, on the server too."""

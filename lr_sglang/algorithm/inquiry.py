@@ -20,7 +20,7 @@ class Inquiry:
 
     Attributes:
         state: the program after the prefix that both versions follow; to be forked, not to be added to.
-        track: enters a request to a runtime in the books of the answer, which cancels it when nobody needs the verdict.
+        track: records a request to a runtime with the answer, which cancels it when the verdict is not needed.
         branches: the requests so far, in order.
     """
 

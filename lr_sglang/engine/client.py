@@ -59,11 +59,11 @@ class Client:
         alone: whether no other server could take an abort in place of this one: where it takes none, it is hung up on.
 
     Attributes:
-        deaf: it took no abort when it was last sent one.
+        abort_failed: it took no abort when it was last sent one.
     """
 
     def __init__(self, url: str, role: str, api_key: str = "", alone: Callable[[], bool] = lambda: True) -> None:
-        self.url, self.role, self.deaf, self._alone = url.rstrip("/"), role, False, alone
+        self.url, self.role, self.abort_failed, self._alone = url.rstrip("/"), role, False, alone
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
@@ -136,8 +136,8 @@ class Client:
             if request.ended:
                 return
             await self._post_abort(request.rid)
-            if number >= last or (self.deaf and self._alone()):
-                request.hang_up()
+            if number >= last or (self.abort_failed and self._alone()):
+                request.close_connection()
             number += 1
 
     def _tell_once(self, request: Request) -> None:
@@ -147,9 +147,9 @@ class Client:
     async def _post_abort(self, rid: str) -> None:
         try:
             await self._exchange("POST", "/abort_request", {"rid": rid}, CONNECT_SECONDS)
-            self.deaf = False
+            self.abort_failed = False
         except LookaheadError:
-            self.deaf = True
+            self.abort_failed = True
 
     async def _exchange(
         self, method: str, path: str, body: dict[str, Any] | None, timeout: float, more: Mapping[str, str] | None = None

@@ -76,8 +76,8 @@ class Generation:
     logprobs: tuple[float, ...] = field(default=(), repr=False)
     dropped: int = 0
 
-    def book(self, branch: Branch) -> None:
-        """Enters in a branch's books what it took."""
+    def record_in(self, branch: Branch) -> None:
+        """Records on a branch what its generation took."""
         branch.prompt_tokens, branch.cached_tokens = self.prompt_tokens, self.cached_tokens
         branch.generated_tokens, branch.entry = len(self.ids) + self.dropped, self.entry
         branch.speculation = self.speculation

@@ -87,7 +87,7 @@ class Request:
             self._abort(self)
 
     def raise_if_hung_up(self, role: str) -> None:
-        """For whoever asks a runtime, when its task is cancelled: with ``hang_up`` only the request is, not the task.
+        """Called where a request's task was cancelled: after ``close_connection`` only the request ends, not the task.
 
         Raises:
             Cancelled: it was hung up on.
@@ -98,7 +98,7 @@ class Request:
                 task.uncancel()
             raise Cancelled("hung up on", role=role) from None
 
-    def hang_up(self) -> None:
+    def close_connection(self) -> None:
         """Breaks the connection, for a server that takes no abort."""
         if self._task is not None and not self.ended:
             self.hung_up = True

@@ -191,7 +191,7 @@ class RouterClient(Client):
             return {}
 
     def _all_deaf(self) -> bool:
-        return all(worker.deaf for worker in self._workers.values())
+        return all(worker.abort_failed for worker in self._workers.values())
 
     def _refresh_soon(self, age: float) -> None:
         """Reads the list meanwhile if it is older than so many seconds."""

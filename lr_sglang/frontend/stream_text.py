@@ -13,7 +13,7 @@ THINK = "<think>"
 Kind = Literal["content", "reasoning"]
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """Some text for the client."""
 
     kind: Kind
@@ -73,7 +73,7 @@ class Reasoning:
         self._read = self.length = 0
         self._where: Literal["start", "opened", "reasoning", "gap", "content"] = "start" if split else "content"
 
-    def add(self, text: str) -> Iterator[Piece]:
+    def add(self, text: str) -> Iterator[Chunk]:
         """The pieces that are clear now."""
         self._held += text
         self._read += len(text)
@@ -85,7 +85,7 @@ class Reasoning:
             thought, marker, after = self._held.partition(THINK_END)
             keep = 0 if marker else beginning(thought, (THINK_END,))
             if shown := thought[: len(thought) - keep]:
-                yield Piece("reasoning", shown)
+                yield Chunk("reasoning", shown)
             self._held = after if marker else thought[len(thought) - keep :]
             self._where = "gap" if marker else "reasoning"
         if self._where == "gap":
@@ -94,14 +94,14 @@ class Reasoning:
             self.length = self._read - len(self._held)
         if self._where == "content" and self._held:
             shown, self._held = self._held, ""
-            yield Piece("content", shown)
+            yield Chunk("content", shown)
 
-    def rest(self) -> Iterator[Piece]:
+    def rest(self) -> Iterator[Chunk]:
         """What was held back, at the end."""
         held, self._held = self._held, ""
         if held and self._where not in ("opened", "gap"):
             inside = self._where == "reasoning" or (self._where == "start" and self._inside)
-            yield Piece("reasoning" if inside else "content", held)
+            yield Chunk("reasoning" if inside else "content", held)
 
     @property
     def going_on(self) -> bool:
@@ -143,7 +143,7 @@ class StreamText:
     def stopped(self) -> bool:
         return self._stops.hit
 
-    def add(self, ids: Sequence[int], silent: int = 0) -> list[Piece]:
+    def add(self, ids: Sequence[int], silent: int = 0) -> list[Chunk]:
         """One more step: what of it can be shown.
 
         Args:
@@ -151,14 +151,14 @@ class StreamText:
         """
         return [] if self.stopped else self._shown(tuple(ids), silent)
 
-    def rest(self) -> list[Piece]:
+    def rest(self) -> list[Chunk]:
         """What was held back, at the end."""
         pieces = self._shown((), last=True) if self._held and not self.stopped else []
         if not self.stopped:
             pieces += self._reasoning.add(self._stops.rest())
         return self._told([*pieces, *self._reasoning.rest()])
 
-    def _shown(self, ids: Ids, silent: int = 0, last: bool = False) -> list[Piece]:
+    def _shown(self, ids: Ids, silent: int = 0, last: bool = False) -> list[Chunk]:
         self._runs.append((self._length, self._tail, ids))
         text, self._tail, held = added(self._tail, ids, self._decode, last)
         whole, self._held = self._held + len(ids) - held, held
@@ -167,7 +167,7 @@ class StreamText:
         self.tokens = self._tokens_until(self._stops.shown) if self.stopped else self.tokens + whole + silent
         return self._told(pieces)
 
-    def _told(self, pieces: list[Piece]) -> list[Piece]:
+    def _told(self, pieces: list[Chunk]) -> list[Chunk]:
         if self._reasoning.going_on:
             self.reasoning_tokens = self.tokens
         elif self._reasoning.length and not self._split:

@@ -33,7 +33,7 @@ _SAME = 1e-5  # times in records are rounded
 
 
 @dataclass(frozen=True)
-class Piece:
+class Span:
     """A stretch of the critical path, in seconds since the question was asked."""
 
     part: str
@@ -62,7 +62,7 @@ def parts(record: Record) -> dict[str, float]:
     return sums
 
 
-def critical_path(record: Record) -> list[Piece]:
+def critical_path(record: Record) -> list[Span]:
     """From the question to the last step that was kept; no gaps, no overlaps. Empty for an answer without a step.
 
     That of a program goes back from its end to the generation that ended last, along that one's own path, and from its
@@ -93,25 +93,25 @@ def total(records: Iterable[Record]) -> dict[str, Any]:
     }
 
 
-def _of_program(record: Record) -> list[Piece]:
+def _of_program(record: Record) -> list[Span]:
     generations = record["program"]["generations"]
     if not record["steps"] or not all("branches" in one for one in generations):
         return []  # a record from before these were kept
-    pieces: list[Piece] = []
+    pieces: list[Span] = []
     now, branches = float(record["seconds"]), iter(record["branches"])
     made = [(one, list(islice(branches, one["branches"]))) for one in generations]
     for one, own in sorted(made, key=lambda pair: pair[0]["began"] + pair[0]["seconds"], reverse=True):
         began, ended = one["began"], one["began"] + one["seconds"]
         if ended > now + _SAME or began >= now:
             continue  # it went on beside another one that was waited for
-        pieces.append(Piece("controller", min(ended, now), now, one["first"]))
+        pieces.append(Span("controller", min(ended, now), now, one["first"]))
         pieces += reversed(_of_generation(record, one, own, min(ended, now)))
         now = began
-    pieces.append(Piece("controller", 0.0, now, 0))
+    pieces.append(Span("controller", 0.0, now, 0))
     return [piece for piece in reversed(pieces) if piece.end > piece.start]
 
 
-def _of_generation(record: Record, one: dict[str, Any], branches: list[dict[str, Any]], ended: float) -> list[Piece]:
+def _of_generation(record: Record, one: dict[str, Any], branches: list[dict[str, Any]], ended: float) -> list[Span]:
     """The path of one generation of a program, as that of an answer of its own; its steps count from 0 there."""
     first, began = one["first"], one["began"]
     steps = one.get("aside") or (record["steps"][first : first + one["steps"]] if one["in_answer"] else [])
@@ -120,7 +120,7 @@ def _of_generation(record: Record, one: dict[str, Any], branches: list[dict[str,
         queued = min(began + (alone.get("queued") or 0.0), ended)
         wrote = min(queued + (alone.get("prefill") or 0.0), ended)
         spans = (("queue", began, queued), ("prefill", queued, wrote), (one["role"], wrote, ended))
-        return [Piece(part, start, end, first) for part, start, end in spans]
+        return [Span(part, start, end, first) for part, start, end in spans]
     own = [branch | {"position": branch["position"] - first} for branch in branches]
     found = _Path({"seconds": ended, "steps": steps, "branches": own}, began).pieces
     return [replace(piece, position=piece.position + first) for piece in found]
@@ -132,7 +132,7 @@ class _Path:
 
     record: Record
     began: float = 0.0
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[Span] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.steps: list[dict[str, Any]] = self.record["steps"]
@@ -254,4 +254,4 @@ class _Path:
 
     def _piece(self, part: str, start: float, end: float, position: int) -> None:
         if end > start:
-            self.pieces.append(Piece(part, start, end, position))
+            self.pieces.append(Span(part, start, end, position))

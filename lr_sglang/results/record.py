@@ -38,7 +38,7 @@ def make(question: Question, mode: str, job: AnswerRequest, config: dict[str, An
         "answer": answer,
         "correct": correct(answer, question.answer),
         "error": None,
-        **_course(trace),
+        **_trace(trace),
         "config": config,
         "versions": versions,
     }
@@ -66,7 +66,7 @@ def make_failed(
         "answer": None,
         "correct": None if question.answer is None else False,
         "error": failure,
-        **_course(job.record),
+        **_trace(job.record),
         "config": config,
         "versions": versions,
     }
@@ -86,7 +86,7 @@ def _head(question: Question, mode: str, job: AnswerRequest) -> Record:
     }
 
 
-def _course(trace: Trace) -> Record:
+def _trace(trace: Trace) -> Record:
     return {
         "finish": trace.finish,
         "seconds": round(trace.seconds, 6),

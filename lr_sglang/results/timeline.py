@@ -1,4 +1,4 @@
-"""The course of one answer: every branch of the three roles over time, and the critical path under them."""
+"""How one answer was made: every branch of the three roles over time, and the critical path under them."""
 
 from __future__ import annotations
 

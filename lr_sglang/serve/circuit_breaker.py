@@ -126,7 +126,7 @@ class Gate:
         self._kicked.update(stuck)
         for request in stuck:
             request.cancel()
-            request.hang_up()
+            request.close_connection()
         return len(stuck)
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from lr_sglang.engine.lateness import Lateness
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.run import run_program
-from lr_sglang.frontend.stream_text import Piece, Reasoning, StreamText
+from lr_sglang.frontend.stream_text import Chunk, Reasoning, StreamText
 from lr_sglang.modes import MODES
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import Refusal, out_of_time, refusal_of, stopping, target_down
@@ -42,7 +42,7 @@ HANG_UP_AFTER = 5  # of these looks: an abort that is heard takes some milliseco
 PATIENCE = 1.0
 
 # The pieces of one step, something to watch, or the end.
-Item = list[Piece] | Event | Summary
+Item = list[Chunk] | Event | Summary
 
 
 @dataclass(eq=False)
@@ -248,7 +248,7 @@ class Engine:
             experience=self._experience,
         )
 
-    def _teller(self, answer: _Answer, put: Callable[[list[Piece]], None]) -> Callable[[StepRecord | None], None]:
+    def _teller(self, answer: _Answer, put: Callable[[list[Chunk]], None]) -> Callable[[StepRecord | None], None]:
         """Hears of each step as it is kept."""
         job, known = answer.job, 0
 
@@ -275,7 +275,7 @@ class Engine:
             if answer.stops > HANG_UP_AFTER:
                 for request in [branch.request for branch in answer.job.record.branches]:
                     if request is not None and request.cancelled:
-                        request.hang_up()
+                        request.close_connection()
             asyncio.get_running_loop().call_later(STOP_AGAIN, self._stop, answer)
 
 

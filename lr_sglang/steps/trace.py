@@ -43,7 +43,7 @@ class StepRecord:
 
 @dataclass
 class Trace:
-    """The course of one answer. Times are seconds since the question was asked.
+    """How one answer was made. Times are seconds since the question was asked.
 
     Attributes:
         text: the whole answer; ``ids`` are its tokens, the end of sequence included, as the target reads them.

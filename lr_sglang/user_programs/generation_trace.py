@@ -1,4 +1,4 @@
-"""The generations of one program, each with books of its own, and the record that they make together."""
+"""The generations of one program, each with its own trace, and the record that they make together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GenerationTrace:
     Attributes:
         began: seconds since the program did.
         role: of the runtime; the target's where it was made by lookahead reasoning, which is what ``ahead`` says.
-        trace: its own books; their times count from ``began``.
+        trace: its own trace; times in it count from ``began``.
         given: the text that the program was given.
         at: where in the answer that stands; None where it does not.
     """
@@ -48,7 +48,7 @@ class GenerationTrace:
         branch.ended = self.trace.seconds = seconds
         if not isinstance(result, Generation):
             return
-        result.book(branch)
+        result.record_in(branch)
         source, outcome = ("draft", "accepted") if self.role == "draft" else ("target", "written")
         for step in split_ids(result.ids, result.finish, known, result.ends):
             position, ending = len(self.trace.steps), step.ending.value

@@ -91,19 +91,19 @@ class LookaheadBackend(BaseBackend):
         self.counts: Counter[str] = Counter()
         self.traces: deque[Trace] = deque(maxlen=MAX_TRACES)
         self.ahead, self.limits = ahead, Limits()
-        self._course: ProgramRun | None = None
+        self._run: ProgramRun | None = None
         self._samples = Samples()
         self._experience = experience or policy.experience_for(self.options)
         self._verifier = cache(lambda name: verifiers.make(name, verifiers.Setup(roles, judge_prompt)))
         if ahead:
             self._verifier(self.options.verifier)
 
-    def within(self, course: ProgramRun) -> LookaheadBackend:
-        """The same backend for one run of a program, whose books are ``course``."""
+    def within(self, run: ProgramRun) -> LookaheadBackend:
+        """The same backend for one run of a program."""
         made = copy.copy(self)
-        made.roles, made._course = course.roles, course
-        made._samples, made.seed, made.limits = course.samples, course.seed, course.job.limits
-        made.on_event = course.job.on_event or self.on_event
+        made.roles, made._run = run.roles, run
+        made._samples, made.seed, made.limits = run.samples, run.seed, run.job.limits
+        made.on_event = run.job.on_event or self.on_event
         return made
 
     def get_model_name(self) -> str:
@@ -147,7 +147,7 @@ class LookaheadBackend(BaseBackend):
     async def aselect(self, s: Executor, choices: list[str], temperature: float, method: Any) -> Any:
         """As ``RuntimeBackend.aselect``: by the target."""
         self._count(s, "select")
-        with self._course.choosing(s) if self._course is not None else nullcontext():
+        with self._run.choosing(s) if self._run is not None else nullcontext():
             return await self.target.aselect(s, choices, temperature, method)
 
     async def _named(self, work: Awaitable[T]) -> T:
@@ -172,9 +172,9 @@ class LookaheadBackend(BaseBackend):
 
     def _count(self, s: Executor, what: str) -> None:
         self.counts[what] += 1
-        if self._course is not None:
-            self._course.seen(s)
-            self._course.count(what)
+        if self._run is not None:
+            self._run.seen(s)
+            self._run.count(what)
 
     def _is_alone(self, s: Executor, params: SglSamplingParams) -> bool:
         """Whether the target is to write it by itself; it is counted why."""
@@ -197,13 +197,11 @@ class LookaheadBackend(BaseBackend):
         self, s: Executor, params: SglSamplingParams, tell: Callable[[str], None] = lambda text: None
     ) -> tuple[TokenText, dict[str, Any]]:
         """Makes an answer in a state of its own, which goes on where ``s`` stands."""
-        mark, known, course = params.stop, self.target.tokenizer, self._course
+        mark, known, run = params.stop, self.target.tokenizer, self._run
         look = self.options.replace(**mark.options) if isinstance(mark, LookaheadMark) else self.options
         job, delivery = self._job(s, look, params), StreamText(known.decode, stops_of(mark))
-        with (
-            course.ahead(job) if course is not None else nullcontext(GenerationTrace(0.0, "target", job.record)) as part
-        ):
-            shown = course if isinstance(mark, LookaheadMark) and mark.show and s.fork_start_text_pos is None else None
+        with run.ahead(job) if run is not None else nullcontext(GenerationTrace(0.0, "target", job.record)) as part:
+            shown = run if isinstance(mark, LookaheadMark) and mark.show and s.fork_start_text_pos is None else None
 
             def give(text: TokenText, step: StepRecord | None = None) -> None:
                 part.given += text
@@ -261,8 +259,8 @@ class LookaheadBackend(BaseBackend):
             sample=sample,
             experience=self._experience,
         )
-        if self._course is not None:
-            job.key = self._course.job.key
+        if self._run is not None:
+            job.key = self._run.job.key
         return job
 
 

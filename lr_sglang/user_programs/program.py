@@ -105,18 +105,18 @@ async def perform(
     """
     backend.bind(asyncio.get_running_loop())
     known = backend.target.tokenizer
-    course = ProgramRun(job, backend.runtimes if backend.ahead else {"target": backend.target})
-    inside = backend.within(course)
+    run = ProgramRun(job, backend.runtimes if backend.ahead else {"target": backend.target})
+    inside = backend.within(run)
     text: TokenText | None = None
     finish: str | None = None
-    more: dict[str, Any] = {"job": course.own} if program.takes_job else {}
+    more: dict[str, Any] = {"job": run.own} if program.takes_job else {}
     asked = [dict(message) for message in messages]
     try:
         most = job.limits.max_tokens or UNLIMITED
         drawn = {"max_new_tokens": most, **job.sampling.drawn()}
         state = await run_program(program.function, asked, backend=inside, **drawn, **more)
         answer, finish = _answer(program.name, state), _finish(state)
-        if not answer.startswith(course.shown):
+        if not answer.startswith(run.shown):
             raise ProgramError(f"program {program.name}: its answer is not what it has shown", hint=_HINT)
         text = answer
     except BaseException as error:
@@ -124,14 +124,14 @@ async def perform(
             error.hint = "in this mode the target is alone; --mode lookahead has the others, too"
         if isinstance(error, LookaheadError) or not isinstance(error, Exception):
             raise
-        if (failure := _behind(error, course.errors)) is not None:
+        if (failure := _behind(error, run.errors)) is not None:
             raise failure from error
         where = "".join(traceback.format_exception(error))
         raise ProgramError(f"program {program.name}: {error!r}", hint=_HINT, detail=where) from error
     finally:
-        await course.close()
+        await run.close()
         told = len(job.record.steps)
-        course.complete(text, finish if text is not None else "", known)
+        run.complete(text, finish if text is not None else "", known)
         job.record.program = {"name": program.name, **job.record.program}
     if not program.takes_job and job.on_step:
         for step in job.record.steps[told:]:  # which generations are the answer's is known only now

@@ -1,4 +1,4 @@
-"""The course of one program: every generation of it, by lookahead or not, in one job's books."""
+"""One run of a program: all its generations, by lookahead or not, in the record of one request."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class ProgramRun:
         if self._stops > HANG_UP_AFTER:  # a runtime that hangs takes no abort
             for request in [request for one in running for request in _requests(one)]:
                 if request.cancelled:
-                    request.hang_up()
+                    request.close_connection()
 
     def seen(self, s: Executor) -> None:
         """A state of the program, which generates."""
@@ -222,10 +222,10 @@ class ProgramRun:
 
 
 class RecordingBackend:
-    """A runtime's backend inside of a program: the course hears of what is asked of it."""
+    """A runtime's backend within a program: the run records each request to it."""
 
-    def __init__(self, inner: RuntimeBackend, course: ProgramRun) -> None:
-        self.inner, self.course, self.roles = inner, course, course.roles
+    def __init__(self, inner: RuntimeBackend, run: ProgramRun) -> None:
+        self.inner, self.run, self.roles = inner, run, run.roles
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -234,25 +234,25 @@ class RecordingBackend:
         """As ``RuntimeBackend.agenerate``; a program's own generation has no more tokens than the run allows."""
         if s.request is not None:  # a branch of an answer, which has a record of its own
             return await self.inner.agenerate(s, params)
-        self.course.seen(s)
+        self.run.seen(s)
         try:
             with self.inner.naming():
                 strip_mark(params)
                 params.max_new_tokens = min(params.max_new_tokens, self._room(s))
                 if s.backend is self:  # else the LookaheadBackend has counted it
-                    self.course.count(self.inner.role)
-                with self.course.generation(s, self.inner, isinstance(params.stop, StepStop)) as part:
+                    self.run.count(self.inner.role)
+                with self.run.generation(s, self.inner, isinstance(params.stop, StepStop)) as part:
                     text, meta = await self.inner.agenerate(s, params)
                     part.given = TokenText.wrap(text)
         except LookaheadError as error:
-            if error not in self.course.errors:
-                self.course.failed(error)
+            if error not in self.run.errors:
+                self.run.failed(error)
             raise
         return text, meta
 
     def _room(self, s: Executor) -> int:
         prompt = len(self.inner.prompt_ids(s))
-        room = self.course.job.limits.budget(prompt, self.inner.context)
+        room = self.run.job.limits.budget(prompt, self.inner.context)
         if room < 1:
             raise PromptTooLong(f"the program's prompt has {prompt} tokens, which leaves no room for more")
         return room

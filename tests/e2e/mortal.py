@@ -137,7 +137,7 @@ class Client:
     def ended(self) -> bool:
         return not self._thread.is_alive()
 
-    def hang_up(self) -> None:
+    def close_connection(self) -> None:
         """Leaves, whatever there is still to come."""
         self._left = True
         assert self._socket is not None

@@ -85,7 +85,7 @@ def under_way(stand: Stand, process: Process, stream: bool) -> Client:
 def test_a_client_that_hangs_up_leaves_nothing_running(stand, one_at_a_time, stream, record_property) -> None:
     left = metric(one_at_a_time.url, "disconnects_total")
     client = under_way(stand, one_at_a_time, stream)
-    client.hang_up()
+    client.close_connection()
     record_property("rid", round(until(lambda: not stand.running(), 1 + SLACK, 0.01), 3))
     until(lambda: metric(one_at_a_time.url, "disconnects_total") == left + 1, SLACK)
     until(lambda: metric(one_at_a_time.url, "answers_running") == 0, SLACK)
@@ -101,7 +101,7 @@ def test_whoever_waits_comes_next_within_a_second(stand, one_at_a_time, stream, 
         client = under_way(stand, one_at_a_time, stream)
         waiting = ask(one_at_a_time)
         until(lambda: metric(one_at_a_time.url, "requests_waiting") == 1, SLACK, 0.01)
-        client.hang_up()
+        client.close_connection()
         times.append(until(lambda: metric(one_at_a_time.url, "requests_waiting") == 0, SLACK, 0.005))
         waiting.end(ANSWER + SLACK)
         assert not TRUTH.wrong(waiting.question, waiting.text) and waiting.finish == "stop"
@@ -115,7 +115,7 @@ def test_a_hung_runtime_does_not_hold_up_whoever_comes_after(stand, one_at_a_tim
     with stopped(stand.runtimes["judge"]):
         after = ask(one_at_a_time)
         until(lambda: metric(one_at_a_time.url, "requests_waiting") == 1, SLACK, 0.01)
-        client.hang_up()
+        client.close_connection()
         seconds = until(lambda: metric(one_at_a_time.url, "requests_waiting") == 0, SLACK, 0.005)
         record_property("next", round(seconds, 2))
         assert seconds < CONNECT_SECONDS

@@ -112,7 +112,7 @@ def test_a_client_that_hangs_up_leaves_nothing_running(stand: Stand, record_prop
         left = metric(stand.url, "disconnects_total")
         while metric(stand.url, "disconnects_total") == left:  # one may be complete just then
             client = seen_running(stand, urls, stream)
-            client.hang_up()
+            client.close_connection()
             gone = until(lambda: not any(in_flight(urls).values()), SLACK, 0.01)
             until(lambda: not metric(stand.url, "answers_running"), SLACK)
         record_property("rid", round(gone, 3))

@@ -364,7 +364,7 @@ def test_cancelling_what_has_ended_does_nothing(server, http):
     request = Request()
     http.generate({}, request, 5)
     on_loop(request.cancel)
-    on_loop(request.hang_up)
+    on_loop(request.close_connection)
     assert request.ended and not request.cancelled
     assert http.generate({}, Request(), 5) == REPLY
     assert server.aborts == []
@@ -386,7 +386,7 @@ def test_hanging_up_late_does_not_break_the_connections_next_request(server, htt
     second = Running(http)
     assert server.arrived.wait(5)
     assert len(set(server.ports)) == 1, "the connection was used again"
-    on_loop(first.hang_up)
+    on_loop(first.close_connection)
     second.cancel()
     assert second.end() == REPLY
 
@@ -448,7 +448,7 @@ def test_who_waits_for_a_request_that_is_hung_up_on_goes_on(server, http):
 
     task = asyncio.run_coroutine_threadsafe(wait(), background())
     assert watched.arrived.wait(5)
-    on_loop(request.hang_up)
+    on_loop(request.close_connection)
     assert task.result(5) == 0
 
 

@@ -171,7 +171,7 @@ def _branch(branch: dict[str, Any], end: float) -> dict[str, Any]:
     }
 
 
-def _spoken(record: Record, path: list[accounting.Piece]) -> str:
+def _spoken(record: Record, path: list[accounting.Span]) -> str:
     """The timeline for those who do not see it."""
     sums = dict.fromkeys(accounting.PARTS, 0.0)
     for piece in path:
