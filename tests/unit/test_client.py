@@ -41,10 +41,10 @@ class Stub(ThreadingHTTPServer):
         self.requests, self.aborts, self.ports = [], [], []
         self.arrived = threading.Event()
         self.stopped: dict[str, threading.Event] = {}
-        self.deaf = 0
+        self.abort_failed = 0
 
     def stop(self, rid):
-        if len(self.aborts) > self.deaf and rid in self.stopped:
+        if len(self.aborts) > self.abort_failed and rid in self.stopped:
             self.stopped[rid].set()
 
     def until_aborted(self, handler, body):
@@ -303,7 +303,7 @@ def test_cancelling_aborts_on_the_server(server, http):
 
 
 def test_an_abort_that_overtakes_its_request_is_repeated(server, http):
-    server.generate, server.deaf = server.until_aborted, 3
+    server.generate, server.abort_failed = server.until_aborted, 3
     running = Running(http)
     assert server.arrived.wait(5)
     running.cancel()
@@ -425,7 +425,7 @@ def test_a_server_that_hears_no_abort_is_hung_up_on(server, http):
     running.cancel()
     assert isinstance(running.end(), Cancelled)
     assert watched.closed.wait(5)
-    assert running.request.hung_up and http.client.deaf
+    assert running.request.hung_up and http.client.abort_failed
     assert len(server.aborts) <= 2
     server.abort = lambda handler, body: server.stop(body["rid"]) or handler.reply(None)
     server.generate = server.until_aborted
@@ -433,7 +433,7 @@ def test_a_server_that_hears_no_abort_is_hung_up_on(server, http):
     another = Running(http)
     assert server.arrived.wait(5)
     another.cancel()
-    assert another.end() == REPLY and not http.client.deaf
+    assert another.end() == REPLY and not http.client.abort_failed
 
 
 def test_who_waits_for_a_request_that_is_hung_up_on_goes_on(server, http):
@@ -494,7 +494,7 @@ def test_cancelling_a_request_of_several_cancels_the_one_that_is_under_way(serve
 
 
 def test_closing_waits_until_nothing_is_left_to_abort(server, http):
-    server.generate, server.deaf = server.until_aborted, 2
+    server.generate, server.abort_failed = server.until_aborted, 2
     running = Running(http)
     assert server.arrived.wait(5)
     running.cancel()

@@ -294,7 +294,7 @@ def test_a_dead_worker_does_not_keep_an_abort_from_the_others(front, workers, ht
     assert len(http.workers) == 3
     front.urls[:] = [workers[0].url]
     workers[0].generate = workers[0].until_aborted
-    workers[0].deaf = 2  # it takes a while, and meanwhile the dead one is found deaf
+    workers[0].abort_failed = 2  # it takes a while, and meanwhile the dead one is found deaf
     running = Running(http)
     assert workers[0].arrived.wait(5)
     running.cancel()
