@@ -27,6 +27,7 @@ import click
 from lr_sglang import tasks
 from lr_sglang.api.runner import Runner, Settings
 from lr_sglang.cli import options
+from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead
 from lr_sglang.pocket.meaning import meaning
@@ -117,7 +118,7 @@ def main(
     output: Path | None,
     **given: Any,
 ) -> None:
-    settled = settle(given)
+    settled = settle(RunOptions.of(given))
     chosen = tasks.load("pocket", limit=questions + 1)
     rows = []
     needed = settled.needed(["lookahead"], concurrency)

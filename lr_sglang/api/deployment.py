@@ -11,17 +11,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lr_sglang import verifiers
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.runner import STOP_SECONDS
-from lr_sglang.config import Deployment, Lookahead, Runtime
+from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
 from lr_sglang.runtimes.attach import model_of, prompt_for
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of, backends
+from lr_sglang.verifiers.requests import RequestMaker
 
 STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
 
@@ -67,7 +67,7 @@ class OpenDeployment:
 
     Attributes:
         config: what it is made of, and the defaults of its answers.
-        experience, verifier, backend_for: what its answers share, by their options.
+        backends: what programs run on, by their settings; while it is open.
     """
 
     def __init__(
@@ -80,11 +80,9 @@ class OpenDeployment:
     ) -> None:
         self.config, self._logs, self._timeout, self._given = config, logs, timeout, roles
         self._own_judge = own_judge  # which is not the one that the file's prompt was written for
-        self._roles: Mapping[str, RuntimeBackend] | None = None
+        self._requests: RequestMaker | None = None
         self._stack, self._running = ExitStack(), set[AnswerRequest]()
-        self.experience = cache(policy.experience_for)
-        self.verifier = cache(lambda name: verifiers.make(name, verifiers.Setup(self.roles, self.config.judge_prompt)))
-        self.backend_for = cache(self._make_backend)
+        self._statistics = cache(policy.experience_for)
 
     def open(self) -> OpenDeployment:
         """Brings the servers up, for where a ``with`` block does not fit; ``close`` takes them down.
@@ -92,27 +90,31 @@ class OpenDeployment:
         Raises:
             LookaheadError: as ``runtimes.launch``.
         """
-        if self._roles is None and self._given is not None:
-            self._roles = self._given
-        elif self._roles is None:
+        if self._requests is not None:
+            return self
+        roles = self._given
+        if roles is None:
             if self._own_judge and (judge := self.config.runtime("judge")):
                 self.config = self.config.replace(judge_prompt=prompt_for(model_of("judge", judge)))
             with ExitStack() as stack:
                 logs = self._logs or stack.enter_context(tempfile.TemporaryDirectory(prefix="lr-sglang-"))
-                self._roles = stack.enter_context(deployed(self.config, Path(logs), timeout=self._timeout))
+                roles = stack.enter_context(deployed(self.config, Path(logs), timeout=self._timeout))
                 self._stack = stack.pop_all()
+        self._requests = RequestMaker(roles, self.config.judge_prompt, self._statistics)
+        self.backends = backends(self._requests)
         return self
 
     def close(self) -> None:
         """Stops what is being answered, and then the servers. Idempotent; ``open`` brings it up again."""
-        self._roles = None
+        closed, self._requests = self._requests, None
         deadline = time.monotonic() + STOP_SECONDS
         while self._running and time.monotonic() < deadline:
             for job in list(self._running):
                 job.stop()
             time.sleep(STOP_AGAIN)
-        self.verifier.cache_clear()
-        self.backend_for.cache_clear()
+        if closed is not None:
+            closed.verifier.cache_clear()
+            self.backends.cache_clear()
         self._stack.close()
 
     def __enter__(self) -> OpenDeployment:
@@ -122,16 +124,25 @@ class OpenDeployment:
         self.close()
 
     @property
+    def requests(self) -> RequestMaker:
+        """Makes what its answers ask for.
+
+        Raises:
+            ConfigError: it is not open.
+        """
+        requests = self._requests  # another thread may close it
+        if requests is None:
+            raise ConfigError("the deployment is not open", hint="with lr.deployment(...) as d: ...")
+        return requests
+
+    @property
     def roles(self) -> Mapping[str, RuntimeBackend]:
         """Backends by role.
 
         Raises:
             ConfigError: it is not open.
         """
-        roles = self._roles
-        if roles is None:
-            raise ConfigError("the deployment is not open", hint="with lr.deployment(...) as d: ...")
-        return roles
+        return self.requests.roles
 
     def backend(self, **options: Any) -> LookaheadBackend:
         """For ``sgl.set_default_backend`` or ``program.run(backend=...)``: any SGLang program, answered by lookahead.
@@ -142,16 +153,12 @@ class OpenDeployment:
         Raises:
             ConfigError: there is no such option, or the verifier lacks its runtime.
         """
-        return self._make_backend(self.config.lookahead.replace(**options), True)
+        return backend_of(self.requests, self.config.lookahead.replace(**options), ahead=True)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop that its answers are made on."""
         return self.roles["target"].loop
-
-    def _make_backend(self, look: Lookahead, ahead: bool) -> LookaheadBackend:
-        prompt, known = self.config.judge_prompt, self.experience(look)
-        return LookaheadBackend(self.roles, look, judge_prompt=prompt, ahead=ahead, experience=known)
 
     @contextmanager
     def answering(self, job: AnswerRequest) -> Iterator[None]:
@@ -160,7 +167,7 @@ class OpenDeployment:
         Raises:
             Cancelled: the deployment was closed.
         """
-        if self._roles is None:
+        if self._requests is None:
             raise Cancelled("the deployment was closed")
         self._running.add(job)
         try:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
-from lr_sglang import verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.deployment import OpenDeployment
 from lr_sglang.api.runner import PROGRAMS
@@ -48,7 +47,7 @@ class AnswerTask:
                 target = self.live.roles["target"]
                 await run_program(PROGRAMS[self.mode.program], self.messages, self.job, backend=target)
             else:
-                backend = self.live.backend_for(self.job.lookahead, self.mode.ahead)
+                backend = self.live.backends(self.job.lookahead, self.mode.ahead)
                 await perform(self.program, self.messages, self.job, backend)
             return self._solution(record.make)
 
@@ -99,16 +98,13 @@ def resolve_request(
     if known.ahead and "draft" not in live.roles:
         raise ConfigError("lookahead reasoning needs a draft runtime", hint='draft="...", or mode="autoregressive"')
     config = live.config
-    look = known.lookahead(config.lookahead.replace(**_of(Lookahead, options)))
-    job = AnswerRequest(
-        lookahead=look if known.ahead else Lookahead(),
-        sampling=known.sampling(config.sampling.replace(**_of(Sampling, options))),
-        limits=config.limits.replace(**_of(Limits, options)),
-        verifier=live.verifier(look.verifier) if known.ahead else None,
-        fast=verifiers.fast(look, live.roles) if known.ahead else None,
+    job = live.requests.make(
+        known,
+        config.lookahead.replace(**_of(Lookahead, options)),
+        config.sampling.replace(**_of(Sampling, options)),
+        config.limits.replace(**_of(Limits, options)),
         question=hashlib.sha256(repr(messages).encode("utf-8", "replace")).hexdigest()[:16],
         sample=sample,
-        experience=live.experience(look),
         on_event=on_event,
     )
     return AnswerTask(live, messages, program, known, job)

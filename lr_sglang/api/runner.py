@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from lr_sglang import verifiers
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -29,8 +27,9 @@ from lr_sglang.results.record import Record
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.tasks.plan import Work
 from lr_sglang.tasks.prompts import messages
-from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
+from lr_sglang.user_programs.lookahead_backend import backends
 from lr_sglang.user_programs.program import Program, perform
+from lr_sglang.verifiers.requests import RequestMaker
 
 PROGRAMS: Mapping[str, Any] = {"autoregressive": autoregressive, "lookahead": lookahead}
 STOP_SECONDS = 5.0  # for the runtimes to be rid of what is stopped
@@ -78,7 +77,8 @@ class Runner:
         self._tasks: list[Future[None]] = []
         self._stopping = False
         self._program = Program.load(settings.program) if settings.program else None
-        self._backend = cache(self._make_backend)
+        self._requests = RequestMaker(roles, settings.judge_prompt, lambda look: self._experience)
+        self._backend = backends(self._requests)
 
     def run(self, work: Sequence[Work], idle: Callable[[], None] = lambda: None) -> Iterator[Record]:
         """Makes the samples and gives their records as they end, in the caller's thread.
@@ -93,9 +93,8 @@ class Runner:
             Cancelled: ``stop`` was called from another thread.
             ConfigError: the deployment cannot run what is asked for.
         """
-        for mode in dict.fromkeys(item.mode for item in work):
-            self._check_layer(MODES[mode])
-        judges = {mode: self._verifier(MODES[mode]) for mode in dict.fromkeys(item.mode for item in work)}
+        for name in dict.fromkeys(item.mode for item in work):
+            self._check(MODES[name])
         keep_what_is_imported()
         todo = deque(work)
         ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
@@ -104,7 +103,7 @@ class Runner:
             try:
                 while todo and not self._stopping:
                     item = todo.popleft()
-                    ended.put(await self._make(item, judges[item.mode]))
+                    ended.put(await self._make(item))
             except BaseException as error:  # noqa: BLE001 - the caller's thread is where it must be seen
                 ended.put(Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error)
                 return
@@ -138,8 +137,14 @@ class Runner:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _check_layer(self, mode: Mode) -> None:
-        """A mode says what is compared: its runtimes must have a token layer, or none, as it says."""
+    def _check(self, mode: Mode) -> None:
+        """The runtimes have what the mode needs: a token layer or none, as it says, a draft, and the verifier's."""
+        if mode.ahead and "draft" not in self.roles:
+            raise ConfigError(
+                "lookahead reasoning needs a draft runtime", hint="give --draft MODEL|URL, or --mode autoregressive"
+            )
+        if mode.ahead:
+            self._requests.verifier(mode.lookahead(self.settings.lookahead).verifier)
         layer = self.roles["target"].token_layer
         if layer is None or mode.token_layer in (None, bool(layer)):
             return
@@ -149,34 +154,22 @@ class Runner:
         hint = "lr-sglang launch --with-token-layer starts such ones (SGLang's own flag is --speculative-algorithm)"
         raise ConfigError(f"mode {mode.name}: the runtime has no token layer", role="target", hint=hint)
 
-    def _verifier(self, mode: Mode) -> Verifier | None:
-        if not mode.ahead:
-            return None
-        if "draft" not in self.roles:
-            raise ConfigError(
-                "lookahead reasoning needs a draft runtime", hint="give --draft MODEL|URL, or --mode autoregressive"
-            )
-        setup = verifiers.Setup(self.roles, self.settings.judge_prompt)
-        return verifiers.make(mode.lookahead(self.settings.lookahead).verifier, setup)
-
     def _wait(self, ended: queue.SimpleQueue[Record | BaseException], idle: Callable[[], None]) -> Any:
         while True:
             with suppress(queue.Empty):
                 return ended.get(timeout=1.0)
             idle()
 
-    async def _make(self, item: Work, verifier: Verifier | None) -> Record:
+    async def _make(self, item: Work) -> Record:
         settings, mode = self.settings, MODES[item.mode]
-        tell, look = settings.on_step, mode.lookahead(settings.lookahead)
-        job = AnswerRequest(
-            lookahead=look,
-            sampling=mode.sampling(settings.sampling),
-            limits=settings.limits,
-            verifier=verifier,
-            fast=verifiers.fast(look, self.roles) if verifier else None,
+        tell = settings.on_step
+        job = self._requests.make(
+            mode,
+            settings.lookahead,
+            settings.sampling,
+            settings.limits,
             question=item.question.id,
             sample=item.sample,
-            experience=self._experience,
             on_step=(lambda step: tell(item, step)) if tell else None,
         )
         self._running.add(job)
@@ -184,7 +177,7 @@ class Runner:
         try:
             asked = messages(item.question.question, settings.suffix)
             if self._program is not None:
-                await perform(self._program, asked, job, self._backend(mode))
+                await perform(self._program, asked, job, self._backend(job.lookahead, mode.ahead))
             else:
                 await run_program(PROGRAMS[mode.program], asked, job, backend=self.roles["target"])
         except (Cancelled, ConfigError):
@@ -198,17 +191,6 @@ class Runner:
         finally:
             self._running.discard(job)
         return record.make(item.question, item.mode, job, *about)
-
-    def _make_backend(self, mode: Mode) -> LookaheadBackend:
-        """What a program runs on in a mode; its answers share it."""
-        settings = self.settings
-        return LookaheadBackend(
-            self.roles,
-            mode.lookahead(settings.lookahead) if mode.ahead else None,
-            judge_prompt=settings.judge_prompt,
-            ahead=mode.ahead,
-            experience=self._experience,
-        )
 
 
 @cache

@@ -102,7 +102,7 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from lr_sglang.cli.bench_run import run
+    from lr_sglang.cli.bench_work import run
 
     run(given)
 

@@ -1,25 +1,21 @@
-"""The servers of a benchmark: which are up together, who answers on them, and how their caches are emptied."""
+"""The servers of a benchmark: which are up together, and who answers on them."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lr_sglang.bench.variants import Variant, alike
 from lr_sglang.cli import capacity
 from lr_sglang.cli import session as sessions
-from lr_sglang.cli.bench_variants import Variant, alike
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.execute import Watch
+from lr_sglang.cli.run_work import SIMULATED, Watch, settings_of
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.errors import LookaheadError, RuntimeDown
 
 if TYPE_CHECKING:
     from lr_sglang.api.runner import Runner
-
-FLUSH_SECONDS = 5.0  # a server empties its cache only when it has nothing to do
 
 Key = tuple[str, str]  # of a variant
 OpenDeployment = Sequence[tuple[list[Key], sessions.Session]]
@@ -71,20 +67,11 @@ def runners_of(
     live: OpenDeployment, wanted: Mapping[Key, Variant], versions: dict[str, str], display: Display
 ) -> Runners:
     """Who makes the samples of each variant, and who watches their servers."""
-    from lr_sglang.api.runner import Runner, Settings
-
-    class Repeated(Runner):
-        """Is told to run again and again: what its verifier has loaded and learnt is kept."""
-
-        def _verifier(self, mode: Any) -> Any:
-            if not hasattr(self, "_kept"):
-                self._kept = super()._verifier(mode)
-            return self._kept
+    from lr_sglang.api.runner import Runner
 
     found: Runners = {}
-    simulated = any(backend.simulated for _, one in live for backend in one.roles.values())
-    if simulated:
-        display.warn("these runtimes are simulated: the figures say nothing of models")
+    if any(one.simulated for _, one in live):
+        display.warn(SIMULATED)
     lacking: dict[str, bool] = {}
     for keys, one in live:
         watch = Watch(one, display)
@@ -92,55 +79,8 @@ def runners_of(
             plan = variant.plan
             for urgent, text in capacity.shortages(plan, [variant.mode], one, variant.concurrency):
                 lacking[text] = urgent
-            settings = Settings(
-                lookahead=plan.lookahead,
-                sampling=plan.sampling,
-                limits=plan.limits,
-                judge_prompt=plan.judge_prompt,
-                program=plan.program,
-                suffix=variant.asked["prompt_suffix"],
-                config={variant.mode: variant.config},
-                versions=versions | ({"runtimes": "simulated"} if simulated else {}),
-            )
-            found[variant.key] = watch, Repeated(one.roles, settings, variant.concurrency)
+            settings = settings_of(plan, [variant.mode], variant.asked, versions, one)
+            found[variant.key] = watch, Runner(one.roles, settings, variant.concurrency)
     for text, urgent in lacking.items():
         (display.warn if urgent else display.note)(text)
     return found
-
-
-class Caches:
-    """Empties the caches of runtimes, so that no variant finds what another one left there."""
-
-    def __init__(self, display: Display) -> None:
-        self.display = display
-        self.kept: set[str] = set()  # roles that refuse
-
-    def empty(self, roles: Mapping[str, Any]) -> None:
-        """Those of the runtimes that the next variant uses.
-
-        Raises:
-            RuntimeDown: the target is gone.
-        """
-        for role, backend in roles.items():
-            try:
-                self._one(role, backend)
-            except RuntimeDown:
-                if role == "target":
-                    raise  # without the others answers go on
-            except LookaheadError as error:
-                if role not in self.kept:
-                    self.kept.add(role)
-                    self.display.warn(f"{role}: its cache is not emptied between modes ({error.message})")
-
-    def _one(self, role: str, backend: Any) -> None:
-        deadline = time.monotonic() + (0.0 if role in self.kept else FLUSH_SECONDS)
-        while True:
-            try:
-                backend.flush_cache()
-                return
-            except RuntimeDown:
-                raise
-            except LookaheadError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(0.02)

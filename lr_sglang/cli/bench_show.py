@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from lr_sglang.cli.bench_work import Bench
+from lr_sglang.cli.bench_making import Bench
 from lr_sglang.cli.display import Display
 
 if TYPE_CHECKING:

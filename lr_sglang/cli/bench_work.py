@@ -1,230 +1,251 @@
-"""Carrying out a benchmark: servers up as its schedule says, samples made in turn, records kept, servers down."""
+"""What ``lr-sglang bench`` does: settles what is compared, has it made, and shows the tables."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Mapping, Sequence
+import re
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lr_sglang.bench.schedule import Stretch
-from lr_sglang.cli.bench_servers import Caches, Runners, runners_of, up
-from lr_sglang.cli.bench_variants import Variant
+from lr_sglang.bench import dummy, paper, room, sweeps
+from lr_sglang.bench import variants as bench_variants
+from lr_sglang.bench.schedule import Part, Stretch, in_blocks, together
+from lr_sglang.bench.variants import Setting, Variant
+from lr_sglang.cli import grading_options
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.execute import Watch
-from lr_sglang.config import Deployment
-from lr_sglang.errors import LookaheadError, RecordError
-from lr_sglang.grading import Grader
-from lr_sglang.results import machine
-from lr_sglang.results.record import key
-from lr_sglang.results.store import RUN, Store, write_whole
-from lr_sglang.results.summary import Running
-from lr_sglang.tasks import Question
-from lr_sglang.tasks.plan import Work
+from lr_sglang.cli.run import chosen_folder, same_questions
+from lr_sglang.cli.run_options import RunOptions
+from lr_sglang.cli.run_work import need_an_answer
+from lr_sglang.cli.settings import settle
+from lr_sglang.config import ROLES
+from lr_sglang.errors import ConfigError, RecordError, SetupError
+from lr_sglang.modes import MODES
+from lr_sglang.runtimes import launched
 
 if TYPE_CHECKING:
-    from lr_sglang.api.runner import Runner
-
-EVERY = 60.0  # seconds between two words about the time that is left, where no bar shows it
-Item = tuple[Question, int]  # and which sample of it
-
-
-@dataclass
-class Bench:
-    """What is to be done.
-
-    Attributes:
-        sets: by number, the variants that share servers, and the deployment that they need.
-        about: for run.json: what was asked for and in which order it is made.
-        graders: by task.
-    """
-
-    folder: Path
-    variants: Sequence[Variant]
-    sets: Sequence[tuple[Sequence[Variant], Deployment]]
-    stretches: Sequence[Stretch[Variant, Item]]
-    about: dict[str, Any]
-    graders: Mapping[str, Grader] = field(default_factory=dict)
-    launch_timeout: float = 600.0
-    samples: int = 1
-    versions: dict[str, str] = field(default_factory=machine.versions)
-
-    @property
-    def logs(self) -> Path:
-        """Of the servers."""
-        return self.folder / "logs"
-
-    def open(self, stack: ExitStack, *, resume: bool) -> dict[str, Store]:
-        """A store for each folder of records.
-
-        Raises:
-            RecordError: as ``Store``.
-        """
-        stores, here = {}, machine.machine()
-        for folder in dict.fromkeys(variant.folder for variant in self.variants):
-            mine = [variant for variant in self.variants if variant.folder == folder]
-            about = {
-                "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-                "samples": self.samples,
-                "concurrency": mine[0].concurrency,
-                "placement": mine[0].plan.placement(),
-                "versions": self.versions,
-                "machine": here,
-                "order": self.about["order"],
-            }
-            config = {variant.mode: variant.config for variant in mine}
-            stores[folder] = stack.enter_context(Store(self.folder / folder, config, about, resume=resume))
-        return stores
+    from lr_sglang.cli.bench_making import Bench
+    from lr_sglang.results.report import Report
+    from lr_sglang.tasks import Question
 
 
-@dataclass
-class Clock:
-    """How long it will still take, said every minute."""
-
-    total: int
-    _began: float = 0.0
-    _had: int = 0
-    _said: float = 0.0
-
-    def begin(self, done: int) -> None:
-        """Servers are up, and samples follow."""
-        self._began = self._said = time.monotonic()
-        self._had = done
-
-    def left(self, done: int) -> str:
-        """What to say now; empty for nothing."""
-        now = time.monotonic()
-        if now - self._said < EVERY or done <= self._had:
-            return ""
-        self._said = now
-        minutes = (now - self._began) / (done - self._had) * (self.total - done) / 60
-        return f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left"
-
-
-@dataclass
-class Making:
-    """A benchmark at work."""
-
-    bench: Bench
-    stores: Mapping[str, Store]
-    display: Display
-    began: list[dict[str, Any]] = field(default_factory=list)
-    _made: dict[tuple[str, str], Running] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.total = sum(len(turn.items) for stretch in self.bench.stretches for turn in stretch.turns)
-        self.done = self._count()
-        self._clock = Clock(self.total)
-        self._caches = Caches(self.display)
-
-    def run(self) -> None:
-        """Makes the samples that have no record yet.
-
-        Raises:
-            LookaheadError: servers do not come up, or the target is gone; the records that there are stay.
-            KeyboardInterrupt: the user wants no more; likewise.
-        """
-        if self.done:
-            self.display.note(f"{self.done} of {self.total} samples are done already")
-        try:
-            for stretch in self.bench.stretches:
-                self._stretch(stretch)
-        except (KeyboardInterrupt, LookaheadError):
-            if kept := self._count():
-                self.display.warn(
-                    f"{kept} of {self.total} samples are kept; the same options with"
-                    f" --resume --output {self.bench.folder} go on from there"
-                )
-            raise
-        finally:
-            self.display.end()
-
-    def _stretch(self, stretch: Stretch[Variant, Item]) -> None:
-        todo = [(turn.variant, works) for turn in stretch.turns if (works := self._todo(turn.variant, turn.items))]
-        if not todo:
-            return
-        with up(self.bench.sets, stretch.servers, self.bench.logs, self.bench.launch_timeout, self.display) as live:
-            self._note_start(stretch.servers)
-            runners = runners_of(live, {variant.key: variant for variant, _ in todo}, self.bench.versions, self.display)
-            with ExitStack() as stack:
-                for _, runner in runners.values():
-                    stack.enter_context(runner)
-                self._warm_up(runners, [variant for variant, _ in todo], todo[0][1][0].question)
-                self.display.begin(self.total, self.done)
-                self._clock.begin(self.done)
-                before: Variant | None = None
-                for variant, works in todo:
-                    watch, runner = runners[variant.key]
-                    if before is None or before.key != variant.key:
-                        self._caches.empty(runner.roles)
-                    self._turn(variant, works, runner, watch)
-                    before = variant
-            self.display.end()
-
-    def _count(self) -> int:
-        """Samples that need not be made any more."""
-        turns = (turn for stretch in self.bench.stretches for turn in stretch.turns)
-        return sum(len(turn.items) - len(self._todo(turn.variant, turn.items)) for turn in turns)
-
-    def _turn(self, variant: Variant, works: list[Work], runner: Runner, watch: Watch) -> None:
-        store, grader = self.stores[variant.folder], self.bench.graders.get(variant.task)
-        made = self._made.setdefault(variant.key, Running())
-        for record in runner.run(works, watch.servers):
-            if grader is not None:
-                record = grader.apply(record)
-            store.append(record)
-            made.add(record)
-            watch.record(record)
-            self.done += store.done(key(record))
-            self.display.sample({**record, "mode": variant.name}, self.done, self.total, made)
-            left = self._clock.left(self.done)
-            if left and not self.display.err.is_terminal:  # where the bar says it
-                self.display.note(left)
-
-    def _todo(self, variant: Variant, items: Sequence[Item]) -> list[Work]:
-        store = self.stores[variant.folder]
-        return [work for work in self._works(variant, items) if not store.done(work.key)]
-
-    @staticmethod
-    def _works(variant: Variant, items: Sequence[Item]) -> list[Work]:
-        return [Work(question, sample, variant.mode) for question, sample in items]
-
-    def _warm_up(self, runners: Runners, todo: Sequence[Variant], question: Question) -> None:
-        """One answer of each mode on each set of servers, of which no record is kept and nothing is learnt."""
-        from lr_sglang.api.runner import Runner
-
-        warmed = set()
-        for variant in todo:
-            watch, runner = runners[variant.key]
-            if (variant.mode, id(watch)) not in warmed:
-                warmed.add((variant.mode, id(watch)))
-                work = [Work(Question("warm-up", question.question), 0, variant.mode)]
-                with Runner(runner.roles, runner.settings) as other:
-                    for _ in other.run(work, watch.servers):
-                        pass
-
-    def _note_start(self, servers: Sequence[int]) -> None:
-        """What was really up when, beside what was planned: a run may have been stopped and taken up again."""
-        self.began.append({"servers": [n + 1 for n in servers], "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-        write(self.bench, self.began)
-
-
-def write(bench: Bench, began: Sequence[dict[str, Any]]) -> None:
-    """run.json: what was asked for, the order, and when servers were started, also in runs before this one.
+def run(given: dict[str, Any]) -> None:
+    """Carries out the command.
 
     Raises:
-        RecordError: it cannot be written.
+        LookaheadError: something that cannot be, or nothing could be answered.
     """
-    path = bench.folder / RUN
+    display = Display(as_json=given["json"], quiet=given["quiet"])
+    given = _filled(given)
+    plan, oracle = settle(RunOptions.of(given)), "random"
+    if given["dummy_weights"]:
+        plan, oracle = dummy.prepared(plan, given["flag"]), "oracle"
+    questions = _questions(given)
+    setting = Setting(
+        plan,
+        given["mode"],
+        tuple(sweeps.points(given["sweep"])),
+        given["concurrency"],
+        {task: _suffix(task, given) for task in questions},
+        oracle,
+        given["fair"] or "",
+        layered=bool(given["attach"]) and launched.find(given["attach"]).layered,
+    )
+    found = bench_variants.variants(setting)
+    folder = chosen_folder(re.sub(r"[^\w.-]+", "-", given["name"] or "bench"), given["output"], given["resume"])
+    made = _bench(given, found, questions, folder)
+    if shapes := plan.shapes(given["mode"]):
+        display.warn(f"{', '.join(shapes)}: weights are random; the text means nothing, only speeds can be measured")
+    if baseline := bench_variants.greedy_baseline(setting):
+        display.note(f"lossless answers at temperature 0, and {baseline} is made there too, to compare it with")
+    if given["print"]:
+        from lr_sglang.cli import bench_show
+
+        bench_show.plan(made, questions, display)
+        return
+    _make(made, given, questions, display)
+
+
+def _filled(given: dict[str, Any]) -> dict[str, Any]:
+    """The options with presets in them; what the user gave goes before those."""
+    preset = paper.PRESETS[given["paper"]] if given["paper"] else None
+    filled = dict(given)
+    if preset is not None:
+        if not any(given[name] for name in ("deployment", "attach", "target", "dummy_weights")):
+            raise ConfigError(
+                "--paper needs models of the paper's size",
+                hint=f"--deployment {' or '.join(preset.deployments)} are its pairs; --print shows the plan",
+            )
+        filled |= {name: value for name, value in preset.options.items() if given[name] is None}
+        filled["task"] = given["task"] or (() if given["input"] else preset.tasks)
+        filled["modes"] = given["modes"] or preset.modes
+    if given["dummy_weights"]:
+        filled = dummy.filled(filled)
+    elif given["alpha"] or given["shapes"] or given["flag"]:
+        raise ConfigError(
+            "--alpha, --shapes and --flag go with --dummy-weights", hint="--verifier random:0.6 accepts a share"
+        )
+    filled["task"] = tuple(dict.fromkeys(filled["task"])) or (() if filled["input"] else ("pocket",))
+    filled["mode"] = filled["modes"] or _possible(given)
+    filled["concurrency"] = filled["concurrency"] or (1,)
+    if given["concurrency"] and any(text.startswith("concurrency=") for text in filled["sweep"]):
+        raise ConfigError("--concurrency and --sweep concurrency say the same", hint="leave one of them out")
+    if preset is not None and given["max_tokens"] is None:
+        target = settle(RunOptions.of(filled)).models["target"]
+        filled["max_tokens"] = preset.max_tokens(target)
+    return filled
+
+
+def _possible(given: dict[str, Any]) -> tuple[str, ...]:
+    """All modes; of servers that run already those that they can be asked for: a token layer is set when one starts."""
+    if given["attach"]:
+        up = launched.find(given["attach"])
+        able = (name for name, mode in MODES.items() if "draft" in up.roles or not mode.ahead)
+        return tuple(name for name in able if MODES[name].token_layer in (None, up.layered))
+    running = (given["target"] or "").startswith(("http://", "https://"))
+    return tuple(name for name, mode in MODES.items() if not (running and mode.token_layer))
+
+
+def _questions(given: dict[str, Any]) -> dict[str, list[Question]]:
+    """By task. A task that cannot be had ends the command before anything is started."""
+    from lr_sglang import tasks
+
+    span = tasks.parse_range(given["range"]) if given["range"] else None
+    found: dict[str, list[Question]] = {}
+    for task in given["task"]:
+        tasks.get(task)
+        found[task] = tasks.load(task, given["limit"], span)
+    if given["input"] is not None:
+        if given["input"].name in found:
+            raise ConfigError(f"--input {given['input']}: a task is called so too", hint="give the file another name")
+        found[given["input"].name] = tasks.load(given["input"], given["limit"], span)
+    if given["dummy_weights"]:
+        return dummy.ungraded(found)
+    return found
+
+
+def _suffix(task: str, given: dict[str, Any]) -> str:
+    from lr_sglang.tasks.prompts import SUFFIX, suffix_for
+
+    if given["prompt_suffix"] is not None:
+        return str(given["prompt_suffix"])
+    return suffix_for(task) if task in given["task"] else SUFFIX
+
+
+def samples_of(task: str, given: dict[str, Any]) -> int:
+    """Answers per question."""
+    if given["samples"]:
+        return int(given["samples"])
+    preset = paper.PRESETS[given["paper"]] if given["paper"] else None
+    return preset.fewer.get(task, preset.samples) if preset else 1
+
+
+def _bench(given: dict[str, Any], found: list[Variant], questions: dict[str, list[Question]], folder: Path) -> Bench:
+    """The variants with their servers, in their order."""
+    from lr_sglang.cli.bench_making import Bench
+
+    sets = bench_variants.server_sets(found)
+    needed = [bench_variants.needed(of) for of in sets]
+    if (folder / "records.jsonl").exists():
+        raise RecordError(f"{folder} has the records of a run", hint="give another --output")
+    parts = []
+    for task, asked in questions.items():
+        items = tuple((question, sample) for question in asked for sample in range(samples_of(task, given)))
+        parts.append(Part(tuple(tuple((v, v.concurrency) for v in of if v.task == task) for of in sets), items))
+    how, why = room.servers(given["servers"], needed)
+    if how == "together":
+        needed = bench_variants.levelled(needed)
+    stretches = (together if how == "together" else in_blocks)(parts, given["seed"] or 0)
+    order = {
+        "servers": how,
+        "why": why,
+        "seed": given["seed"] or 0,
+        "sets": [[variant.name for variant in of] for of in sets],
+        "stretches": [_summary(stretch) for stretch in stretches],
+        "caches": "emptied whenever another variant's turn comes",
+    }
+    about = {
+        "schema": 1,
+        "command": {
+            name: _plain(value)
+            for name, value in given.items()
+            if value not in (None, ()) and value is not False and name not in ROLES  # whose URLs may hold a password
+        },
+        "variants": {f"{v.folder}/{v.mode}": {"concurrency": v.concurrency, "config": v.config} for v in found},
+        "order": order,
+    }
+    number = max(samples_of(task, given) for task in questions)
+    return Bench(
+        folder,
+        found,
+        list(zip(sets, needed, strict=True)),
+        stretches,
+        about,
+        launch_timeout=given["launch_timeout"],
+        samples=number,
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _summary(stretch: Stretch[Variant, Any]) -> dict[str, Any]:
+    """One stretch, for people who want to know what was made when; the order itself comes of the seed."""
+    first = [f"{turn.items[0][0].id}/{turn.items[0][1]} {turn.variant.name}" for turn in stretch.turns[:24]]
+    return {
+        "servers": [number + 1 for number in stretch.servers],
+        "turns": len(stretch.turns),
+        "samples": sum(len(turn.items) for turn in stretch.turns),
+        "first": first,
+    }
+
+
+def _make(made: Bench, given: dict[str, Any], questions: dict[str, list[Question]], display: Display) -> None:
+    from lr_sglang import tasks
+    from lr_sglang.cli import bench_show
+    from lr_sglang.cli.bench_making import Making
+
+    with ExitStack() as stack:
+        graders = {}
+        for task, asked in questions.items():
+            of = tasks.get(task) if task in given["task"] else None
+            graders[task] = stack.enter_context(grading_options.grader(of, asked, given))
+            if lacking := grading_options.lacks(graders[task]):
+                display.warn(f"{task}: {lacking}; lr-sglang grade does it later")
+        made.graders = {} if given["dummy_weights"] else graders
+        stores = made.open(stack, resume=given["resume"])
+        for folder, task in {variant.folder: variant.task for variant in made.variants}.items():
+            same_questions(stores[folder], questions[task])
+        making = Making(made, stores, display)
+        try:
+            making.run()
+        except KeyboardInterrupt:
+            if given["dummy_weights"] and making.done:
+                # Whoever stops it when its time is over wants to see how far it came.
+                _draw(bench_show.report_of(made), made.folder, display)
+            raise
+        records = [record for store in stores.values() for record in store.records.values()]
+        need_an_answer(records)
+    report = bench_show.report_of(made)
+    if not given["dummy_weights"]:
+        bench_show.result(made, report, display)
+        for folder, store in stores.items():
+            grading_options.tell_failures(store.records.values(), display, made.folder / folder)
+        return
+    from lr_sglang.bench import budget
+
+    bench_show.result(made, report, display, budget.table(report))
+    _draw(report, made.folder, display)
+
+
+def _draw(made: Report, folder: Path, display: Display) -> None:
+    """Pictures of what was bought at which price, where matplotlib is installed."""
+    from lr_sglang.bench import charts
+
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))["starts"]
-    except (OSError, ValueError, KeyError, TypeError):
-        earlier = []
-    earlier = [one for one in earlier if one not in began]
-    try:
-        write_whole(path, {**bench.about, "starts": [*earlier, *began]})
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}", hint="give another --output") from error
+        for path in charts.draw(made, folder / "plots"):
+            display.note(str(path))
+    except SetupError as error:
+        display.warn(f"{error.message}; {error.hint}")

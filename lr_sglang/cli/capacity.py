@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from lr_sglang.algorithm import policy
-from lr_sglang.cli.configuration import Plan
+from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.session import Session
 from lr_sglang.config import Role

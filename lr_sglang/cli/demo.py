@@ -39,7 +39,8 @@ def demo(
       lr-sglang demo --questions 4 --temperature 0
     """
     from lr_sglang import tasks
-    from lr_sglang.cli import execute
+    from lr_sglang.cli import run_work
+    from lr_sglang.cli.run_options import RunOptions
     from lr_sglang.cli.settings import settle
     from lr_sglang.results.store import new_folder
     from lr_sglang.tasks.plan import plan
@@ -47,16 +48,16 @@ def demo(
     display = _display(json, quiet)
     held_out = tasks.load("pocket")
     chosen, spare = held_out[:questions], held_out[-1:]
-    order = execute.Order(
-        settle({"temperature": temperature, "seed": seed}),
+    order = run_work.Order(
+        settle(RunOptions(temperature=temperature, seed=seed)),
         chosen,
         MODES,
         {"questions": "pocket", "prompt_suffix": ""},
         warm_up=plan(spare, MODES),
     )
     display.note(f"{len(chosen)} problems, each answered in both modes by three SGLang servers on this machine")
-    with execute.open_store(output or new_folder(Path("runs"), "demo"), order) as store:
-        execute.carry_out(order, store, display)
+    with run_work.open_store(output or new_folder(Path("runs"), "demo"), order) as store:
+        run_work.carry_out(order, store, display)
     display.note(CLOSING)
 
 

@@ -11,7 +11,7 @@ import click
 from lr_sglang.cli import options
 
 if TYPE_CHECKING:
-    from lr_sglang.cli.checkup import Findings
+    from lr_sglang.cli.doctor_work import Findings
 
 MARKS = {"ok": ("ok", "green"), "note": ("-", "yellow"), "missing": ("missing", "red")}
 
@@ -31,12 +31,12 @@ def doctor(json: bool, report: bool) -> None:
       lr-sglang doctor --json
       lr-sglang doctor --report
     """
-    from lr_sglang.cli import checkup, issue_text
+    from lr_sglang.cli import doctor_work, issue_text
 
     if json and report:
         raise click.UsageError("--json and --report are two forms of the same: give one of them")
 
-    found = checkup.examine()
+    found = doctor_work.examine()
     if json:
         table = {**asdict(found), "ok": found.cpu or found.gpu}
         click.echo(json_format.dumps(table, ensure_ascii=False))

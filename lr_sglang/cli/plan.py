@@ -81,23 +81,22 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
       lr-sglang plan --alpha 0.63 --c1 0.1 --judge 80ms --step-time 1.5 --alpha2 0.6 --budget 16
       lr-sglang plan --records runs/demo_20261121_214821 --picture surface.svg
     """
-    from lr_sglang.cli.plan_report import Forecast
+    from lr_sglang.cli.plan_work import Forecast, show
 
     measured = _measured(records, given["mode"]) if records is not None else None
     if records is None and given["mode"]:
         raise click.UsageError("--mode is of the run in --records")
     case, tokens = _case(given, measured), _tokens(given, measured)
     deepest = _deepest(case, given["max_depth"])
-    forecast = Forecast.of(case, tokens, given["budget"], deepest, measured, given["step_time"])
+    step_seconds = given["step_time"] or (measured.step_seconds if measured is not None else None)
+    forecast = Forecast(case, tokens, given["budget"], deepest, measured, step_seconds)
     if picture is not None:
         from lr_sglang.theory.picture import draw
 
         draw(picture, case, tokens, given["budget"], deepest)
     if json:
-        click.echo(json_format.dumps(_finite(forecast.to_dict()), ensure_ascii=False))
+        click.echo(json_format.dumps(_plain(forecast.to_dict()), ensure_ascii=False))
     else:
-        from lr_sglang.cli.plan_text import show
-
         show(forecast, picture)
 
 
@@ -170,10 +169,12 @@ def _deepest(case: Case, max_depth: int) -> int:
     return max_depth
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no infinity: null stands for it."""
+def _plain(value: Any) -> Any:
+    """As JSON has it, which has no infinity: null stands for it."""
+    if dataclasses.is_dataclass(value):
+        value = vars(value)
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
+        return [_plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -65,15 +65,17 @@ def run(question: str | None, **given: Any) -> None:
       lr-sglang run --attach qwen3-4gpu --input questions.jsonl
       lr-sglang run --task pocket --target http://localhost:30000 --mode autoregressive
     """
-    from lr_sglang.cli import execute
-    from lr_sglang.cli.configuration import check
+    from lr_sglang.api.configuration import check
+    from lr_sglang.cli import run_work
     from lr_sglang.cli.display import Display
+    from lr_sglang.cli.run_options import RunOptions
     from lr_sglang.cli.settings import settle
     from lr_sglang.cli.token_layer_options import modes_of
 
     display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
     source, questions = _questions(question, given)
-    plan, modes = settle(given), modes_of(given)
+    request = RunOptions.of(given)
+    plan, modes = settle(request), modes_of(request)
     for mode in modes:
         check(plan, mode)
     if shapes := plan.shapes(modes):
@@ -87,12 +89,12 @@ def run(question: str | None, **given: Any) -> None:
         if grader is not None and (lacking := grading_options.lacks(grader)):
             display.warn(f"{lacking}; lr-sglang grade {folder} does it later")
         numbers = given["samples"], given["concurrency"], given["launch_timeout"]
-        order = execute.Order(plan, questions, modes, asked, *numbers, grader=grader)
-        store = stack.enter_context(execute.open_store(folder, order, resume=given["resume"]))
+        order = run_work.Order(plan, questions, modes, asked, *numbers, grader=grader)
+        store = stack.enter_context(run_work.open_store(folder, order, resume=given["resume"]))
         if store.cut:
             display.note(f"the last record was cut off, and its sample is made again ({store.cut} bytes)")
         same_questions(store, questions)
-        execute.carry_out(order, store, display)
+        run_work.carry_out(order, store, display)
 
 
 def _questions(question: str | None, given: dict[str, Any]) -> tuple[str, list[Question]]:

@@ -27,6 +27,11 @@ class Session:
     fleet: Fleet | None = None
     _told: set[str] = field(default_factory=set)
 
+    @property
+    def simulated(self) -> bool:
+        """Whether any of them waits instead of computing."""
+        return any(backend.simulated for backend in self.roles.values())
+
     def newly_dead(self) -> list[str]:
         """Roles whose server has ended since this was last asked."""
         dead = set(self.fleet.dead()) if self.fleet else set()

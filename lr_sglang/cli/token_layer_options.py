@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.config import Deployment, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
@@ -25,19 +26,17 @@ FIELDS = {
 REFERENCE = {"tokens": 6, "ngram_max": 2}
 LAYERED = ", ".join(mode.name for mode in MODES.values() if mode.token_layer)
 
-Given = Iterable[tuple[str | None, Any]]  # role (None: those that it suits) and value
 
-
-def modes_of(options: Mapping[str, Any]) -> list[str]:
+def modes_of(options: RunOptions) -> list[str]:
     """The modes that are asked for; a token layer alone (other than none) asks for lookahead with it.
 
     Raises:
         ConfigError: a token layer for modes that have none.
     """
     given = ["token_layer"] if is_asked(options) else []
-    given += [name for name in FIELDS if options.get(name)]
-    asked = list(dict.fromkeys(options.get("mode") or ()))
-    attached = launched.find(options["attach"]).mode if options.get("attach") else "lookahead"
+    given += [name for name in FIELDS if getattr(options, name)]
+    asked = list(dict.fromkeys(options.mode))
+    attached = launched.find(options.attach).mode if options.attach else "lookahead"
     modes = asked or ["lookahead+sd" if given else attached]
     if given and not any(MODES[mode].token_layer is not False for mode in modes):
         flag = "--" + given[0].replace("_", "-")
@@ -45,12 +44,12 @@ def modes_of(options: Mapping[str, Any]) -> list[str]:
     return modes
 
 
-def is_asked(options: Mapping[str, Any]) -> bool:
+def is_asked(options: RunOptions) -> bool:
     """Whether a token layer is asked for by its name."""
-    return any(name != "none" for _, name in options.get("token_layer") or ())
+    return any(name != "none" for _, name in options.token_layer)
 
 
-def apply(options: Mapping[str, Any], deployment: Deployment, modes: Sequence[str]) -> Deployment:
+def apply(options: RunOptions, deployment: Deployment, modes: Sequence[str]) -> Deployment:
     """A copy with the token layers that the modes need and the options ask for.
 
     Raises:
@@ -58,7 +57,7 @@ def apply(options: Mapping[str, Any], deployment: Deployment, modes: Sequence[st
     """
     layers = {role: runtime.token_layer for role, runtime in deployment.runtimes.items() if not runtime.url}
     told: set[str] = set()
-    for role, name in options.get("token_layer") or ():
+    for role, name in options.token_layer:
         for taker in _suited(role, name, layers, deployment):
             layers[taker] = TokenLayer(name)
             told.add(taker)
@@ -68,10 +67,10 @@ def apply(options: Mapping[str, Any], deployment: Deployment, modes: Sequence[st
         if told and not takers:
             raise ConfigError(f"--token-layer none: mode {layered} has one", hint="take another --mode, or a layer")
         layers |= dict.fromkeys(takers, TokenLayer(DEFAULT))
-    if options.get("reference_defaults"):
+    if options.reference_defaults:
         layers = {role: _as_reference(layer) if layer.on else layer for role, layer in layers.items()}
     for option, name in FIELDS.items():
-        for role, value in options.get(option) or ():
+        for role, value in getattr(options, option):
             for taker in _takers(option, name, role, layers, deployment):
                 layers[taker] = layers[taker].replace(**{name: value})
     runtimes = dict(deployment.runtimes)

@@ -8,10 +8,8 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 
-from lr_sglang import verifiers
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.api.runner import keep_what_is_imported
 from lr_sglang.engine.lateness import Lateness
 from lr_sglang.errors import Cancelled, LookaheadError
@@ -34,6 +32,7 @@ from lr_sglang.serve.summary import Costs, Summary, extension, usage
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.user_programs.program import ProgramError
+from lr_sglang.verifiers.requests import RequestMaker
 
 STOP_AGAIN = 0.1  # seconds until it is looked whether an answer that was stopped has ended
 HANG_UP_AFTER = 5  # of these looks: an abort that is heard takes some milliseconds
@@ -80,12 +79,12 @@ class Engine:
         self.roles, self.service, self.metrics, self.health = roles, service, metrics, health
         self.admission = Admission(service.concurrency, service.queue, board)
         self.sharing = Sharing(board, roles.values(), self.admission, metrics)
-        ahead = any(MODES[mode].ahead for mode in service.modes)
-        names = dict.fromkeys((*service.verifiers, "exact")) if ahead else {}
-        setup = verifiers.Setup(roles, service.judge_prompt)
-        self._verifiers: dict[str, Verifier] = {name: verifiers.make(name, setup) for name in names}
-        self._experience = policy.experience_for(service.lookahead)
-        self._given = Given(roles, service, self._experience) if service.program else None
+        known = policy.experience_for(service.lookahead)
+        self._requests = RequestMaker(roles, service.judge_prompt, lambda look: known)
+        if any(MODES[mode].ahead for mode in service.modes):
+            for name in (*service.verifiers, "exact"):
+                self._requests.verifier(name)
+        self._given = Given(service.program, self._requests) if service.program else None
         self._running: set[_Answer] = set()
         metrics.watch(metrics.running, lambda: len(self._running))
         metrics.watch(metrics.waiting, lambda: self.admission.waiting)
@@ -180,9 +179,8 @@ class Engine:
 
     def _begin(self, order: Order, prompt: Prompt) -> _Answer:
         """Starts the program of an answer that has been admitted."""
-        answer = _Answer(
-            self._job(order), _delivery(order, prompt, self.service), asyncio.Queue(), order, time.monotonic()
-        )
+        job = self._requests.make(order.mode, order.lookahead, order.sampling, order.limits)
+        answer = _Answer(job, _delivery(order, prompt, self.service), asyncio.Queue(), order, time.monotonic())
         answer.job.on_step = self._teller(answer, answer.ready.put_nowait)
         if order.trace:
             answer.job.on_event = answer.ready.put_nowait
@@ -236,17 +234,6 @@ class Engine:
         """Whether it went without draft or judge for a while."""
         trace = answer.job.record
         return answer.order.mode.ahead and (bool(trace.failures) or self.health.disturbed(answer.began))
-
-    def _job(self, order: Order) -> AnswerRequest:
-        verifier = self._verifiers[order.lookahead.verifier] if order.mode.ahead else None
-        return AnswerRequest(
-            lookahead=order.lookahead,
-            sampling=order.sampling,
-            limits=order.limits,
-            verifier=verifier,
-            fast=verifiers.fast(order.lookahead, self.roles) if verifier else None,
-            experience=self._experience,
-        )
 
     def _teller(self, answer: _Answer, put: Callable[[list[Chunk]], None]) -> Callable[[StepRecord | None], None]:
         """Hears of each step as it is kept."""

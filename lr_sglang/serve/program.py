@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import sglang as sgl
 
 from lr_sglang.algorithm.answer import Answer
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.policy import RunStatistics
-from lr_sglang.config import Lookahead
-from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import converse
 from lr_sglang.programs.lookahead import accept, expand, look_ahead
-from lr_sglang.serve.settings import Service
 from lr_sglang.sglang_api.interpreter import ProgramState
-from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
+from lr_sglang.user_programs.lookahead_backend import backends
 from lr_sglang.user_programs.program import Program, perform
+from lr_sglang.verifiers.requests import RequestMaker
 
 
 @sgl.function
@@ -50,10 +45,8 @@ class Given:
         ConfigError: there is no such program.
     """
 
-    def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service, experience: RunStatistics) -> None:
-        self._roles, self._service, self._experience = roles, service, experience
-        self._program = Program.load(service.program)
-        self._backend = lru_cache(64)(self._make_backend)
+    def __init__(self, program: str, requests: RequestMaker) -> None:
+        self._program, self._backend = Program.load(program), backends(requests)
 
     async def answer(self, messages: list[dict[str, str]], job: AnswerRequest, ahead: bool) -> None:
         """Runs it. What it does not show while it writes it comes at the end.
@@ -65,7 +58,3 @@ class Given:
         tell: Any = job.on_step
         if tell is not None and job.record.ids:
             tell(None)  # what is in no step: it goes by the tokens of the record
-
-    def _make_backend(self, look: Lookahead, ahead: bool) -> LookaheadBackend:
-        prompt, known = self._service.judge_prompt, self._experience
-        return LookaheadBackend(self._roles, look, judge_prompt=prompt, ahead=ahead, experience=known)

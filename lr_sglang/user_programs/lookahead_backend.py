@@ -12,10 +12,9 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import _lru_cache_wrapper, lru_cache, partial
 from typing import Any, TypeVar
 
-from lr_sglang import verifiers
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer import Answer
 from lr_sglang.algorithm.answer_request import AnswerRequest
@@ -26,6 +25,7 @@ from lr_sglang.frontend.dsl import end
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.frontend.gen_options import UNLIMITED, LookaheadMark, fallback_reason, lookahead, stops_of, strip_mark
 from lr_sglang.frontend.stream_text import StreamText
+from lr_sglang.modes import MODES
 from lr_sglang.programs.lookahead import look_ahead
 from lr_sglang.sglang_api.interpreter import (
     BaseBackend,
@@ -37,6 +37,7 @@ from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace
 from lr_sglang.user_programs.program_run import ProgramRun, RecordingBackend, Samples
+from lr_sglang.verifiers.requests import RequestMaker
 
 __all__ = ["LookaheadBackend", "lookahead"]
 
@@ -93,10 +94,10 @@ class LookaheadBackend(BaseBackend):
         self.ahead, self.limits = ahead, Limits()
         self._run: ProgramRun | None = None
         self._samples = Samples()
-        self._experience = experience or policy.experience_for(self.options)
-        self._verifier = cache(lambda name: verifiers.make(name, verifiers.Setup(roles, judge_prompt)))
+        known = experience or policy.experience_for(self.options)
+        self._requests = RequestMaker(roles, judge_prompt, lambda look: known)
         if ahead:
-            self._verifier(self.options.verifier)
+            self._requests.verifier(self.options.verifier)
 
     def within(self, run: ProgramRun) -> LookaheadBackend:
         """The same backend for one run of a program."""
@@ -249,19 +250,28 @@ class LookaheadBackend(BaseBackend):
     def _job(self, s: Executor, look: Lookahead, params: SglSamplingParams) -> AnswerRequest:
         question, sample = self._samples.next(s)
         most = [n for n in (params.max_new_tokens, self.limits.max_tokens) if n is not None]
-        job = AnswerRequest(
-            lookahead=look,
-            sampling=Sampling(params.temperature, params.top_p, params.top_k, params.min_p, self.seed),
-            limits=self.limits.replace(max_tokens=min(most, default=None)),
-            verifier=self._verifier(look.verifier),
-            fast=verifiers.fast(look, self.runtimes),
+        job = self._requests.make(
+            MODES["lookahead"],
+            look,
+            Sampling(params.temperature, params.top_p, params.top_k, params.min_p, self.seed),
+            self.limits.replace(max_tokens=min(most, default=None)),
             question=question,
             sample=sample,
-            experience=self._experience,
         )
         if self._run is not None:
             job.key = self._run.job.key
         return job
+
+
+def backend_of(requests: RequestMaker, look: Lookahead, ahead: bool) -> LookaheadBackend:
+    """A backend whose answers share runtimes and statistics with those of ``requests``."""
+    prompt, known = requests.judge_prompt, requests.statistics(look)
+    return LookaheadBackend(requests.roles, look, judge_prompt=prompt, ahead=ahead, experience=known)
+
+
+def backends(requests: RequestMaker) -> _lru_cache_wrapper[LookaheadBackend]:
+    """``backend_of`` that keeps the last 64, for the next answers with the same settings."""
+    return lru_cache(64)(partial(backend_of, requests))
 
 
 def _meta(trace: Trace, delivery: StreamText, stops: tuple[str, ...]) -> dict[str, Any]:

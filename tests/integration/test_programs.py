@@ -565,7 +565,7 @@ def test_stopping_frees_the_runtimes(program):
     roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
     job = AnswerRequest(sampling=Sampling(temperature=0.0))
     backend = LookaheadBackend(roles, Lookahead(depth=2, verifier="exact"), judge_prompt="paper")
-    job.verifier, failures = backend._verifier("exact"), []
+    job.verifier, failures = backend._requests.verifier("exact"), []
 
     def go():
         try:

@@ -134,9 +134,9 @@ def test_a_stop_between_two_samples_reaches_the_caller():
     running = runner(transports(0.0))
     make = running._make
 
-    async def last(item, verifier):
+    async def last(item):
         running._stopping = True
-        return await make(item, verifier)
+        return await make(item)
 
     running._make = last
 

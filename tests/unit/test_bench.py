@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from lr_sglang.api.runner import Runner
 from lr_sglang.bench import budget, charts, fair, room, schedule, sweeps
-from lr_sglang.cli import bench_run, bench_variants, cli, session, settings
-from lr_sglang.cli.bench_variants import Setting, variants
+from lr_sglang.bench import variants as bench_variants
+from lr_sglang.bench.variants import Setting, variants
+from lr_sglang.cli import bench_work, cli, session, settings
+from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES
@@ -143,7 +145,7 @@ def test_servers_that_cannot_be_up_together_take_turns():
 def setting(modes=ALL, sweep=(), **more):
     options = {"mode": modes, "token_layer": more.pop("token_layer", ())}
     points = tuple(sweeps.points(sweep))
-    return Setting(settings.settle(options), modes, points, tasks={"pocket": ""}, **more)
+    return Setting(settings.settle(RunOptions(**options)), modes, points, tasks={"pocket": ""}, **more)
 
 
 def test_all_modes_and_the_lossless_one_beside_greedy_decoding():
@@ -283,11 +285,11 @@ def test_servers_are_up_together_if_memory_allows(monkeypatch, free, how):
     monkeypatch.setattr(room, "free", lambda: free)
     sets = bench_variants.server_sets(variants(setting()))
     needed = [bench_variants.needed(of) for of in sets]
-    found, why = bench_run.servers("auto", needed)
+    found, why = room.servers("auto", needed)
     assert found == how
     assert "4 servers" in why  # draft and judge are shared
-    assert bench_run.servers("blocks", needed)[0] == "blocks"
-    assert bench_run.servers("blocks", needed[:1])[0] == "together"
+    assert room.servers("blocks", needed)[0] == "blocks"
+    assert room.servers("blocks", needed[:1])[0] == "together"
 
 
 def test_models_of_unknown_size_take_all_there_is():
@@ -498,9 +500,9 @@ def test_a_deployment_that_is_up_is_asked_for_the_modes_that_it_can_answer_in(
 
 
 def test_fewer_samples_of_livecodebench():
-    assert bench_run.samples_of("livecodebench", {"samples": None, "paper": "table1"}) == 8
-    assert bench_run.samples_of("gsm8k", {"samples": None, "paper": "table1"}) == 16
-    assert bench_run.samples_of("gsm8k", {"samples": 3, "paper": "table1"}) == 3
+    assert bench_work.samples_of("livecodebench", {"samples": None, "paper": "table1"}) == 8
+    assert bench_work.samples_of("gsm8k", {"samples": None, "paper": "table1"}) == 16
+    assert bench_work.samples_of("gsm8k", {"samples": 3, "paper": "table1"}) == 3
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from lr_sglang import verifiers
-from lr_sglang.cli import COMMANDS, cli, configuration, display, failures, session, settings, starting
+from lr_sglang.api import configuration
+from lr_sglang.cli import COMMANDS, cli, display, failures, session, settings, starting
+from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.config import TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
@@ -265,7 +267,7 @@ def test_a_runtime_with_another_token_layer_than_the_mode_is_refused(call, serve
 
 
 def settled(**given):
-    return settings.settle(given)
+    return settings.settle(RunOptions(**given))
 
 
 FILE = """

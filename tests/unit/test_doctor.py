@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang.cli import checkup, cli, installation_checks, machine_checks
+from lr_sglang.cli import cli, doctor_checks, doctor_work
 from lr_sglang.errors import LaunchError
 from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.sglang_api import release, server
@@ -49,45 +49,45 @@ def test_json_has_every_check():
 def test_it_imports_nothing_heavy():
     """Where nvidia-smi answers, or there is no GPU."""
     code = (
-        "import sys; from lr_sglang.cli import checkup; checkup.examine()\n"
-        "assert not {'torch', 'sglang', 'transformers'} & sys.modules.keys() or checkup.gpus.visible()"
+        "import sys; from lr_sglang.cli import doctor_work; doctor_work.examine()\n"
+        "assert not {'torch', 'sglang', 'transformers'} & sys.modules.keys() or doctor_work.gpus.visible()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_gpus_and_the_presets_that_fit_them(monkeypatch):
     machine = [Gpu("H100", 79.6, 79.0, "580.95.05", "9.0")] * 2
-    monkeypatch.setattr(checkup.gpus, "visible", lambda: machine)
-    findings = checkup.examine()
+    monkeypatch.setattr(doctor_work.gpus, "visible", lambda: machine)
+    findings = doctor_work.examine()
     assert findings.gpu
     assert findings.presets == ["deepseek-1gpu-fp8", "deepseek-2gpu", "qwen3-1gpu-fp8", "qwen3-2gpu"]
     assert "qwen3-2gpu" in " ".join(findings.verdict)
 
 
 def test_a_driver_that_is_too_old(monkeypatch):
-    monkeypatch.setattr(checkup.gpus, "visible", lambda: [Gpu("A10", 22.0, 21.0, "550.1")])
-    findings = checkup.examine()
+    monkeypatch.setattr(doctor_work.gpus, "visible", lambda: [Gpu("A10", 22.0, 21.0, "550.1")])
+    findings = doctor_work.examine()
     assert not findings.gpu and findings.cpu
     assert next(check for check in findings.checks if check.name == "GPU driver").status == "missing"
 
 
 def test_a_machine_that_can_do_nothing(monkeypatch):
-    monkeypatch.setattr(installation_checks.importlib.metadata, "entry_points", lambda **_: ())
+    monkeypatch.setattr(doctor_checks.importlib.metadata, "entry_points", lambda **_: ())
     result = CliRunner().invoke(cli, ["doctor"])
     assert result.exit_code == 1
     assert "pip install -e ." in result.output and "missing" in result.output
 
 
 def test_other_versions_are_noted_and_lacking_ones_missed(monkeypatch):
-    real = installation_checks.importlib.metadata.version
+    real = doctor_checks.importlib.metadata.version
 
     def version(name: str) -> str:
         if name == "transformers":
-            raise installation_checks.importlib.metadata.PackageNotFoundError(name)
+            raise doctor_checks.importlib.metadata.PackageNotFoundError(name)
         return "2.10.0+cu130" if name == "torch" else real(name)
 
-    monkeypatch.setattr(installation_checks.importlib.metadata, "version", version)
-    checks = {check.name: check for check in installation_checks.packages()}
+    monkeypatch.setattr(doctor_checks.importlib.metadata, "version", version)
+    checks = {check.name: check for check in doctor_checks.packages()}
     assert checks["torch"].status == "note" and "tested with" in checks["torch"].found
     assert checks["transformers"].status == "missing" and checks["transformers"].get
 
@@ -104,15 +104,15 @@ def test_other_versions_are_noted_and_lacking_ones_missed(monkeypatch):
 def test_the_release_of_sglang(monkeypatch, installed, lacks, status, says):
     monkeypatch.setattr(release, "version", lambda: installed)
     monkeypatch.setattr(server, "NEEDS", (Need("sglang.srt.gone", "stands for what is needed"),) if lacks else ())
-    (check,) = installation_checks.sglang()
+    (check,) = doctor_checks.sglang()
     assert (check.status, check.found) == (status, says) and (check.get or status == "ok")
 
 
 def test_flashinfer_is_for_gpus(monkeypatch):
-    flashinfer = machine_checks.Check("flashinfer-python", "missing", "not installed", "install it")
-    monkeypatch.setattr(installation_checks, "packages", lambda: [flashinfer])
-    monkeypatch.setattr(checkup.gpus, "visible", lambda: [Gpu("H100", 79.6, 79.0, "580.95.05")])
-    findings = checkup.examine()
+    flashinfer = doctor_checks.Check("flashinfer-python", "missing", "not installed", "install it")
+    monkeypatch.setattr(doctor_checks, "packages", lambda: [flashinfer])
+    monkeypatch.setattr(doctor_work.gpus, "visible", lambda: [Gpu("H100", 79.6, 79.0, "580.95.05")])
+    findings = doctor_work.examine()
     assert findings.cpu and not findings.gpu
 
 
@@ -120,10 +120,10 @@ def test_ports_and_memory_that_are_not_there(monkeypatch):
     def refuse() -> None:
         raise LaunchError("port 0 of 127.0.0.1 cannot be used")
 
-    monkeypatch.setattr(machine_checks.ports, "Reservation", refuse)
-    assert machine_checks.port().status == "missing"
-    monkeypatch.setattr(machine_checks, "POCKET_MEMORY", 1e6)
-    assert machine_checks.memory().status == "missing"
+    monkeypatch.setattr(doctor_checks.ports, "Reservation", refuse)
+    assert doctor_checks.port().status == "missing"
+    monkeypatch.setattr(doctor_checks, "POCKET_MEMORY", 1e6)
+    assert doctor_checks.memory().status == "missing"
 
 
 @pytest.mark.parametrize(("answers", "status"), [(True, "ok"), (False, "note"), (None, "note")])
@@ -138,11 +138,11 @@ def test_the_hub_is_asked_but_not_waited_for(monkeypatch, answers, status):
         return SimpleNamespace(close=lambda: None)
 
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(installation_checks, "HUB_SECONDS", 0.3)
+    monkeypatch.setattr(doctor_checks, "HUB_SECONDS", 0.3)
     opener = SimpleNamespace(open=urlopen)
-    monkeypatch.setattr(installation_checks.urllib.request, "build_opener", lambda: opener)
+    monkeypatch.setattr(doctor_checks.urllib.request, "build_opener", lambda: opener)
     began = time.monotonic()
-    assert installation_checks.hub().status == status
+    assert doctor_checks.hub().status == status
     assert time.monotonic() - began < 30
     over.set()
 
@@ -167,6 +167,6 @@ def test_the_hub_is_asked_by_way_of_the_proxy(monkeypatch):
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
-    assert installation_checks.hub().status == "ok" and asked == ["http://hub.invalid"]
+    assert doctor_checks.hub().status == "ok" and asked == ["http://hub.invalid"]
     server.shutdown()
     server.server_close()

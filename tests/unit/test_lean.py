@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lr_sglang.cli.configuration import Plan
+from lr_sglang.api.configuration import Plan
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.runtimes import load_deployment

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from lr_sglang import pocket
 from lr_sglang.cli import settings
 from lr_sglang.cli.run import run
+from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.config import Runtime, TokenLayer
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
 from lr_sglang.errors import ConfigError, SetupError
@@ -161,17 +162,17 @@ def test_records_and_warnings_name_them():
         "token_layer": ((None, "eagle3"),),
         "sd_draft_model": ((None, "dummy:qwen3-32b-eagle3"),),
     }
-    plan = settings.settle(given)
+    plan = settings.settle(RunOptions(**given))
     assert plan.models == {"target": "dummy:qwen3-32b", "draft": "dummy:qwen3-1.7b"}
     assert plan.config("lookahead")["runtimes"]["draft"]["model"] == "dummy:qwen3-1.7b"
     assert plan.shapes(["lookahead"]) == ["dummy:qwen3-1.7b", "dummy:qwen3-32b"]
     assert plan.shapes(["autoregressive", "sd"]) == ["dummy:qwen3-32b", "dummy:qwen3-32b-eagle3"]
-    assert settings.settle({}).shapes(["lookahead"]) == []
+    assert settings.settle(RunOptions()).shapes(["lookahead"]) == []
 
 
 @pytest.mark.parametrize("more", [(), ("--quiet",), ("--json",)])
 def test_a_run_warns_once(more, tmp_path, monkeypatch):
-    monkeypatch.setattr("lr_sglang.cli.execute.carry_out", lambda *_: [])
+    monkeypatch.setattr("lr_sglang.cli.run_work.carry_out", lambda *_: [])
     words = ["hello", "--target", "dummy:qwen3-0.6b", "--mode", "autoregressive", "--output", str(tmp_path / "run")]
     result = CliRunner().invoke(run, [*words, *more])
     assert result.exit_code == 0, result.output

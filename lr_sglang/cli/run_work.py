@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from lr_sglang.api.configuration import Plan
 from lr_sglang.cli import capacity, grading_options
 from lr_sglang.cli import session as sessions
-from lr_sglang.cli.configuration import Plan
 from lr_sglang.cli.display import Display
 from lr_sglang.errors import LookaheadError
 from lr_sglang.grading import Grader
@@ -22,6 +23,11 @@ from lr_sglang.results.store import Store
 from lr_sglang.results.summary import Running
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.plan import Work, plan
+
+if TYPE_CHECKING:
+    from lr_sglang.api.runner import Settings
+
+SIMULATED = "these runtimes are simulated: the figures say nothing of models"
 
 
 @dataclass(frozen=True)
@@ -58,15 +64,22 @@ def open_store(folder: Path, order: Order, *, resume: bool = False) -> Store:
         RecordError: as ``Store``.
     """
     config = {mode: order.plan.config(mode, **order.asked) for mode in order.modes}
-    about = {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "samples": order.samples,
-        "concurrency": order.concurrency,
-        "placement": order.plan.placement(),
-        "versions": order.versions,
-        "machine": machine.machine(),
-    }
+    about = about_run(order.plan, order.samples, order.concurrency, order.versions, machine.machine())
     return Store(folder, config, about, resume=resume)
+
+
+def about_run(
+    plan: Plan, samples: int, concurrency: int, versions: Mapping[str, str], here: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What run.json says of how the records of a folder were made."""
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "samples": samples,
+        "concurrency": concurrency,
+        "placement": plan.placement(),
+        "versions": versions,
+        "machine": here,
+    }
 
 
 def carry_out(order: Order, store: Store, display: Display) -> list[Record]:
@@ -76,30 +89,64 @@ def carry_out(order: Order, store: Store, display: Display) -> list[Record]:
         LookaheadError: nothing could be answered, or nothing graded; the records that there are stay.
         KeyboardInterrupt: the user wants no more; likewise.
     """
-    todo = [item for item in order.work if not store.done(item.key)]
-    before = len(order.work) - len(todo)
-    if before:
-        display.note(f"{before} of {len(order.work)} samples are done already")
-    try:
-        if todo:
-            _make(order, todo, store, display)
-    except (KeyboardInterrupt, LookaheadError):
-        if kept := sum(store.done(item.key) for item in order.work):
-            display.warn(
-                f"{kept} of {len(order.work)} samples are kept; the same options with"
-                f" --resume --output {store.folder} go on from there"
-            )
-        raise
+    with resumable(lambda: sum(store.done(item.key) for item in order.work), len(order.work), store.folder, display):
+        _make(order, [item for item in order.work if not store.done(item.key)], store, display)
     records = [store.records[item.key] for item in order.work]
     if len(records) == 1:
         display.single(records[0], store.path)
     else:
         display.many(records, store.path)
-    if all(record["error"] for record in records):
-        error = records[-1]["error"]
-        raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
+    need_an_answer(records)
     grading_options.tell_failures(records, display, store.folder)
     return records
+
+
+@contextmanager
+def resumable(done: Callable[[], int], total: int, folder: Path, display: Display) -> Iterator[None]:
+    """While samples are made: says how many there are already, and how to go on when they are interrupted."""
+    if before := done():
+        display.note(f"{before} of {total} samples are done already")
+    try:
+        yield
+    except (KeyboardInterrupt, LookaheadError):
+        if kept := done():
+            again = f"the same options with --resume --output {folder} go on from there"
+            display.warn(f"{kept} of {total} samples are kept; {again}")
+        raise
+
+
+def need_an_answer(records: Sequence[Record]) -> None:
+    """Raises the error of the last record if all of them have one."""
+    if records and all(record["error"] for record in records):
+        error = records[-1]["error"]
+        raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
+
+
+def settings_of(
+    plan: Plan, modes: Sequence[str], asked: Mapping[str, Any], versions: Mapping[str, str], live: sessions.Session
+) -> Settings:
+    """What the samples of these modes have in common."""
+    from lr_sglang.api.runner import Settings
+
+    return Settings(
+        lookahead=plan.lookahead,
+        sampling=plan.sampling,
+        limits=plan.limits,
+        judge_prompt=plan.judge_prompt,
+        program=plan.program,
+        suffix=asked["prompt_suffix"],
+        config={mode: plan.config(mode, **asked) for mode in modes},
+        versions={**versions, **({"runtimes": "simulated"} if live.simulated else {})},
+    )
+
+
+def warm_up(roles: Mapping[str, Any], settings: Settings, work: Sequence[Work], watch: Watch) -> None:
+    """Makes samples of which no record is kept, and from which nothing is learnt."""
+    from lr_sglang.api.runner import Runner
+
+    with Runner(roles, settings) as runner:
+        for _ in runner.run(work, watch.servers):
+            pass
 
 
 def _make(order: Order, todo: list[Work], store: Store, display: Display) -> None:
@@ -117,27 +164,15 @@ def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, di
         sessions.session(needed, logs, progress, order.launch_timeout, lean=order.plan.lean()) as live,
     ):
         progress.finish()
-        from lr_sglang.api.runner import Runner, Settings
+        from lr_sglang.api.runner import Runner
 
-        if simulated := any(backend.simulated for backend in live.roles.values()):
-            display.warn("these runtimes are simulated: the figures say nothing of models")
+        if live.simulated:
+            display.warn(SIMULATED)
         capacity.report(order.plan, modes, live, order.concurrency, display)
-        settings = Settings(
-            lookahead=order.plan.lookahead,
-            sampling=order.plan.sampling,
-            limits=order.plan.limits,
-            judge_prompt=order.plan.judge_prompt,
-            program=order.plan.program,
-            suffix=order.asked["prompt_suffix"],
-            config={mode: order.plan.config(mode, **order.asked) for mode in modes},
-            versions=order.versions | ({"runtimes": "simulated"} if simulated else {}),
-        )
+        settings = settings_of(order.plan, modes, order.asked, order.versions, live)
         watch = Watch(live, display)
-        warm_up = [item for item in order.warm_up if item.mode in modes]
-        if warm_up:
-            with Runner(live.roles, settings) as runner:
-                for _ in runner.run(warm_up, watch.servers):
-                    pass
+        if first := [item for item in order.warm_up if item.mode in modes]:
+            warm_up(live.roles, settings, first, watch)
         single = len(order.work) == 1
         if single:
             settings = dataclasses.replace(settings, on_step=lambda item, step: display.step(step))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lr_sglang.cli import installation_checks as installed
-from lr_sglang.cli import machine_checks as here
-from lr_sglang.cli.machine_checks import Check
+from lr_sglang.cli import doctor_checks as checks
+from lr_sglang.cli.doctor_checks import Check
 from lr_sglang.runtimes import built_in, load_deployment
 from lr_sglang.runtimes.placement import assign, gpus
 
@@ -27,11 +26,11 @@ class Findings:
 
 def examine() -> Findings:
     """Runs all checks; a few seconds at most."""
-    both = [*here.system(), *installed.sglang(), *installed.packages(), here.port()]
-    for_cpu = [here.memory(), installed.pack(), installed.pocket_models()]
+    both = [*checks.system(), *checks.sglang(), *checks.packages(), checks.port()]
+    for_cpu = [checks.memory(), checks.pack(), checks.pocket_models()]
     seen = gpus.visible()
-    for_gpu = list(here.graphics(seen))
-    also = [here.disk(), here.compiler(), here.code_execution(), installed.hub()]
+    for_gpu = list(checks.graphics(seen))
+    also = [checks.disk(), checks.compiler(), checks.code_execution(), checks.hub()]
     cpu = not any(check.status == "missing" for check in (*both, *for_cpu) if check.name != FOR_GPUS)
     gpu = bool(seen) and not any(check.status == "missing" for check in (*both, *for_gpu))
     presets = _presets(seen) if gpu else []

@@ -1,22 +1,17 @@
-"""``lr-sglang bench --dummy-weights``: real servers and shapes, and words that mean nothing."""
+"""Benchmarks with random weights: real servers and shapes, and texts that mean nothing."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lr_sglang.api.configuration import Plan
 from lr_sglang.config import ROLES
-from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.launching import platforms
 from lr_sglang.runtimes.placement import assign, gpus, shapes
-
-if TYPE_CHECKING:
-    from lr_sglang.cli.configuration import Plan
-    from lr_sglang.cli.display import Display
-    from lr_sglang.results.report import Report
-    from lr_sglang.tasks import Question
+from lr_sglang.tasks import Question
 
 LARGE = ("qwen3-32b", "qwen3-1.7b", "qwen2.5-7b")  # the paper's pair and judge; together on one GPU of 141 GB
 SMALL = ("pocket-target", "pocket-draft", "pocket-judge")
@@ -76,14 +71,3 @@ def flags(given: Sequence[str]) -> dict[str, str | bool]:
 def ungraded(questions: dict[str, list[Question]]) -> dict[str, list[Question]]:
     """Questions without an answer: whether words that mean nothing are right is no figure."""
     return {task: [dataclasses.replace(q, answer=None) for q in of] for task, of in questions.items()}
-
-
-def draw(made: Report, folder: Path, display: Display) -> None:
-    """Pictures of what was bought at which price, where matplotlib is installed."""
-    from lr_sglang.bench import charts
-
-    try:
-        for path in charts.draw(made, folder / "plots"):
-            display.note(str(path))
-    except SetupError as error:
-        display.warn(f"{error.message}; {error.hint}")

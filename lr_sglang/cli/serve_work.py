@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lr_sglang.api.configuration import Plan, check
 from lr_sglang.cli import capacity, token_layer_options
-from lr_sglang.cli.configuration import Plan, check
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.processes import Ending, Endpoint
+from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.cli.session import Session
 from lr_sglang.cli.settings import settle
 from lr_sglang.errors import ConfigError, LaunchError, LookaheadError
@@ -46,7 +47,8 @@ def serve(given: dict[str, Any], display: Display) -> None:
     Raises:
         LookaheadError: an option that cannot be, a port in use, or as ``runtimes.launch``; the target was given up.
     """
-    plan, modes = settle(given), token_layer_options.modes_of(given)
+    request = RunOptions.of(given)
+    plan, modes = settle(request), token_layer_options.modes_of(request)
     for mode in modes:
         check(plan, mode)
     if len(plan.server_sets(modes)) > 1:
@@ -65,7 +67,7 @@ def serve(given: dict[str, Any], display: Display) -> None:
 
             def ready(live: Session) -> None:
                 progress.finish()
-                if any(runtime.simulated for runtime in live.roles.values()):
+                if live.simulated:
                     display.warn("these runtimes are simulated: their texts mean nothing")
                 capacity.report(plan, service.modes, live, service.concurrency, display)
                 _tell(sock, service, display)

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from lr_sglang.cli.configuration import Plan
+from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.display import Display
 from lr_sglang.config import Deployment
 from lr_sglang.errors import ConfigError

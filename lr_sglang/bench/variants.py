@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lr_sglang.api.configuration import Plan, check
 from lr_sglang.bench import fair as fairness
 from lr_sglang.bench import sweeps
-from lr_sglang.cli.configuration import Plan, check
 from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES

@@ -1,16 +1,143 @@
-"""How the findings of ``lr-sglang plan`` are shown to people."""
+"""What ``lr-sglang plan`` finds out, and how it is shown."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lr_sglang.cli.plan_report import SCHEDULES, Forecast
-from lr_sglang.theory import Split
+from lr_sglang import theory
+from lr_sglang.config import Schedule
+from lr_sglang.theory import Case, Choice, Measured, Split, Theorem, Tokens
+
+SCHEDULES: tuple[Schedule, ...] = ("sync", "async")
+# A smaller depth wastes fewer branches: it is suggested if it costs no more than this share of the speed-up.
+SPARE = 0.02
+FIGURES = (
+    *("case", "tokens", "budget", "measured", "step_seconds", "rows", "bound", "useful", "best", "suggested"),
+    *("splits", "tokens_alone", "theorems"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One depth, in both schedules. ``branches`` are target steps at once, ``formula`` is S1 or S2."""
+
+    depth: int
+    k1: dict[Schedule, int]
+    branches: dict[Schedule, int]
+    speedup: dict[Schedule, float]
+    formula: str
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """All that the command says. ``step_seconds`` is the time of a target step, where it is known."""
+
+    case: Case
+    tokens: Tokens | None
+    budget: int | None
+    max_depth: int
+    measured: Measured | None
+    step_seconds: float | None
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Each depth from 1."""
+        case = self.case
+        return [
+            Row(
+                depth,
+                {s: theory.k1_of(s, depth) for s in SCHEDULES},
+                {s: case.branches(s, depth) for s in SCHEDULES},
+                {s: case.speedup(s, depth) for s in SCHEDULES},
+                "S1" if theory.draft_limited(case.c1 / (1 + case.judge), depth) else "S2",
+            )
+            for depth in range(1, self.max_depth + 1)
+        ]
+
+    @property
+    def bound(self) -> float:
+        """1 / (1 - alpha); no depth and no draft gains more."""
+        return theory.bound(self.case.accepted)
+
+    @property
+    def useful(self) -> float:
+        """The depth from which on the async schedule gains no more."""
+        return theory.deepest_useful(self.case.c1, self.case.judge)
+
+    @cached_property
+    def best(self) -> dict[Schedule, Choice]:
+        """The depth with the greatest speed-up."""
+        return {s: theory.best_depth(self.case, s, self.max_depth, self.budget) for s in SCHEDULES}
+
+    @cached_property
+    def suggested(self) -> dict[Schedule, Choice]:
+        """The smallest depth that comes close to it."""
+        return {s: theory.best_depth(self.case, s, self.max_depth, self.budget, SPARE) for s in SCHEDULES}
+
+    @cached_property
+    def splits(self) -> dict[Schedule, Split]:
+        """Of the budget, if there is a token layer."""
+        if self.tokens is None or self.budget is None:
+            return {}
+        return {s: theory.best_split(self.case, self.tokens, s, self.budget, self.max_depth) for s in SCHEDULES}
+
+    @cached_property
+    def tokens_alone(self) -> float | None:
+        """The best speed-up of the token layer without lookahead."""
+        if self.tokens is None or self.budget is None:
+            return None
+        return max(theory.combined(self.case, self.tokens, "sync", 0, k2) for k2 in range(1, self.budget + 1))
+
+    @cached_property
+    def theorems(self) -> dict[str, Theorem]:
+        """What the paper says of the split, by the theorem's number."""
+        if self.tokens is None or self.budget is None:
+            return {}
+        numbers = (self.case.accepted, self.case.c1, self.tokens.alpha2, self.tokens.c2, self.budget)
+        return {"3": theory.theorem3(*numbers), "4": theory.theorem4(*numbers)}
+
+    @property
+    def expected(self) -> float | None:
+        """Of the run that was measured, by the numbers in use."""
+        if self.measured is None:
+            return None
+        return self.case.speedup("sync" if self.measured.schedule == "sync" else "async", self.measured.depth)
+
+    @property
+    def choice(self) -> Choice | Split:
+        """The better schedule, with its depth; async if they are equal."""
+        if self.splits:
+            return max((self.splits[s] for s in ("async", "sync")), key=lambda split: split.speedup)
+        return max((self.suggested[s] for s in ("async", "sync")), key=lambda choice: choice.speedup)
+
+    @property
+    def arguments(self) -> str:
+        """The plan, for ``lr-sglang run``."""
+        chosen = self.choice
+        layer = chosen.k2 > 1 if isinstance(chosen, Split) else False
+        ahead = chosen.depth > 0
+        mode = {(True, True): "lookahead+sd", (True, False): "lookahead", (False, True): "sd"}.get((ahead, layer))
+        parts = [f"--mode {mode or 'autoregressive'}"]
+        if ahead:
+            parts.append(f"--schedule {chosen.schedule} --depth {chosen.depth}")
+            if self.case.width > 1:
+                parts.append(f"--width {self.case.width}")
+        if isinstance(chosen, Split) and layer:
+            parts.append(f"--sd-tokens {chosen.k2 - 1}")
+        return " ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every figure, by its name."""
+        more = {"expected_of_the_run": self.expected, "run": self.arguments}
+        return {name: getattr(self, name) for name in FIGURES} | {"alpha_of_a_step": self.case.accepted} | more
 
 
 def show(forecast: Forecast, picture: Path | None) -> None:

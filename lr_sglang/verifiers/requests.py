@@ -1,0 +1,70 @@
+"""The one place where the request of an answer is put together, whoever asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+from lr_sglang import verifiers
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.policy import RunStatistics
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.modes import Mode
+from lr_sglang.steps.events import Event
+from lr_sglang.steps.trace import StepRecord
+
+
+class RequestMaker:
+    """Makes the requests of answers that share runtimes, verifiers and statistics.
+
+    Args:
+        roles: backends by role.
+        judge_prompt: name of the prompt that the judge is given.
+        statistics: what the answers with these settings learn together.
+    """
+
+    def __init__(
+        self,
+        roles: Mapping[str, RuntimeBackend],
+        judge_prompt: str,
+        statistics: Callable[[Lookahead], RunStatistics],
+    ) -> None:
+        self.roles, self.judge_prompt, self.statistics = roles, judge_prompt, statistics
+        self.verifier = cache(lambda name: verifiers.make(name, verifiers.Setup(roles, judge_prompt)))
+
+    def make(
+        self,
+        mode: Mode,
+        look: Lookahead,
+        sampling: Sampling,
+        limits: Limits,
+        *,
+        question: str = "",
+        sample: int = 0,
+        on_step: Callable[[StepRecord], None] | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> AnswerRequest:
+        """The request of one answer.
+
+        Args:
+            look, sampling: as they were asked for; the mode changes what it has to.
+            question, sample: which answer this is, for deriving seeds.
+            on_step, on_event: as in ``AnswerRequest``.
+
+        Raises:
+            ConfigError: there is no such verifier, or the deployment lacks the runtime it needs.
+        """
+        look = mode.lookahead(look)
+        return AnswerRequest(
+            lookahead=look,
+            sampling=mode.sampling(sampling),
+            limits=limits,
+            verifier=self.verifier(look.verifier) if mode.ahead else None,
+            fast=verifiers.fast(look, self.roles) if mode.ahead else None,
+            question=question,
+            sample=sample,
+            experience=self.statistics(look),
+            on_step=on_step,
+            on_event=on_event,
+        )
