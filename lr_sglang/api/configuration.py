@@ -83,7 +83,7 @@ class Plan:
         return list(sets.values())
 
     def needed(self, modes: Collection[str], answers: int = 1) -> Deployment:
-        """The runtimes that the modes of one set use, with room for so many answers at a time."""
+        """The runtimes that the modes of one set use, with room for this number of answers at a time."""
         roles: set[Role] = {role for mode in modes for role in self.roles(mode)}
         shared = {role: owner for role, owner in self.deployment.shared.items() if role in roles}
         owners = {shared.get(role, role) for role in roles}

@@ -108,7 +108,7 @@ class Runner:
                 ended.put(Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error)
                 return
             if self._stopping:
-                ended.put(Cancelled("stopped"))  # the caller may wait for samples that nobody makes any more
+                ended.put(Cancelled("stopped"))  # the caller may wait for samples that are not made any more
 
         together = range(min(self.concurrency, len(work)))
         self._tasks = [asyncio.run_coroutine_threadsafe(serve(), self._loop) for _ in together]

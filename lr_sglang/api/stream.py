@@ -56,7 +56,7 @@ class Stream:
         loop, ready = asyncio.get_running_loop(), asyncio.Queue[Item]()
 
         def put(step: Item) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so nothing waits any more
                 loop.call_soon_threadsafe(ready.put_nowait, step)
 
         made = self._begin(put)

@@ -19,7 +19,7 @@ MOST = 0.8
 
 
 def on_cpu(runtimes: Iterable[Runtime]) -> float:
-    """GiB of memory that servers on a CPU take; infinite where nobody knows how large a model is."""
+    """GiB of memory that servers on a CPU take; infinite where the size of a model is unknown."""
     total = 0.0
     for runtime in runtimes:
         try:

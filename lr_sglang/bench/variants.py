@@ -53,7 +53,7 @@ class Variant:
         return self.plan.config(self.mode, **self.asked)
 
     def runtimes(self) -> dict[str, Runtime]:
-        """All runtimes of the deployment as this variant needs them, whatever their slots."""
+        """All runtimes of the deployment as this variant needs them."""
         layered = self.plan.layered(self.mode)
         return {
             role: one if layered or one.url else one.replace(token_layer=TokenLayer())
@@ -86,7 +86,7 @@ class Setting:
 
 
 def variants(setting: Setting) -> list[Variant]:
-    """Every one once, whatever points would repeat it.
+    """Each of them once, even if several points come to the same.
 
     Raises:
         ConfigError: a value that cannot be, or a mode that lacks a role.
@@ -165,7 +165,7 @@ def _drafting(deployment: Deployment, tokens: int) -> Deployment:
 
 
 def server_sets(of: Sequence[Variant]) -> list[list[Variant]]:
-    """Variants that can share their servers: those that start them with the same settings, whatever their room."""
+    """Variants that can share their servers: they start them with the same settings but for the number of requests."""
     sets: dict[str, list[Variant]] = {}
     for one in of:
         name = "\n".join(alike(role, runtime) for role, runtime in one.runtimes().items())
@@ -192,7 +192,7 @@ def needed(of: Sequence[Variant]) -> Deployment:
 
 
 def levelled(deployments: Sequence[Deployment]) -> list[Deployment]:
-    """Servers that several sets would start alike are started once: with room for whoever needs most."""
+    """Servers that several sets would start alike are started once: with room for the set that needs most."""
     most: dict[str, int] = {}
     for deployment in deployments:
         for role, runtime in deployment.runtimes.items():
@@ -211,5 +211,5 @@ def levelled(deployments: Sequence[Deployment]) -> list[Deployment]:
 
 
 def alike(role: str, runtime: Runtime) -> str:
-    """The same for runtimes that can be one server, whatever their slots."""
+    """The same for runtimes that can be one server; how many requests they take is not looked at."""
     return f"{role} {json.dumps(runtime.replace(max_running_requests=None).to_dict(), sort_keys=True)}"

@@ -119,7 +119,7 @@ class Making:
 
         Raises:
             LookaheadError: servers do not come up, or the target is gone; the records that there are stay.
-            KeyboardInterrupt: the user wants no more; likewise.
+            KeyboardInterrupt: the user wants no more; the records that there are stay.
         """
         with resumable(self._count, self.total, self.bench.folder, self.display):
             try:

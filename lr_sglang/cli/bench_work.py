@@ -223,7 +223,7 @@ def _make(made: Bench, given: dict[str, Any], questions: dict[str, list[Question
             making.run()
         except KeyboardInterrupt:
             if given["dummy_weights"] and making.done:
-                # Whoever stops it when its time is over wants to see how far it came.
+                # It may be stopped when its time is over: the figures so far are of use.
                 _draw(bench_show.report_of(made), made.folder, display)
             raise
         records = [record for store in stores.values() for record in store.records.values()]

@@ -48,7 +48,7 @@ def demo(
     display = _display(json, quiet)
     held_out = tasks.load("pocket")
     chosen, spare = held_out[:questions], held_out[-1:]
-    order = run_work.Order(
+    order = run_work.SampleRun(
         settle(RunOptions(temperature=temperature, seed=seed)),
         chosen,
         MODES,

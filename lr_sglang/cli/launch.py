@@ -1,4 +1,4 @@
-"""``lr-sglang launch``: a deployment, brought up and kept up until it is told to end."""
+"""``lr-sglang launch``: a deployment, brought up and kept up until a signal ends it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from lr_sglang.runtimes.placement import assign, gpus
 
 
 @dataclass(frozen=True)
-class Order:
+class Upkeep:
     """What is to be kept up. ``sampling`` is what the deployment's file gives of it, for runs that attach."""
 
     deployment: Deployment
@@ -35,7 +35,7 @@ class Order:
     timeout: float
 
 
-def order(plan: Plan, modes: list[str], sampling: dict[str, Any], given: Mapping[str, Any]) -> Order:
+def order(plan: Plan, modes: list[str], sampling: dict[str, Any], given: Mapping[str, Any]) -> Upkeep:
     """The runtimes that the modes use, each with its place.
 
     Raises:
@@ -59,7 +59,7 @@ def order(plan: Plan, modes: list[str], sampling: dict[str, Any], given: Mapping
     if machine:
         found = assign.placed(found, [gpu.free for gpu in machine], on_gpu)
     logs = given["logs"] or launched.state_home() / "logs" / launched.path_of(found.name).stem
-    return Order(found, modes, plan.layered(modes[0]), sampling, logs, given["restarts"], given["launch_timeout"])
+    return Upkeep(found, modes, plan.layered(modes[0]), sampling, logs, given["restarts"], given["launch_timeout"])
 
 
 def show_list(display: Display) -> None:
@@ -77,7 +77,7 @@ def show_list(display: Display) -> None:
         click.echo(f"up: {one.name} (process {one.pid}, since {one.started}): {roles}")
 
 
-def show_commands(order: Order, display: Display) -> None:
+def show_commands(order: Upkeep, display: Display) -> None:
     """The exact commands; without a given port, each time with another free one."""
     servers = fleet.prepared(order.deployment, order.logs)
     # An empty TMPDIR asks our guardian for a folder that goes with the server; to a shell it would mean nothing.
@@ -94,7 +94,7 @@ def show_commands(order: Order, display: Display) -> None:
             click.echo(f"# {role} runs already at {runtime.url}")
 
 
-def keep(order: Order, display: Display) -> None:
+def keep(order: Upkeep, display: Display) -> None:
     """Brings it up and keeps it up until a signal ends it.
 
     Raises:

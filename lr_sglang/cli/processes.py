@@ -51,7 +51,7 @@ class Endpoint:
 
     @contextmanager
     def up(self) -> Iterator[tuple[Fleet | None, Ending, Callable[[], Any]]]:
-        """The servers behind it, what answers, and what makes it do so until it is told to end.
+        """The servers behind it, what answers, and the call that serves until ``end``.
 
         Raises:
             LookaheadError: as ``runtimes.launch``.

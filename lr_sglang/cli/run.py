@@ -89,7 +89,7 @@ def run(question: str | None, **given: Any) -> None:
         if grader is not None and (lacking := grading_options.lacks(grader)):
             display.warn(f"{lacking}; lr-sglang grade {folder} does it later")
         numbers = given["samples"], given["concurrency"], given["launch_timeout"]
-        order = run_work.Order(plan, questions, modes, asked, *numbers, grader=grader)
+        order = run_work.SampleRun(plan, questions, modes, asked, *numbers, grader=grader)
         store = stack.enter_context(run_work.open_store(folder, order, resume=given["resume"]))
         if store.cut:
             display.note(f"the last record was cut off, and its sample is made again ({store.cut} bytes)")

@@ -31,7 +31,7 @@ SIMULATED = "these runtimes are simulated: the figures say nothing of models"
 
 
 @dataclass(frozen=True)
-class Order:
+class SampleRun:
     """What is to be done.
 
     Attributes:
@@ -57,7 +57,7 @@ class Order:
         return plan(self.questions, self.modes, self.samples)
 
 
-def open_store(folder: Path, order: Order, *, resume: bool = False) -> Store:
+def open_store(folder: Path, order: SampleRun, *, resume: bool = False) -> Store:
     """The folder for the order's records.
 
     Raises:
@@ -82,12 +82,12 @@ def about_run(
     }
 
 
-def carry_out(order: Order, store: Store, display: Display) -> list[Record]:
+def carry_out(order: SampleRun, store: Store, display: Display) -> list[Record]:
     """Makes the samples that have no record yet, and shows the result.
 
     Raises:
         LookaheadError: nothing could be answered, or nothing graded; the records that there are stay.
-        KeyboardInterrupt: the user wants no more; likewise.
+        KeyboardInterrupt: the user wants no more; the records that there are stay.
     """
     with resumable(lambda: sum(store.done(item.key) for item in order.work), len(order.work), store.folder, display):
         _make(order, [item for item in order.work if not store.done(item.key)], store, display)
@@ -149,7 +149,7 @@ def warm_up(roles: Mapping[str, Any], settings: Settings, work: Sequence[Work], 
             pass
 
 
-def _make(order: Order, todo: list[Work], store: Store, display: Display) -> None:
+def _make(order: SampleRun, todo: list[Work], store: Store, display: Display) -> None:
     """One set of servers after the other: modes that share them are made side by side, question by question."""
     for modes in order.plan.server_sets(order.modes):
         part = [item for item in todo if item.mode in modes]
@@ -157,7 +157,7 @@ def _make(order: Order, todo: list[Work], store: Store, display: Display) -> Non
             _make_set(order, modes, part, store, display)
 
 
-def _make_set(order: Order, modes: list[str], todo: list[Work], store: Store, display: Display) -> None:
+def _make_set(order: SampleRun, modes: list[str], todo: list[Work], store: Store, display: Display) -> None:
     logs, needed = store.folder / "logs", order.plan.needed(modes, order.concurrency)
     with (
         display.starting() as progress,

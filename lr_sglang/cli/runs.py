@@ -27,7 +27,7 @@ def read(folder: Path) -> list[Record]:
 
 @contextmanager
 def complete(*folders: Path) -> Iterator[None]:
-    """While records are gone through whose fields nobody has looked at yet.
+    """While records are read whose fields were not checked.
 
     Raises:
         RecordError: one lacks a field.

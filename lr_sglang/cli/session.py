@@ -101,7 +101,7 @@ class _FrontEnd:
             self._thread.join()
 
     def _work(self) -> None:
-        with suppress(Exception):  # whatever it is, the main thread meets it when it imports the same
+        with suppress(Exception):  # the main thread gets the same error from the same import
             if self._lean:
                 leave_torch_out()
             for name in (

@@ -1,4 +1,4 @@
-"""The one place where the request of an answer is put together, whoever asks for it."""
+"""The one place where the request of an answer is put together."""
 
 from __future__ import annotations
 
