@@ -20,6 +20,7 @@ import pytest
 from lr_sglang import tasks
 from lr_sglang.api.runner import Runner, Settings
 from lr_sglang.config import Deployment, Limits, Lookahead, Sampling, Schedule, TokenLayer
+from lr_sglang.engine.loop import call
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
 from lr_sglang.results.record import Record
@@ -42,7 +43,8 @@ LAYERS: dict[str, dict[str, TokenLayer]] = {
     # a head of random weights: nothing that it drafts is right
     "eagle3": {"target": TokenLayer("eagle3", draft_model="dummy:pocket-target-eagle3", steps=2, topk=2, tokens=4)},
 }
-if full:  # more of its drafts are right, and all else is as with "standalone"
+if full:  # more of its drafts are right, and all else is as with "standalone"; one step when nothing is right
+    LAYERS["adaptive"] = {"target": LAYERS["eagle3"]["target"].replace(steps=3, topk=1, tokens=3)}
     LAYERS["itself"] = {"target": STANDALONE.replace(draft_model="pocket:target")}
 SAMPLED = Sampling(temperature=0.6, seed=3)
 
@@ -66,18 +68,20 @@ class Layered:
         return "sd" if LAYERS[self.name] else "autoregressive"
 
 
-def deployment(layers: dict[str, TokenLayer]) -> Deployment:
-    pocket = load_deployment("pocket")
+def deployment(name: str) -> Deployment:
+    pocket, layers = load_deployment("pocket"), LAYERS[name]
     runtimes = {
         role: pocket.runtimes[role].replace(token_layer=layers.get(role, TokenLayer()), max_running_requests=40)
         for role in ("target", "draft")
     }
+    if name == "adaptive":
+        runtimes["target"] = runtimes["target"].replace(extra={"speculative-adaptive": True})
     return pocket.replace(runtimes=runtimes)
 
 
 @pytest.fixture(scope="module", params=LAYERS)
 def layered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layered]:
-    with deployed(deployment(LAYERS[request.param]), tmp_path_factory.mktemp("logs"), timeout=280) as roles:
+    with deployed(deployment(request.param), tmp_path_factory.mktemp("logs"), timeout=280) as roles:
         yield Layered(request.param, roles)
 
 
@@ -143,7 +147,11 @@ def test_several_tokens_come_of_a_forward_pass(layered: Layered, without: dict[s
         missed, standalone = 1 - total.rate, without["standalone missed"]
         assert missed < 0.7 * standalone  # type: ignore[operator]
     else:
-        assert total.length > {"ngram": 1.05, "eagle3": 0.99}.get(layered.name, 1.5)
+        assert total.length > {"ngram": 1.05, "eagle3": 0.99, "adaptive": 0.99}.get(layered.name, 1.5)
+    if layered.name == "adaptive":
+        target = layered.roles["target"]
+        (now,) = call(target.transport.get("/server_info"), target.loop)["internal_states"]
+        assert now["speculative_num_steps"] == 1  # of 3: none of its drafts was right
 
 
 def test_eight_at_once_with_some_cancelled_leave_nothing_behind(layered: Layered, without: dict[str, object]) -> None:

@@ -47,6 +47,15 @@ def test_every_algorithm_becomes_flags_that_the_installed_sglang_has(algorithm):
     assert set(found) <= server_options.known()
 
 
+@pytest.mark.parametrize("platform", [CPU, GPU])
+def test_adaptive_steps_capture_no_graphs_on_a_cpu(platform):
+    wanted = layer("eagle3", steps=3, tokens=3)
+    adaptive = Runtime(model="a/b", token_layer=wanted, extra={"speculative_adaptive": True})
+    assert "--speculative-adaptive" in line(adaptive, platform)
+    assert ("--disable-decode-cuda-graph" in line(adaptive, platform)) == (platform is CPU)
+    assert "--disable-decode-cuda-graph" not in line(adaptive.replace(extra={}), platform)
+
+
 def test_every_algorithm_of_the_installed_sglang_is_there():
     # FROZEN_KV_MTP is what SGLang itself makes of NEXTN and EAGLE for one family of models; UNO, new in 0.5.23, drafts
     # with a LoRA adapter of the target, for which there is no setting.

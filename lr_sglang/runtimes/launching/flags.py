@@ -123,6 +123,9 @@ def command(
         flags |= token_layer.flags(runtime.token_layer, where)
     flags |= extra
     flags |= {name: value for name, value in _load_formats(flags).items() if name not in flags}
+    if platform.device == "cpu" and flags.get("speculative-adaptive"):
+        # SGLang would capture decode graphs for each number of steps, and a CPU has none.
+        flags.setdefault("disable-decode-cuda-graph", True)
     env = dict(platform.env)
     if runtime.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
