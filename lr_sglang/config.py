@@ -143,9 +143,9 @@ class TokenLayer(ConfigModel):
 class Runtime(ConfigModel):
     """One SGLang server: ``model`` (we launch it) or ``url`` (it runs already), never both.
 
-    ``model`` is a path, a hub name, ``pocket:target`` for a model that ships with the package, or ``dummy:qwen3-32b``
-    for an architecture with random weights (see ``runtimes.shapes``).
-    ``tokenizer`` is needed only when a URL's server reports a path that this machine does not have.
+    ``model`` is a path, a hub name, ``pocket:target`` for a model that ships with the package,
+    ``pocket:target@qwen3-0.6b`` for it in a larger body, or ``dummy:qwen3-32b`` for an architecture with random
+    weights. ``tokenizer`` is needed only when a URL's server reports a path that is not on this machine.
     ``worker_api_key_env`` is for a router whose workers have another key than the router itself.
     ``token_layer`` is what the modes with one use. ``max_running_requests`` is how many it runs at a time; None is what
     lookahead can have in flight (see ``policy``).

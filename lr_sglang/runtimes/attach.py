@@ -14,7 +14,9 @@ from lr_sglang.errors import BadReply, ConfigError, RuntimeDown, RuntimeTimeout
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models, shapes
 
-_POCKET = re.compile(r"(?:^|/)pocket(?::|/weights/|/)(target|draft|judge)/?$")
+_POCKET = re.compile(
+    r"(?:^|/)(?:pocket(?::|/weights/|/)|lr-sglang/bodies/[0-9a-f]{16}/)((?:target|draft|judge)(?:@[\w.-]+)?)/?$"
+)
 
 
 @dataclass(frozen=True)

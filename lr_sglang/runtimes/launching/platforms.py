@@ -20,7 +20,8 @@ def device(runtime: Runtime, role: str | None = None) -> Device:
     Raises:
         ConfigError: it asks for a GPU and there is none.
     """
-    if runtime.device == "cpu" or (runtime.device == "auto" and models.is_pocket(runtime.model) and not runtime.gpus):
+    small = models.is_pocket(runtime.model) and not models.is_body(runtime.model)
+    if runtime.device == "cpu" or (runtime.device == "auto" and small and not runtime.gpus):
         return "cpu"
     if _gpus() > 0:
         return "cuda"

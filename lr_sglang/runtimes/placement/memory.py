@@ -89,6 +89,8 @@ def _config(model: str) -> Mapping[str, Any] | None:
     shape = shapes.name_of(model).removeprefix(shapes.PREFIX) or _plain(model)
     if shape in shapes.shapes():
         return shapes.shapes()[shape]
+    if models.is_body(model):
+        return models.body_config(model)
     try:
         found = json.loads(Path(models.locate(model), "config.json").read_text("utf-8"))
     except (OSError, ValueError, LookaheadError):

@@ -1,4 +1,4 @@
-"""Where a model is: a path, a model that ships with the package, a shape, or a name on the hub."""
+"""Where a model is: a path, a model that ships with the package or its body, a shape, or a name on the hub."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from lr_sglang import plugin_files
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes.placement import shapes
+from lr_sglang.runtimes.placement import bodies, shapes
 
 POCKET = "pocket:"
 
@@ -15,6 +15,11 @@ POCKET = "pocket:"
 def is_pocket(model: str) -> bool:
     """True for a model that ships with the package."""
     return model.startswith(POCKET)
+
+
+def is_body(model: str) -> bool:
+    """True for such a model in a larger body: ``pocket:target@qwen3-0.6b``."""
+    return is_pocket(model) and "@" in model
 
 
 def is_path(model: str) -> bool:
@@ -26,8 +31,8 @@ def locate(model: str, role: str | None = None) -> str:
     """What SGLang shall load.
 
     Raises:
-        ConfigError: a path, a pocket model or a shape that does not exist. Hub names are left to SGLang.
-        SetupError: a shape cannot be written.
+        ConfigError: a path, a pocket model, a body or a shape that does not exist. Hub names are left to SGLang.
+        SetupError: a shape or a body cannot be written.
     """
     if model.startswith(shapes.PREFIX):
         return str(shapes.make(model, role))
@@ -44,7 +49,19 @@ def locate(model: str, role: str | None = None) -> str:
     return str(path.resolve()) if path.is_dir() else model
 
 
+def body_config(model: str) -> dict[str, object]:
+    """The config.json of a body, which need not have been made.
+
+    Raises:
+        ConfigError: there is no such pocket model or architecture.
+    """
+    name, _, shape = model.removeprefix(POCKET).partition("@")
+    source = _pocket(name, None)
+    return bodies.config(source, bodies.sizes_of(shape, source))
+
+
 def _pocket(name: str, role: str | None) -> Path:
+    name, _, shape = name.partition("@")
     if name not in ROLES:
         raise ConfigError(f"no pocket model {name!r}", role=role, hint=f"there are {', '.join(ROLES)}")
     from lr_sglang import pocket
@@ -54,6 +71,6 @@ def _pocket(name: str, role: str | None) -> Path:
         raise ConfigError(
             f"the pocket model {name!r} is not in this installation",
             role=role,
-            hint="install lr-sglang from a complete checkout, or train it (see lr_sglang/pocket)",
+            hint="install lr-sglang from a complete checkout, or train it (make pocket)",
         )
-    return path
+    return bodies.make(path, shape, role) if shape else path

@@ -1,0 +1,191 @@
+"""A pocket model in a larger body: the same function, computed with the arithmetic of a larger architecture.
+
+``python -m lr_sglang.pocket.body SOURCE FOLDER SIZES`` writes the model. It grows as in Net2Net (arXiv 1511.05641):
+
+- The residual stream holds ``hidden / source hidden`` copies of the source's lanes. What reads it uses the first copy;
+  what writes it writes all of them, so that every RMSNorm sees the same mean square.
+- A wider head repeats each rotary pair at frequencies that the source does not have; ``q_norm`` is zero there.
+  Attention divides by the square root of the head's size, so ``q_norm`` grows by that of the ratio; it is stored in
+  float32, and rounded only where the model runs in bfloat16 and the ratio is no power of four.
+- Heads and lanes of the MLP that the source lacks have random weights, and what leaves them is multiplied by zero. So
+  is all that leaves the layers that the source lacks.
+
+The rest is copied. The model is written layer by layer: one layer is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+INDEX = "model.safetensors.index.json"
+Weights = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a Qwen3 architecture, as config.json names them."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    num_hidden_layers: int
+
+    @classmethod
+    def of(cls, config: dict[str, Any]) -> Sizes:
+        """Those of a config.json; ``head_dim`` is derived where it is not given."""
+        derived = {"head_dim": config["hidden_size"] // config["num_attention_heads"]}
+        return cls(**{name: (derived | config)[name] for name in cls.__dataclass_fields__})
+
+    def parameters(self, vocabulary: int) -> int:
+        """Weights of such a model with an output head of its own."""
+        hidden, heads, groups = self.hidden_size, self.num_attention_heads, self.num_key_value_heads
+        attention = 2 * hidden * (heads + groups) * self.head_dim + 2 * self.head_dim
+        layer = attention + 3 * hidden * self.intermediate_size + 2 * hidden
+        return self.num_hidden_layers * layer + hidden * (2 * vocabulary + 1)
+
+    def why_not(self, source: Sizes) -> str:
+        """Why the source does not fit into these sizes; empty if it does."""
+        for name, least in asdict(source).items():
+            if getattr(self, name) < least:
+                return f"{name} is {getattr(self, name)}, and the model itself has {least}"
+        for name in ("hidden_size", "head_dim"):
+            if getattr(self, name) % getattr(source, name):
+                return f"{name} {getattr(self, name)} is no multiple of the model's own {getattr(source, name)}"
+        if self.num_attention_heads % self.num_key_value_heads:
+            return "num_attention_heads is no multiple of num_key_value_heads"
+        return ""
+
+
+class Body:
+    """Makes the weights of the larger model, in the source's type but for ``q_norm``.
+
+    Args:
+        weights: of the source, by name.
+        source, sizes: of the model as it is, and as it shall be.
+    """
+
+    def __init__(self, weights: Weights, source: Sizes, sizes: Sizes) -> None:
+        import torch
+
+        self._torch, self._weights, self._from, self._to = torch, weights, source, sizes
+        self._copies, self._ratio = sizes.hidden_size // source.hidden_size, sizes.head_dim // source.head_dim
+        half = source.head_dim // 2
+        # Of each of the source's numbers in a head: where it stands, first of the pair's copies.
+        pairs = torch.arange(half) * self._ratio
+        self._lanes = torch.cat([pairs, sizes.head_dim // 2 + pairs])
+
+    def shards(self) -> Iterator[tuple[str, Weights]]:
+        """Every layer, and the rest, each with a name."""
+        for number in range(self._to.num_hidden_layers):
+            random = self._torch.Generator().manual_seed(number)
+            yield (
+                f"layer-{number:03}",
+                {
+                    f"model.layers.{number}.{name}": tensor.contiguous()
+                    for name, tensor in self._layer(f"model.layers.{number}.", random)
+                },
+            )
+        tokens, norm = self._weights["model.embed_tokens.weight"], self._weights["model.norm.weight"]
+        yield (
+            "rest",
+            {
+                "model.embed_tokens.weight": tokens.repeat(1, self._copies),
+                "model.norm.weight": norm.repeat(self._copies),
+                "lm_head.weight": self._read(tokens),
+            },
+        )
+
+    def _layer(self, prefix: str, random: Any) -> Iterator[tuple[str, Any]]:
+        own = {name.removeprefix(prefix): tensor for name, tensor in self._weights.items() if name.startswith(prefix)}
+        size, heads, groups = self._to.hidden_size, self._to.num_attention_heads, self._to.num_key_value_heads
+        inner, each = self._to.intermediate_size, self._to.head_dim
+        dtype = self._weights["model.norm.weight"].dtype
+
+        def noise(*shape: int) -> Any:
+            return self._torch.empty(*shape).normal_(0, 0.02, generator=random).to(dtype)
+
+        for name in ("input_layernorm.weight", "post_attention_layernorm.weight"):
+            yield name, own[name].repeat(self._copies) if own else self._torch.ones(size, dtype=dtype)
+        for name, count, step in (("q", heads, heads // groups), ("k", groups, 1), ("v", groups, 1)):
+            rows = noise(count * each, size)
+            if own:
+                self._heads(rows, own[f"self_attn.{name}_proj.weight"], step)
+            yield f"self_attn.{name}_proj.weight", rows
+        out = self._torch.zeros(size, heads * each, dtype=dtype)
+        if own:
+            given = own["self_attn.o_proj.weight"].repeat(self._copies, 1)
+            for number, columns in enumerate(given.split(self._from.head_dim, dim=1)):
+                out[:, number * (heads // groups) * each + self._lanes] = columns
+        yield "self_attn.o_proj.weight", out
+        for name in ("q", "k"):
+            norm = self._torch.ones(each, dtype=dtype)
+            if own:
+                given = own[f"self_attn.{name}_norm.weight"]
+                norm = self._torch.zeros(each, dtype=dtype) if name == "q" else self._wide(given[:, None])[:, 0]
+                if name == "q":
+                    norm, given = norm.float(), given.float() * math.sqrt(self._ratio)
+                norm[self._lanes] = given
+            yield f"self_attn.{name}_norm.weight", norm
+        down = self._torch.zeros(size, inner, dtype=dtype)
+        for name in ("gate", "up"):
+            rows = noise(inner, size)
+            if own:
+                rows[: self._from.intermediate_size] = self._read(own[f"mlp.{name}_proj.weight"])
+            yield f"mlp.{name}_proj.weight", rows
+        if own:
+            down[:, : self._from.intermediate_size] = own["mlp.down_proj.weight"].repeat(self._copies, 1)
+        yield "mlp.down_proj.weight", down
+
+    def _read(self, rows: Any) -> Any:
+        """Rows over the residual stream: they use the first copy of its lanes."""
+        return self._torch.nn.functional.pad(rows, (0, self._to.hidden_size - rows.shape[1]))
+
+    def _wide(self, rows: Any) -> Any:
+        """The rows of one head, each as often as there are copies of its rotary pair."""
+        return rows.repeat_interleave(self._ratio, dim=0)
+
+    def _heads(self, rows: Any, given: Any, step: int) -> None:
+        """Puts the source's heads into every ``step``-th head of ``rows``."""
+        for number, head in enumerate(given.split(self._from.head_dim)):
+            first = number * step * self._to.head_dim
+            rows[first : first + self._to.head_dim] = self._read(self._wide(head))
+
+
+def write(source: Path, folder: Path, sizes: Sizes) -> None:
+    """Writes the model into an empty folder, with a progress bar on a terminal.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written.
+    """
+    import click
+    from safetensors.torch import load_file, save_file
+
+    config = json.loads((source / "config.json").read_text("utf-8"))
+    body = Body(load_file(source / "model.safetensors"), Sizes.of(config), sizes)
+    where: dict[str, str] = {}
+    label = f"pocket model, {sizes.hidden_size} x {sizes.num_hidden_layers}"
+    count = sizes.num_hidden_layers + 1
+    with click.progressbar(body.shards(), length=count, label=label, file=sys.stderr) as shards:
+        for name, tensors in shards:
+            save_file(tensors, folder / f"model-{name}.safetensors", metadata={"format": "pt"})
+            where.update(dict.fromkeys(tensors, f"model-{name}.safetensors"))
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": where}), "utf-8")
+    kinds = {"layer_types": ["full_attention"] * sizes.num_hidden_layers, "max_window_layers": sizes.num_hidden_layers}
+    grown = {**config, **asdict(sizes), **kinds, "tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(grown, indent=1), "utf-8")
+    for file in source.iterdir():
+        if file.suffix in (".json", ".jinja") and file.name not in ("config.json", "training.json"):
+            shutil.copy(file, folder)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), Path(sys.argv[2]), Sizes(**json.loads(sys.argv[3])))

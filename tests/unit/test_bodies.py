@@ -1,0 +1,144 @@
+"""Pocket models in larger bodies: the same function, made once, whole or not at all."""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+
+import pytest
+
+from lr_sglang import pocket
+from lr_sglang.config import Runtime
+from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.pocket.body import Sizes
+from lr_sglang.runtimes.attach import model_of, prompt_for
+from lr_sglang.runtimes.launching import platforms
+from lr_sglang.runtimes.placement import bodies, memory, models
+from tests import FULL
+
+OWN = Sizes(128, 384, 2, 2, 64, 2)
+SAME = """
+import sys
+import torch
+from transformers import AutoModelForCausalLM
+from lr_sglang.pocket.body import Sizes
+
+torch.set_num_threads(1)
+source, dtype, *folders = sys.argv[1:]
+ids = torch.arange(3, 700, 7)[None]
+answers = []
+for folder in (source, *folders):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    with torch.no_grad():
+        answers.append((model(ids).logits.float(), model.generate(ids, max_new_tokens=40, do_sample=False)))
+    if folder != source:
+        counted = sum(weights.numel() for weights in model.parameters())
+        assert counted == Sizes.of(model.config.to_dict()).parameters(model.config.vocab_size)
+(logits, text), *others = answers
+for other, written in others:
+    print((logits - other).abs().max().item(), (text == written).all().item())
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "lr-sglang" / "bodies"
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """An architecture with heads of another size and more of them, small enough for a test."""
+    config = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 128}
+    config |= {"hidden_size": 256, "intermediate_size": 400, "num_hidden_layers": 3}
+    monkeypatch.setattr(bodies.shapes, "shapes", lambda: {"small": config})
+    return "small"
+
+
+@pytest.mark.parametrize("role", pocket.ROLES if FULL else ["draft"])
+def test_a_body_computes_what_the_model_does(role, small):
+    """Width, heads, their size, layers: logits to rounding in float32, and the same greedy text."""
+    source = pocket.weights(role)
+    layers = Sizes.of(json.loads((source / "config.json").read_text())).num_hidden_layers
+    wide = [bodies.make(source, shape) for shape in (f"384x500x{layers + 1}", *([small] if layers < 4 else []))]
+    command = [sys.executable, "-c", SAME, source, "float32", *wide]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert len(found) == len(wide), done.stderr[-2000:]
+    for difference, same in found:
+        assert float(difference) < 1e-4 and same == "True"
+
+
+def test_a_body_is_made_once_and_again_when_damaged(cache):
+    folder = models.locate("pocket:draft@256x400x3")
+    (lock,) = cache.glob("*/lock")
+    sums = json.loads((lock.parent / "draft@256x400x3" / bodies.SUMS).read_text())
+    assert str(lock.parent / "draft@256x400x3") == folder and not list(lock.parent.glob(".*"))
+    before = (lock.parent / "draft@256x400x3" / "config.json").stat().st_ino
+    assert models.locate("pocket:draft@256x400x3") == folder
+    assert (lock.parent / "draft@256x400x3" / "config.json").stat().st_ino == before
+
+    shard = lock.parent / "draft@256x400x3" / "model-layer-002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    models.locate("pocket:draft@256x400x3")
+    assert json.loads((lock.parent / "draft@256x400x3" / bodies.SUMS).read_text()) == sums, "the same, byte for byte"
+
+
+def test_two_servers_that_need_one_make_it_once(cache, monkeypatch):
+    made = []
+
+    def make(source, folder, sizes, _make=bodies._make):
+        made.append(folder)
+        _make(source, folder, sizes)
+
+    monkeypatch.setattr(bodies, "_make", make)
+    threads = [threading.Thread(target=models.locate, args=("pocket:draft@128x384x2",)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1 and bodies._is_whole(made[0])
+
+
+def test_a_disk_without_room_is_named(cache, monkeypatch):
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**8))
+    with pytest.raises(SetupError, match=r"it takes \d\d\.\d GB, and .* has 0\.1 GB left"):
+        models.locate("pocket:target@qwen3-32b")
+    assert not list(cache.glob("*/target*"))
+
+
+def test_what_cannot_be_written_leaves_nothing(cache, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(SetupError, match="cannot be made"):
+        models.locate("pocket:draft@256x400x3")
+    assert not list(cache.glob("*/.*")) and not list(cache.glob("*/draft*"))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("pocket:target@qwen4", "no architecture 'qwen4'"),
+        ("pocket:target@512x4096", "no architecture"),
+        ("pocket:target@512x4096x4", "num_hidden_layers is 4, and the model itself has 28"),
+        ("pocket:draft@200x400x3", "hidden_size 200 is no multiple of the model's own 128"),
+        ("pocket:author@512x4096x28", "no pocket model 'author'"),
+    ],
+)
+def test_what_is_no_body(model, said):
+    with pytest.raises(ConfigError, match=said):
+        models.locate(model)
+
+
+def test_a_body_is_planned_by_its_sizes_and_known_by_its_folder(cache, monkeypatch):
+    monkeypatch.setattr(platforms, "_gpus", lambda: 1)
+    body = Runtime(model="pocket:judge@qwen3-0.6b")
+    assert (platforms.device(body), platforms.device(Runtime(model="pocket:judge"))) == ("cuda", "cpu")
+    assert memory.need(body, "judge").weights == pytest.approx(0.82, abs=0.02)
+    assert not cache.exists(), "nothing was made for it"
+    assert bodies.sizes_of("512x4096x28", pocket.weights("target")) == Sizes(512, 4096, 8, 4, 64, 28)
+    folder = f"{cache}/0123456789abcdef/judge@qwen3-0.6b"
+    assert model_of("judge", Runtime(model=folder)) == "pocket:judge@qwen3-0.6b"
+    assert prompt_for("pocket:judge@qwen3-0.6b") == "pocket"
