@@ -53,7 +53,7 @@ class Conditions:
         answers = answer_all(self.simulation, Lookahead(**look), self.asked, self.writer, told=told, alike=True)
         count = len(answers)
         seconds = sum(answer.seconds for answer in answers) / count
-        return self.plain / seconds, sum(a.calls["target"] for a in answers) / count / self.steps
+        return self.plain / seconds, sum(len(a.of("target")) for a in answers) / count / self.steps
 
 
 Row = tuple[Any, ...]

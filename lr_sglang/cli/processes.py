@@ -63,10 +63,11 @@ class Endpoint:
     def _alone(self) -> Iterator[tuple[Fleet | None, Ending, Callable[[], Any]]]:
         with session.session(self.deployment, self.logs, self.progress, self.timeout, lean=self.lean) as live:
             from lr_sglang.serve.app import create_app
-            from lr_sglang.serve.server import Server
+            from lr_sglang.serve.server import EndpointServer
 
             set_up(self.log_level)
-            server = Server(create_app(live.roles, self.service, self.keys), self.service, lambda: self.ready(live))
+            app = create_app(live.roles, self.service, self.keys)
+            server = EndpointServer(app, self.service, lambda: self.ready(live))
             yield live.fleet, server, lambda: server.run(sockets=[self.sock])
 
     @contextmanager

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 
 from lr_sglang import __version__
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.serve.engine import Engine
+from lr_sglang.serve.engine import AnswerEngine
 from lr_sglang.serve.errors import Refusal, crowded, refusal_of, too_large, unknown_model
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.keys import Keys
@@ -27,13 +27,12 @@ from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
 from lr_sglang.serve.middleware import Guard, response_of
 from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
-from lr_sglang.serve.reading import CLIENT_GONE, StrictRoute
+from lr_sglang.serve.reading import CLIENT_GONE, StrictRoute, message_of
 from lr_sglang.serve.replies import Reply
-from lr_sglang.serve.request_options import order_of
+from lr_sglang.serve.request_options import options_of
 from lr_sglang.serve.schema import ANSWERS, ERRORS, described
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import Disconnected, EventStream, begun, unless_gone
-from lr_sglang.serve.wording import message_of
 
 # At the end, for the runtimes to be rid of the answers that were stopped.
 ABORT_SECONDS = 2.0
@@ -58,7 +57,7 @@ def create_app(
     """
     metrics, board = metrics or Metrics(), board or Board()
     health = Health(roles, service, _changed)
-    engine = Engine(roles, service, metrics, health, board)
+    engine = AnswerEngine(roles, service, metrics, health, board)
 
     @asynccontextmanager
     async def living(app: FastAPI) -> AsyncIterator[None]:
@@ -93,7 +92,7 @@ def create_app(
     return app
 
 
-def _answers(engine: Engine, service: Service) -> APIRouter:
+def _answers(engine: AnswerEngine, service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", route_class=StrictRoute)
 
     @router.post("/chat/completions", responses=ANSWERS)
@@ -132,20 +131,20 @@ def _answers(engine: Engine, service: Service) -> APIRouter:
 
 
 async def _respond(
-    engine: Engine, service: Service, body: ChatRequest | CompletionRequest, request: Request
+    engine: AnswerEngine, service: Service, body: ChatRequest | CompletionRequest, request: Request
 ) -> Response:
     about = request.scope["state"]["about"]
-    order = order_of(body, service)
-    about["mode"], about["stream"] = order.mode.name, order.stream
-    reply = Reply(order, service.model, about["id"], about)
-    items = engine.answer(order)
-    if order.stream:
+    options = options_of(body, service)
+    about["mode"], about["stream"] = options.mode.name, options.stream
+    reply = Reply(options, service.model, about["id"], about)
+    items = engine.answer(options)
+    if options.stream:
         chunks = await begun(request.receive, reply.chunks(items))
         return EventStream(chunks, lambda error: about.update(error.told()))
     return JSONResponse(await unless_gone(request.receive, reply.whole(items)))
 
 
-def _state(engine: Engine, health: Health, metrics: Metrics) -> APIRouter:
+def _state(engine: AnswerEngine, health: Health, metrics: Metrics) -> APIRouter:
     router = APIRouter()
 
     @router.get("/health")

@@ -26,10 +26,9 @@ from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.processes.sharing import Sharing
 from lr_sglang.serve.program import Given, answer_request
 from lr_sglang.serve.prompt import Prompt, prepare
-from lr_sglang.serve.request_options import Order
+from lr_sglang.serve.replies import Item, Summary, costs_of, extension, usage
+from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.serve.settings import Service
-from lr_sglang.serve.summary import Costs, Summary, extension, usage
-from lr_sglang.steps.events import Event
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.user_programs.program import ProgramError
 from lr_sglang.verifiers.requests import RequestMaker
@@ -40,9 +39,6 @@ HANG_UP_AFTER = 5  # of these looks: an abort that is heard takes some milliseco
 # Seconds that a complete answer waits for its books to be so, too.
 PATIENCE = 1.0
 
-# The pieces of one step, something to watch, or the end.
-Item = list[Chunk] | Event | Summary
-
 
 @dataclass(eq=False)
 class _Answer:
@@ -51,9 +47,9 @@ class _Answer:
     job: AnswerRequest
     delivery: StreamText
     ready: asyncio.Queue[Item | BaseException]
-    order: Order
+    options: RequestOptions
     began: float
-    costs: Costs | None = None
+    costs: dict[str, int] | None = None
     program: asyncio.Task[None] | None = None
     cut: bool = False  # all is there that comes before a stop string
     stopping: bool = False
@@ -61,7 +57,7 @@ class _Answer:
     done: bool = False
 
 
-class Engine:
+class AnswerEngine:
     """Everything behind the routes. Belongs to the event loop.
 
     Args:
@@ -101,7 +97,7 @@ class Engine:
         """Whether no answer is being made, or about to be."""
         return not self.admission.running
 
-    async def answer(self, order: Order) -> AsyncGenerator[Item, None]:
+    async def answer(self, options: RequestOptions) -> AsyncGenerator[Item, None]:
         """The pieces of an answer as they come, events if they are wanted, and at the end the summary.
 
         Leaving it, by a failure or by ``aclose``, stops the answer on every runtime at once.
@@ -113,15 +109,15 @@ class Engine:
         deadline = asyncio.get_running_loop().time() + self.service.timeout
         if self.health.watches["target"].down:
             raise target_down()
-        if self._given is not None and not order.chat:
+        if self._given is not None and not options.chat:
             raise Refusal(400, "This endpoint answers conversations only", param="prompt")
         self.admission.check()  # before the work that a long prompt is
         try:
             async with asyncio.timeout_at(deadline):
-                prompt = await asyncio.to_thread(prepare, order, self.roles["target"], self.service)
+                prompt = await asyncio.to_thread(prepare, options, self.roles["target"], self.service)
                 await self.admission.enter()
             try:
-                answer = self._begin(order, prompt)
+                answer = self._begin(options, prompt)
             except BaseException:
                 self.admission.leave()
                 raise
@@ -177,12 +173,12 @@ class Engine:
         programs = [answer.program for answer in self._running if answer.program is not None]
         return not programs or not (await asyncio.wait(programs, timeout=seconds))[1]
 
-    def _begin(self, order: Order, prompt: Prompt) -> _Answer:
+    def _begin(self, options: RequestOptions, prompt: Prompt) -> _Answer:
         """Starts the program of an answer that has been admitted."""
-        job = self._requests.make(order.mode, order.lookahead, order.sampling, order.limits)
-        answer = _Answer(job, _delivery(order, prompt, self.service), asyncio.Queue(), order, time.monotonic())
+        job = self._requests.make(options.mode, options.lookahead, options.sampling, options.limits)
+        answer = _Answer(job, _delivery(options, prompt, self.service), asyncio.Queue(), options, time.monotonic())
         answer.job.on_step = self._teller(answer, answer.ready.put_nowait)
-        if order.trace:
+        if options.trace:
             answer.job.on_event = answer.ready.put_nowait
         self._running.add(answer)
         answer.program = asyncio.create_task(self._make(prompt, answer))
@@ -192,7 +188,7 @@ class Engine:
     async def _make(self, prompt: Prompt, answer: _Answer) -> None:
         """The program, to its end."""
         try:
-            ahead, target = answer.order.mode.ahead, self.roles["target"]
+            ahead, target = answer.options.mode.ahead, self.roles["target"]
             if self._given is not None:
                 await self._given.answer(prompt.asked, answer.job, ahead)
             else:
@@ -201,7 +197,7 @@ class Engine:
             if not answer.delivery.stopped:
                 raise
         finally:
-            answer.costs = Costs.of(answer.job.record, answer.delivery.tokens)
+            answer.costs = costs_of(answer.job.record, answer.delivery.tokens)
 
     def _ended(self, answer: _Answer, done: asyncio.Future[None]) -> None:
         """Once the runtimes are rid of the answer: its place is free."""
@@ -210,7 +206,7 @@ class Engine:
         self.admission.leave(time.monotonic() - answer.began)
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         trace, tokens = answer.job.record, answer.delivery.tokens
-        self.metrics.ended(trace, tokens, answer.costs or Costs.of(trace, tokens), self._degraded(answer))
+        self.metrics.ended(trace, tokens, answer.costs or costs_of(trace, tokens), self._degraded(answer))
         if error is None:
             self._finish(answer)
             return
@@ -225,15 +221,15 @@ class Engine:
         if pieces := answer.delivery.rest():
             answer.ready.put_nowait(pieces)
         trace, delivery = answer.job.record, answer.delivery
-        costs = answer.costs or Costs.of(trace, delivery.tokens)
+        costs = answer.costs or costs_of(trace, delivery.tokens)
         counts = usage(trace.prompt_tokens, delivery.tokens, delivery.reasoning_tokens)
-        told = extension(answer.order.mode.name, trace, costs, self._degraded(answer))
+        told = extension(answer.options.mode.name, trace, costs, self._degraded(answer))
         answer.ready.put_nowait(Summary("stop" if delivery.stopped else trace.finish, counts, told))
 
     def _degraded(self, answer: _Answer) -> bool:
         """Whether it went without draft or judge for a while."""
         trace = answer.job.record
-        return answer.order.mode.ahead and (bool(trace.failures) or self.health.disturbed(answer.began))
+        return answer.options.mode.ahead and (bool(trace.failures) or self.health.disturbed(answer.began))
 
     def _teller(self, answer: _Answer, put: Callable[[list[Chunk]], None]) -> Callable[[StepRecord | None], None]:
         """Hears of each step as it is kept."""
@@ -266,7 +262,7 @@ class Engine:
             asyncio.get_running_loop().call_later(STOP_AGAIN, self._stop, answer)
 
 
-def _delivery(order: Order, prompt: Prompt, service: Service) -> StreamText:
+def _delivery(options: RequestOptions, prompt: Prompt, service: Service) -> StreamText:
     inside = prompt.thinks or service.reasoning == "on"
-    reasoning = Reasoning(inside, split=order.chat and service.reasoning != "off")
-    return StreamText(prompt.decode, order.stops, reasoning)
+    reasoning = Reasoning(inside, split=options.chat and service.reasoning != "off")
+    return StreamText(prompt.decode, options.stops, reasoning)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +14,6 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from lr_sglang import __version__
-from lr_sglang.serve.summary import Costs
 from lr_sglang.sglang_api import release
 from lr_sglang.steps.trace import Trace
 
@@ -103,9 +101,9 @@ class Metrics:
         for gauge, value in self._watched:
             gauge.set(value())
 
-    def ended(self, trace: Trace, delivered: int, costs: Costs, degraded: bool) -> None:
+    def ended(self, trace: Trace, delivered: int, costs: Mapping[str, int], degraded: bool) -> None:
         """An answer has ended, however it did; in the event loop."""
-        for kind, tokens in (("delivered", delivered), *asdict(costs).items()):
+        for kind, tokens in (("delivered", delivered), *costs.items()):
             self.tokens.labels(kind).inc(tokens)
         for step in trace.steps:
             self.steps.labels(step.outcome).inc()

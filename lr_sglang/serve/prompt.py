@@ -12,7 +12,7 @@ from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.stream_text import THINK
 from lr_sglang.serve.errors import Refusal
-from lr_sglang.serve.request_options import Order
+from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.serve.settings import Service
 from lr_sglang.steps.token_text import TokenText
 
@@ -36,30 +36,30 @@ class Prompt:
     decode: Callable[[Sequence[int]], str]
 
 
-def prepare(order: Order, target: RuntimeBackend, service: Service) -> Prompt:
+def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -> Prompt:
     """Renders the prompt. Takes a while for a long one: not for the event loop.
 
     Raises:
         Refusal: it is too long, or the model's template has no place for such a conversation.
     """
-    known, param = target.tokenizer, "messages" if order.chat else "prompt"
+    known, param = target.tokenizer, "messages" if options.chat else "prompt"
     most = _most(target, service)
-    said = [order.asked] if isinstance(order.asked, str) else [message["content"] for message in order.asked]
+    said = [options.asked] if isinstance(options.asked, str) else [message["content"] for message in options.asked]
     try:
         if sum(map(len, said)) > LONG:  # a rendered prompt is kept for a while; one that is too long shall not be
             _check(_least(said, known, most), most, param, "at least ")
         text = (
-            TokenText.of(order.asked, known.encode(order.asked), known.vocabulary)
-            if isinstance(order.asked, str)
-            else known.chat(order.asked, True)
+            TokenText.of(options.asked, known.encode(options.asked), known.vocabulary)
+            if isinstance(options.asked, str)
+            else known.chat(options.asked, True)
         )
     except (TemplateError, StopIteration, ValueError, TypeError) as error:
         # StopIteration: a text with every private-use character in it leaves no mark to break special tokens with
         raise Refusal(400, "The model's chat template refuses this conversation", param=param) from error
     tokens = sum(len(piece.ids or ()) for piece in text.pieces)
     _check(tokens, most, param)
-    asked = text if isinstance(order.asked, str) else order.asked
-    return Prompt(asked, tokens, order.chat and text.rstrip().endswith(THINK), known.decode)
+    asked = text if isinstance(options.asked, str) else options.asked
+    return Prompt(asked, tokens, options.chat and text.rstrip().endswith(THINK), known.decode)
 
 
 def _most(target: RuntimeBackend, service: Service) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 INT64 = 2**63
 LONGEST_STOP = 500
@@ -19,6 +19,20 @@ Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 Seed = Annotated[int, Field(ge=-INT64, lt=INT64)]
 # Nobody's context is longer, and JSON has integers of any length.
 Tokens = Annotated[int, Field(ge=1, le=2**31)]
+
+
+def _only(*neutral: Any) -> AfterValidator:
+    """Refuses a field that is known but not supported, unless its value leaves the answer as it is."""
+
+    def check(value: Any) -> Any:
+        if value not in neutral:
+            raise ValueError("not supported by this endpoint")
+        return value
+
+    return AfterValidator(check)
+
+
+UNSUPPORTED, TOOL_CHOICE = _only(None, 0, "", [], {}), _only(None, "none", "auto")
 
 
 class Lenient(BaseModel):
@@ -72,22 +86,15 @@ class Asking(Lenient):
     stream_options: StreamOptions | None = None
     lookahead: LookaheadRequest | None = None
 
-    # Known, but not supported: anything but what means nothing is refused.
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, Any] | None = None
+    presence_penalty: Annotated[float | None, UNSUPPORTED] = None
+    frequency_penalty: Annotated[float | None, UNSUPPORTED] = None
+    logit_bias: Annotated[dict[str, Any] | None, UNSUPPORTED] = None
 
     @model_validator(mode="after")
-    def _supported(self) -> Asking:
+    def _streams(self) -> Asking:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options: only with stream: true")
-        for name in self.unsupported():
-            raise ValueError(f"{name}: not supported by this endpoint")
         return self
-
-    def unsupported(self) -> list[str]:
-        """The fields whose values cannot be met."""
-        return [name for name in ("presence_penalty", "frequency_penalty", "logit_bias") if getattr(self, name)]
 
     @property
     def most_tokens(self) -> int | None:
@@ -107,6 +114,12 @@ class TextPart(Lenient):
     text: str
 
 
+class TextFormat(Lenient):
+    """The one format that there is, too."""
+
+    type: Literal["text"]
+
+
 class Message(Lenient):
     """One turn."""
 
@@ -124,15 +137,12 @@ class ChatRequest(Asking):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST, fail_fast=True)]
     max_completion_tokens: Tokens | None = None
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
-    tool_choice: Any = None
-    function_call: Any = None
-    response_format: dict[str, Any] | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    modalities: Annotated[list[str], Field(fail_fast=True)] | None = None
-    audio: Any = None
+    tools: Annotated[list[Any] | None, UNSUPPORTED] = None
+    functions: Annotated[list[Any] | None, UNSUPPORTED] = None
+    tool_choice: Annotated[Any, TOOL_CHOICE] = None
+    function_call: Annotated[Any, TOOL_CHOICE] = None
+    response_format: TextFormat | None = None
+    audio: Annotated[Any, UNSUPPORTED] = None
 
     @field_validator("messages")
     @classmethod
@@ -143,16 +153,6 @@ class ChatRequest(Asking):
             raise ValueError("the last message is empty: there is no question in it")
         return messages
 
-    def unsupported(self) -> list[str]:
-        found = super().unsupported()
-        found += [name for name in ("tools", "functions", "logprobs", "top_logprobs", "audio") if getattr(self, name)]
-        found += [
-            name for name in ("tool_choice", "function_call") if getattr(self, name) not in (None, "none", "auto")
-        ]
-        if self.response_format is not None and self.response_format.get("type") != "text":
-            found.append("response_format")
-        return found + (["modalities"] if self.modalities not in (None, ["text"]) else [])
-
     @property
     def most_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
@@ -162,17 +162,12 @@ class CompletionRequest(Asking):
     """POST /v1/completions: a raw prompt, in which nothing is a special token."""
 
     prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=1, fail_fast=True)]
-    best_of: int | None = None
-    echo: bool | None = None
-    suffix: str | None = None
-    logprobs: int | None = None
+    best_of: Annotated[int | None, _only(None, 1)] = None
+    echo: Annotated[bool | None, UNSUPPORTED] = None
+    suffix: Annotated[str | None, UNSUPPORTED] = None
+    logprobs: Annotated[int | None, _only(None)] = None
 
     @property
     def text(self) -> str:
         """The prompt."""
         return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
-
-    def unsupported(self) -> list[str]:
-        found = super().unsupported() + [name for name in ("echo", "suffix") if getattr(self, name)]
-        found += ["logprobs"] if self.logprobs is not None else []
-        return found + (["best_of"] if self.best_of not in (None, 1) else [])

@@ -1,20 +1,75 @@
-"""Answers in OpenAI's form, whole and in chunks."""
+"""Answers in OpenAI's form, whole and in chunks, with what they cost and what lookahead did for them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang import __version__
-from lr_sglang.frontend.stream_text import Kind
-from lr_sglang.serve.engine import Item
-from lr_sglang.serve.request_options import Order
-from lr_sglang.serve.summary import Summary
+from lr_sglang.frontend.stream_text import Chunk, Kind
+from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.steps.events import Event
+from lr_sglang.steps.trace import Trace
 
 FIELDS: Mapping[Kind, str] = {"content": "content", "reasoning": "reasoning_content"}
+
+
+def costs_of(trace: Trace, delivered: int) -> dict[str, int]:
+    """Tokens of all branches of an answer: ``drafted`` by the draft, ``wasted`` by both writers, ``cached`` of prompts.
+
+    Takes a while: not for the event loop.
+
+    Args:
+        delivered: tokens that the client got.
+    """
+    counts = trace.tokens()
+    cached = sum(counts[role]["cached"] for role in ("target", "draft", "judge"))
+    wasted = max(0, counts["generated"] - delivered)
+    return {"drafted": counts["draft"]["generated"], "wasted": wasted, "cached": cached}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The end of an answer.
+
+    Attributes:
+        finish: ``stop`` or ``length``.
+        usage: in OpenAI's form; counts only what was delivered.
+        lookahead: the extension.
+    """
+
+    finish: str
+    usage: dict[str, Any]
+    lookahead: dict[str, Any]
+
+
+# The pieces of one step, an event that the client asked for, or the end.
+Item = list[Chunk] | Event | Summary
+
+
+def usage(prompt: int, answer: int, reasoning: int) -> dict[str, Any]:
+    """In OpenAI's form."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": answer,
+        "total_tokens": prompt + answer,
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
+
+
+def extension(mode: str, trace: Trace, costs: Mapping[str, int], degraded: bool) -> dict[str, Any]:
+    """What stands beside the usage."""
+    return {
+        "mode": mode,
+        "degraded": degraded,
+        "steps": len(trace.steps),
+        "alpha": trace.alpha,
+        **{f"{kind}_tokens": tokens for kind, tokens in costs.items()},
+        "seconds": round(trace.seconds, 4),
+    }
 
 
 class Reply:
@@ -25,11 +80,11 @@ class Reply:
         about: what the log says of the request; the summary is added.
     """
 
-    def __init__(self, order: Order, model: str, request: str, about: dict[str, Any]) -> None:
-        self.order, self.about = order, about
-        kind = "chat.completion" if order.chat else "text_completion"
+    def __init__(self, options: RequestOptions, model: str, request: str, about: dict[str, Any]) -> None:
+        self.options, self.about = options, about
+        kind = "chat.completion" if options.chat else "text_completion"
         self._head = {
-            "id": ("chatcmpl-" if order.chat else "cmpl-") + request,
+            "id": ("chatcmpl-" if options.chat else "cmpl-") + request,
             "object": kind,
             "created": int(time.time()),
             "model": model,
@@ -53,21 +108,21 @@ class Reply:
         assert end is not None
         self._note(end)
         text, thought = "".join(texts["content"]), "".join(texts["reasoning"])
-        if self.order.chat:
+        if self.options.chat:
             message = {"role": "assistant", "content": text, "refusal": None}
             message |= {"reasoning_content": thought} if thought else {}
             choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": end.finish}
         else:
             choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": end.finish}
-        about = end.lookahead | ({"trace": events} if self.order.trace else {})
+        about = end.lookahead | ({"trace": events} if self.options.trace else {})
         return {**self._head, "choices": [choice], "usage": end.usage, "lookahead": about}
 
     async def chunks(self, items: AsyncGenerator[Item, None]) -> AsyncGenerator[dict[str, Any], None]:
         """Objects as they come; those of a trace have no choices."""
-        head = {**self._head, "object": "chat.completion.chunk" if self.order.chat else "text_completion"}
-        if self.order.usage:
+        head = {**self._head, "object": "chat.completion.chunk" if self.options.chat else "text_completion"}
+        if self.options.usage:
             head["usage"] = None
-        first = self.order.chat
+        first = self.options.chat
         async with aclosing(items):
             async for item in items:
                 if first and not isinstance(item, Event):
@@ -77,7 +132,7 @@ class Reply:
                     yield {**head, **chunk}
 
     def _chunks(self, item: Item) -> Iterator[dict[str, Any]]:
-        chat, usage = self.order.chat, self.order.usage
+        chat, usage = self.options.chat, self.options.usage
         if isinstance(item, Event):
             yield {"choices": [], "lookahead": {"event": item.to_dict()}}
         elif isinstance(item, list):
@@ -91,7 +146,7 @@ class Reply:
                 yield {"choices": [], "usage": item.usage, "lookahead": item.lookahead}
 
     def _choice(self, delta: dict[str, str] | str, finish: str | None = None) -> dict[str, Any]:
-        told = {"delta": delta} if self.order.chat else {"text": delta}
+        told = {"delta": delta} if self.options.chat else {"text": delta}
         return {"index": 0, **told, "logprobs": None, "finish_reason": finish}
 
     def _note(self, end: Summary) -> None:

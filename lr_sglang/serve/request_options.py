@@ -14,7 +14,7 @@ from lr_sglang.serve.settings import Service
 
 
 @dataclass(frozen=True)
-class Order:
+class RequestOptions:
     """One answer to make.
 
     Attributes:
@@ -39,7 +39,7 @@ class Order:
         return not isinstance(self.asked, str)
 
 
-def order_of(request: ChatRequest | CompletionRequest, service: Service) -> Order:
+def options_of(request: ChatRequest | CompletionRequest, service: Service) -> RequestOptions:
     """Settles a request.
 
     Raises:
@@ -56,7 +56,7 @@ def order_of(request: ChatRequest | CompletionRequest, service: Service) -> Orde
         look = own_words(mode.lookahead(_lookahead(wish, service)), greedy=sampling.temperature == 0)
     except ConfigError as error:
         raise Refusal(400, error.message, param="lookahead") from error
-    return Order(
+    return RequestOptions(
         asked,
         mode,
         look,

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
 _REASONS = {
     400: "The request is not valid, asks for what is not supported or not allowed, or is too long.",
@@ -21,25 +22,25 @@ _REASONS = {
     503: "The target model is down, or the endpoint is shutting down.",
     504: "It took too long.",
 }
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
+
+
+class ErrorFields(BaseModel):
+    """OpenAI's."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorReply(BaseModel):
+    """What is sent in place of an answer."""
+
+    error: ErrorFields
+
+
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": why, "content": {"application/json": {"schema": _ERROR}}}
-    for status, why in _REASONS.items()
+    status: {"description": why, "model": ErrorReply} for status, why in _REASONS.items()
 }
 _SUCCESS = {
     "description": "The answer; with stream, chunks of it as server-sent events.",

@@ -24,7 +24,7 @@ IDLE_SECONDS = 75
 LOOK_TICKS = 5  # of uvicorn's, a tenth of a second each, between two looks at all connections
 
 
-class Server(uvicorn.Server):
+class EndpointServer(uvicorn.Server):
     """Ends in order: nobody is admitted any more, answers end (or are ended, when their time is up), then connections.
 
     Until then it still listens, so that whoever asks hears 503 and goes elsewhere.

@@ -26,8 +26,8 @@ from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.results.record import Record
 from lr_sglang.sglang_api.light_import import leave_torch_out
-from lr_sglang.simulated.elsewhere import elsewhere, reached
 from lr_sglang.simulated.model import Writer
+from lr_sglang.simulated.processes import RuntimeProcesses, simulated_backends
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import SimulatedTransport, simulated_roles, wake_exactly
 from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
@@ -85,14 +85,14 @@ def measure(
     if http:
         if processes > 1:
             raise ConfigError("runtimes over HTTP serve one process here", hint="leave out --http, or --processes")
-        with elsewhere(simulation) as servers, reached(simulation, servers) as roles, on_one_core(0):
+        with RuntimeProcesses(simulation) as servers, simulated_backends(simulation, servers) as roles, on_one_core(0):
             used = servers.cpu()
             made = shard(simulation, look, asked, roles)
             return [replace(made, servers=servers.cpu() - used)]
     if processes == 1:
         with on_one_core(0):
             return [shard(simulation, look, asked)]
-    if not simulation.engine().steady:
+    if not simulation.timing().steady:
         raise ConfigError(
             "several processes have runtimes of their own",
             hint="leave out --batch-slowdown and --slots, or --processes",

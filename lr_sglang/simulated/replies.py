@@ -21,7 +21,7 @@ class Reply:
         ids: all tokens that it will have.
         finish: its finish_reason then.
         end: where the answer is then; of no meaning for a judge.
-        weighed: log-probabilities of the last tokens of the prompt, as many as were asked for.
+        scored: log-probabilities of the last tokens of the prompt, as many as were asked for.
     """
 
     ids: tuple[int, ...]
@@ -29,7 +29,7 @@ class Reply:
     prompt_tokens: int
     end: Place
     trimmed: int = 0
-    weighed: tuple[float, ...] = ()
+    scored: tuple[float, ...] = ()
 
 
 def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
@@ -48,8 +48,8 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
     if most <= 0:
         start = payload.get("logprob_start_len", -1) if payload.get("return_logprob") else -1
         # as SGLang's: none for the first that is asked about
-        weighed = scores.weigh(writer, prompt, start + 1) if start >= 0 else ()
-        return Reply((), capped, len(prompt), Place(0), weighed=tuple(weighed))
+        scored = scores.score(writer, prompt, start + 1) if start >= 0 else ()
+        return Reply((), capped, len(prompt), Place(0), scored=tuple(scored))
     if role == "target" and (digit := scores.rating(writer, prompt)):
         return Reply(words.tokenizer.encode(digit)[:most], capped, len(prompt), Place(0))
     one_step = bool(sampling.get("stop"))
@@ -91,8 +91,8 @@ def body(
     if logprobs:
         sure = writer.confidence(ids)
         meta["output_token_logprobs"] = [[sure, token, None] for token in ids]
-    if made.weighed and not aborted:
-        each = [[one, None, None] for one in made.weighed]
+    if made.scored and not aborted:
+        each = [[one, None, None] for one in made.scored]
         meta["input_token_logprobs"] = [[None, None, None], *each]
     if cached is not None:
         meta["cached_tokens"] = cached

@@ -1,4 +1,4 @@
-"""A simulated runtime on an event loop: behind a server's routes, or in the process that uses it."""
+"""A simulated runtime on an event loop: behind a server's routes (``server``), or in this process (``transport``)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections import deque
 from typing import Any
 
 from lr_sglang.engine.prefix_reuse import common_prefix
-from lr_sglang.simulated.engine import Ticket
 from lr_sglang.simulated.faults import Faults
 from lr_sglang.simulated.model import Writer
+from lr_sglang.simulated.replies import body, reply
 from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.timing import Ticket
 
 NEVER = 1e9  # seconds
 
@@ -50,10 +51,10 @@ class SimulatedRuntime:
 
     def __init__(self, role: str, simulation: Simulation, writer: Writer) -> None:
         self.role, self.simulation, self.writer = role, simulation, writer
-        self.faults, self.cache = Faults(simulation.model.seed), Cache()
+        self.faults = Faults(simulation.model.seed)
         self.calls = self.aborted = 0
         self.late = 0.0
-        self._engine = simulation.engine()
+        self._timing = simulation.timing()
         self._tickets: dict[str, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._first: Ticket | None = None  # that it rings for
@@ -66,12 +67,35 @@ class SimulatedRuntime:
     @property
     def most(self) -> int:
         """Requests that were served at once, at most."""
-        return self._engine.most
+        return self._timing.most
 
     @property
     def steady(self) -> bool:
         """Whether no request's end depends on the others."""
-        return self._engine.steady
+        return self._timing.steady
+
+    async def answer(
+        self, payload: dict[str, Any], rid: str, more: float = 0.0, cache: Cache | None = None
+    ) -> dict[str, Any]:
+        """The reply to a request of /generate, after the time that it takes.
+
+        Args:
+            more: seconds that a fault adds.
+            cache: what the runtime has seen; None does not report ``cached_tokens``.
+
+        Raises:
+            ValueError: a request of this id is being served.
+        """
+        made, cached, prompt = reply(self.writer, self.role, payload), None, tuple(payload["input_ids"])
+        if cache is not None:
+            cached = cache.find(prompt)
+            cache.add(prompt)
+        work = self.simulation.work(self.role, len(made.ids), len(made.scored)) + more
+        share = await self.serve(work, rid, int(payload.get("priority") or 0))
+        answer = body(self.writer, made, share, cached, rid, bool(payload.get("return_logprob")))
+        if cache is not None:
+            cache.add(prompt + tuple(answer["output_ids"][:-1]))
+        return answer
 
     async def serve(self, work: float, rid: str, priority: int = 0) -> float:
         """Takes as long as it takes; says what share of it was done when it was stopped, 1 when it was not.
@@ -88,13 +112,13 @@ class SimulatedRuntime:
         done: asyncio.Future[float] = loop.create_future()
         ticket = self._tickets[rid] = Ticket(work, done, priority)
         self.calls += 1
-        self._engine.add(loop.time(), ticket)
+        self._timing.add(loop.time(), ticket)
         self._set_timer()
         try:
             return await done
         finally:
             del self._tickets[rid]
-            self._engine.remove(loop.time(), ticket)
+            self._timing.remove(loop.time(), ticket)
             self._set_timer()
 
     def abort(self, rid: str, everything: bool = False) -> None:
@@ -106,24 +130,24 @@ class SimulatedRuntime:
             if (everything or (rid and known.startswith(rid))) and not ticket.owner.done():
                 self.aborted += 1
                 # one that is just about to end was stopped nevertheless
-                ticket.owner.set_result(min(self._engine.served(now, ticket), 1 - 1e-9))
+                ticket.owner.set_result(min(self._timing.served(now, ticket), 1 - 1e-9))
 
     def _set_timer(self) -> None:
-        head = self._engine.head()
+        head = self._timing.head()
         if head is self._first and self.steady:
             return  # its timer is set
         if self._timer is not None:
             self._timer.cancel()
         self._first = head
         loop = asyncio.get_running_loop()
-        self._timer = None if head is None else loop.call_at(self._engine.due(head), self._ring)
+        self._timer = None if head is None else loop.call_at(self._timing.due(head), self._ring)
 
     def _ring(self) -> None:
         self._first = None  # it has rung, which may be too early for its ticket
         now = asyncio.get_running_loop().time()
-        while (head := self._engine.head()) is not None and self._engine.due(head) <= now + 1e-6:
-            self.late += max(0.0, now - self._engine.due(head))
-            self._engine.remove(now, head)
+        while (head := self._timing.head()) is not None and self._timing.due(head) <= now + 1e-6:
+            self.late += max(0.0, now - self._timing.due(head))
+            self._timing.remove(now, head)
             if not head.owner.done():
                 head.owner.set_result(1.0)
         self._set_timer()

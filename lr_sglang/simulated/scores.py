@@ -16,7 +16,7 @@ LIKELY, OTHER_WORDS, UNLIKELY = -0.05, -2.0, -9.0
 _VERSION = 5  # the word of a head where versions part
 
 
-def weigh(writer: Writer, prompt: Sequence[int], first: int) -> list[float]:
+def score(writer: Writer, prompt: Sequence[int], first: int) -> list[float]:
     """The log-probability of each token of a prompt from its ``first`` on."""
     found: list[float] = []
     for start, end in _pieces(prompt, first, writer.words.delimiter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 import uuid
@@ -16,9 +17,8 @@ from starlette.routing import Route
 
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.simulated.faults import Fault
-from lr_sglang.simulated.malformed import rubbish
-from lr_sglang.simulated.replies import MARK, body, reply
-from lr_sglang.simulated.runtime import NEVER, SimulatedRuntime
+from lr_sglang.simulated.replies import MARK
+from lr_sglang.simulated.runtime import NEVER, Cache, SimulatedRuntime
 from lr_sglang.simulated.words import tokenizer_path
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -26,7 +26,28 @@ Handler = Callable[[Request], Awaitable[Response]]
 _UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, OverflowError, LookaheadError)
 
 
-class Server:
+def _meta(**wrong: Any) -> Callable[[dict[str, Any]], Response]:
+    return lambda good: JSONResponse({**good, "meta_info": {**good["meta_info"], **wrong}})
+
+
+# Answers with status 200 that are no generations; each takes the answer that would have been right.
+MALFORMED: tuple[Callable[[dict[str, Any]], Response], ...] = (
+    lambda good: JSONResponse({"text": "garbage"}),
+    lambda good: PlainTextResponse("<html>garbage</html>"),
+    lambda good: JSONResponse([good]),
+    lambda good: Response(),
+    lambda good: JSONResponse({**good, "meta_info": None}),
+    lambda good: JSONResponse({**good, "output_ids": ["a", "b"]}),
+    lambda good: JSONResponse({**good, "output_ids": [-1, *good["output_ids"]]}),
+    lambda good: JSONResponse({**good, "output_ids": None}),
+    _meta(finish_reason=None),
+    _meta(finish_reason={"type": "stop", "matched": 7}),  # a last token that is not there
+    _meta(finish_reason={"type": "abort", "message": "aborted by nobody"}),
+    lambda good: JSONResponse("garbage"),
+)
+
+
+class SimulatedServer:
     """The routes of one runtime.
 
     Args:
@@ -37,7 +58,7 @@ class Server:
     def __init__(self, runtime: SimulatedRuntime, die: Callable[[], None]) -> None:
         self.runtime, self._die = runtime, die
         self.name = f"simulated-{runtime.role}"
-        self._rubbish = rubbish()
+        self._cache, self._malformed = Cache(), itertools.cycle(MALFORMED)
 
     def app(self) -> Starlette:
         """The application."""
@@ -77,27 +98,17 @@ class Server:
             return _refusal(400, f"the request cannot be understood: {error}")
 
     async def _answer(self, request: Request, asked: dict[str, Any], rid: str) -> Response:
-        runtime, prompt = self.runtime, tuple(asked["input_ids"])
-        fault = runtime.faults.next()
+        fault = self.runtime.faults.next()
         kind = fault.kind if fault is not None else ""
         if kind == "die":
             self._die()
         if kind in ("hang", "die"):
             return await _unless_gone(request, asyncio.sleep(NEVER)) or _refusal(500, "")
-        made = reply(runtime.writer, runtime.role, asked)
-        cached = runtime.cache.find(prompt)
-        runtime.cache.add(prompt)
-        work = runtime.simulation.work(runtime.role, len(made.ids), len(made.weighed))
-        late = fault.seconds if fault and kind == "late" else 0
-        share = await _unless_gone(request, runtime.serve(work + late, rid, int(asked.get("priority") or 0)))
-        if kind in ("fail", "busy"):
-            return _refusal(500 if kind == "fail" else 503, "a fault was ordered")
-        share, sure = share or 0.0, bool(asked.get("return_logprob"))
-        answer = body(runtime.writer, made, share, cached, rid, sure)
-        if kind == "garbage":
-            return next(self._rubbish)(answer)
-        runtime.cache.add(prompt + tuple(answer["output_ids"][:-1]))
-        return JSONResponse(answer)
+        late = fault.seconds if fault and kind == "late" else 0.0
+        answer = await _unless_gone(request, self.runtime.answer(asked, rid, late, self._cache))
+        if kind in ("fail", "busy") or answer is None:
+            return _refusal(503 if kind == "busy" else 500, "a fault was ordered")
+        return next(self._malformed)(answer) if kind == "garbage" else JSONResponse(answer)
 
     async def _abort(self, request: Request) -> Response:
         asked = await _json(request) or {}
@@ -116,7 +127,7 @@ class Server:
         return JSONResponse({})
 
     async def _flush(self, request: Request) -> Response:
-        self.runtime.cache.clear()
+        self._cache.clear()
         return PlainTextResponse("Cache flushed.\n")
 
     async def _chat(self, request: Request) -> Response:

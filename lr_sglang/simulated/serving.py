@@ -15,13 +15,16 @@ from lr_sglang.errors import LaunchError
 from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.model import Writer
 from lr_sglang.simulated.runtime import SimulatedRuntime
-from lr_sglang.simulated.server import Server
+from lr_sglang.simulated.server import SimulatedServer
 from lr_sglang.simulated.simulation import Simulation
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, runtime: SimulatedRuntime) -> None:
+        app = SimulatedServer(runtime, self.die).app()
+        super().__init__(
+            uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=60)
+        )
         self.up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -76,7 +79,7 @@ async def _serve(
         runtime = SimulatedRuntime(role, simulation, writer)
         for fault in faults.get(role, ()):
             runtime.faults.order(fault)
-        server = _start(runtime)
+        server = _Server(runtime)
         servers.append(server)
         tasks.append(asyncio.ensure_future(server.serve(sockets=[sock])))
         host, port = sock.getsockname()[:2]
@@ -135,14 +138,6 @@ def _signals(stop: Callable[[int], None]) -> Iterator[None]:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
             signal.signal(number, handler)
-
-
-def _start(runtime: SimulatedRuntime) -> _Server:
-    died: list[_Server] = []
-    app = Server(runtime, lambda: died[0].die()).app()
-    server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=60))
-    died.append(server)
-    return server
 
 
 def _listen(host: str, port: int, role: str) -> socket.socket:

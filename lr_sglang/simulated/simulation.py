@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from lr_sglang.config_model import ConfigModel, need
-from lr_sglang.simulated.engine import Engine
 from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.timing import RuntimeTiming
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Simulation(ConfigModel):
         slowdown: what each further request at once costs the others, on every runtime: 0.01 is one in a hundred.
         slots: requests that each runtime serves at a time; None is any number.
         prefill: of the time that writing a step takes, what reading one takes where nothing is to be written: what a
-            drafted step costs that is only weighed.
+            drafted step costs that is only scored.
     """
 
     model: Model = field(default_factory=Model)
@@ -41,13 +41,13 @@ class Simulation(ConfigModel):
         need(self.slots is None or self.slots >= 1, "slots: must be at least 1")
         need(0 <= self.prefill < math.inf, "prefill: must be 0 or more")
 
-    def work(self, role: str, tokens: int, weighed: int = 0) -> float:
+    def work(self, role: str, tokens: int, scored: int = 0) -> float:
         """Seconds that a role takes for so many tokens, alone, and for so many of the prompt that it weighs."""
         if role == "judge":
             return self.judge_seconds
-        seconds = self.step_seconds * (tokens + self.prefill * weighed) / self.model.tokens
+        seconds = self.step_seconds * (tokens + self.prefill * scored) / self.model.tokens
         return seconds * self.c1 if role == "draft" else seconds
 
-    def engine(self) -> Engine:
+    def timing(self) -> RuntimeTiming:
         """One runtime's."""
-        return Engine(self.slowdown, self.slots)
+        return RuntimeTiming(self.slowdown, self.slots)

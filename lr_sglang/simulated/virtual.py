@@ -17,9 +17,9 @@ from lr_sglang.engine.pool import Pool
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.run import run_program
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.simulated.engine import Ticket
 from lr_sglang.simulated.model import TARGET, Writer
 from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.timing import Ticket
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks import Question
@@ -32,26 +32,6 @@ class _SameDrafts(AnswerRequest):
 
     def seed(self, *where: Any) -> int:
         return int(where[-1])
-
-
-@dataclass(frozen=True)
-class Virtual:
-    """One answer on the virtual clock.
-
-    Attributes:
-        seconds: until the last step was kept.
-        calls: requests by role.
-    """
-
-    trace: Trace
-
-    @property
-    def seconds(self) -> float:
-        return self.trace.seconds
-
-    @property
-    def calls(self) -> dict[str, int]:
-        return {role: len(self.trace.of(role)) for role in ("target", "draft", "judge")}
 
 
 def questions(count: int) -> list[Question]:
@@ -74,50 +54,45 @@ def answer_all(
     told: bool = True,
     alike: bool = False,
     each: int | None = None,
-) -> list[Virtual]:
+) -> list[Trace]:
     """Answers questions that are asked at the same moment.
 
     Args:
-        told: whether the runtimes say how many slots they have.
-        alike: the drafts of a position are the same whatever stands before them, and however many there are.
-        each: slots of every runtime that are one answer's own; None shares them all.
+        told: whether the runtimes say how many requests they run at once.
+        alike: the drafts of a position are the same, whatever stands before them and however many there are.
+        each: requests at once on every runtime that are one answer's own; None shares them all.
+
+    Returns:
+        The trace of each; its ``seconds`` are those of the virtual clock, until the last step was kept.
     """
-    return run_virtually(_answer_all(simulation, look, asked, writer or Writer(simulation.model), told, alike, each))
+    writer = writer or Writer(simulation.model)
 
-
-async def _answer_all(
-    simulation: Simulation,
-    look: Lookahead,
-    asked: Sequence[Question],
-    writer: Writer,
-    told: bool,
-    alike: bool,
-    each: int | None,
-) -> list[Virtual]:
-    roles = simulated_roles(simulation, writer)
-    if not told:
-        for backend in roles.values():
-            backend.set_capacity(None, None)
-    sampling, experience = Sampling(seed=simulation.model.seed), policy.RunStatistics()
-    shares = [roles if each is None else _share(roles, each) for _ in asked]
-    jobs = [
-        (_SameDrafts if alike else AnswerRequest)(
-            look,
-            sampling,
-            verifier=verifiers.make(look.verifier, verifiers.Setup(mine, "paper")),
-            question=one.id,
-            experience=experience,
-            fast=verifiers.fast(look, mine),
-        )
-        for one, mine in zip(asked, shares, strict=True)
-    ]
-    await asyncio.gather(
-        *(
+    async def answer() -> list[Trace]:
+        roles = simulated_roles(simulation, writer)
+        if not told:
+            for backend in roles.values():
+                backend.set_capacity(None, None)
+        sampling, experience = Sampling(seed=simulation.model.seed), policy.RunStatistics()
+        shares = [roles if each is None else _share(roles, each) for _ in asked]
+        jobs = [
+            (_SameDrafts if alike else AnswerRequest)(
+                look,
+                sampling,
+                verifier=verifiers.make(look.verifier, verifiers.Setup(mine, "paper")),
+                question=one.id,
+                experience=experience,
+                fast=verifiers.fast(look, mine),
+            )
+            for one, mine in zip(asked, shares, strict=True)
+        ]
+        programs = (
             run_program(lookahead, messages(one.question), job, backend=mine["target"])
             for one, job, mine in zip(asked, jobs, shares, strict=True)
         )
-    )
-    return [Virtual(job.record) for job in jobs]
+        await asyncio.gather(*programs)
+        return [job.record for job in jobs]
+
+    return run_virtually(answer())
 
 
 def _share(roles: Mapping[str, RuntimeBackend], slots: int) -> dict[str, RuntimeBackend]:
@@ -134,7 +109,7 @@ def alone(simulation: Simulation, asked: Sequence[int], writer: Writer | None = 
     Args:
         asked: the numbers of the questions.
     """
-    writer, engine = writer or Writer(simulation.model), simulation.engine()
+    writer, timing = writer or Writer(simulation.model), simulation.timing()
     tickets = []
     for question in asked:
         lengths = [
@@ -142,9 +117,9 @@ def alone(simulation: Simulation, asked: Sequence[int], writer: Writer | None = 
         ]  # fmt: skip
         tickets.append(Ticket(simulation.work("target", sum(lengths)), question))
     for ticket in tickets:
-        engine.add(0.0, ticket)
+        timing.add(0.0, ticket)
     ends: dict[Ticket, float] = {}
-    while (head := engine.head()) is not None:
-        ends[head] = engine.due(head)
-        engine.remove(ends[head], head)
+    while (head := timing.head()) is not None:
+        ends[head] = timing.due(head)
+        timing.remove(ends[head], head)
     return [ends[ticket] for ticket in tickets]

@@ -18,9 +18,9 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.app import create_app
-from lr_sglang.serve.engine import Engine
+from lr_sglang.serve.engine import AnswerEngine
 from lr_sglang.serve.keys import Keys
-from lr_sglang.serve.server import Server
+from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
@@ -63,7 +63,7 @@ class Real:
     """The endpoint itself, over simulated runtimes in this process."""
 
     url: str
-    engine: Engine
+    engine: AnswerEngine
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def really(steps: int = 24, keys: tuple[str, ...] = ()) -> Iterator[Real]:
     modes = ("lookahead", "lossless", "autoregressive")
     service = Service(model="simulated", modes=modes, verifiers=("judge", "exact"), max_depth=8)
     app = create_app(roles, service, Keys(keys))
-    with running(Server(app, service)) as url:
+    with running(EndpointServer(app, service)) as url:
         yield Real(url, app.state.engine)
 
 

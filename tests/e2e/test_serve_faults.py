@@ -18,8 +18,8 @@ from lr_sglang.engine.client import Client as RuntimeClient
 from lr_sglang.errors import BadReply
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import step
-from lr_sglang.simulated.malformed import KINDS
 from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.server import MALFORMED
 from lr_sglang.simulated.words import pocket_words
 from tests.e2e.mortal import MODEL, Client, Diary, Mortal, metric, mortals, ready
 from tests.serving import Process, Truth, serving, until
@@ -159,9 +159,9 @@ def test_rubbish_of_every_kind_is_told_from_an_answer(stand: Stand) -> None:
     def program(s):
         s += "Why?" + step()
 
-    runtime.fault(kind="garbage", times=len(KINDS))
+    runtime.fault(kind="garbage", times=len(MALFORMED))
     try:
-        for _ in KINDS:
+        for _ in MALFORMED:
             with pytest.raises(BadReply):
                 program.run(backend=backend)["step"]
         assert program.run(backend=backend)["step"]

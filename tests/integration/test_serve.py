@@ -28,7 +28,7 @@ from lr_sglang.serve import logs
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.middleware import ROUTES
-from lr_sglang.serve.server import Server
+from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
 from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.model import Model
@@ -58,7 +58,7 @@ class Endpoint:
         self.roles, self.app = roles, create_app(roles, service, keys)
         self.engine, self.health = self.app.state.engine, self.app.state.health
         self.ready = threading.Event()
-        self.server = Server(self.app, service, self.ready.set)
+        self.server = EndpointServer(self.app, service, self.ready.set)
         self.sock = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
         self.thread = threading.Thread(target=self.server.run, args=([self.sock],), daemon=True)

@@ -26,7 +26,7 @@ from lr_sglang.engine.request import Request
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import set_up
-from lr_sglang.serve.server import Server
+from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
@@ -101,7 +101,7 @@ def endpoint() -> Iterator[Endpoint]:
     app = create_app(roles, service, Keys([KEY]))
     made.engine = app.state.engine
     ready, sock = threading.Event(), socket.create_server(("127.0.0.1", 0))
-    server = Server(app, service, ready.set)
+    server = EndpointServer(app, service, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
     thread.start()
     assert ready.wait(60)

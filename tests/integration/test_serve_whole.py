@@ -7,9 +7,9 @@ from pathlib import Path
 from lr_sglang.serve import engine as engine_module
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.protocol import ChatRequest
-from lr_sglang.serve.request_options import order_of
+from lr_sglang.serve.replies import Summary
+from lr_sglang.serve.request_options import options_of
 from lr_sglang.serve.settings import Service
-from lr_sglang.serve.summary import Summary
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
@@ -28,7 +28,7 @@ def test_nothing_is_lost_when_the_end_is_looked_for_all_the_time(monkeypatch):
     async def ask(question: str) -> str:
         request = ChatRequest(model="simulated", messages=[{"role": "user", "content": question}])
         pieces: list[str] = []
-        async for item in made.state.engine.answer(order_of(request, service)):
+        async for item in made.state.engine.answer(options_of(request, service)):
             pieces += [] if isinstance(item, Summary) else [piece.text for piece in item]
         return truth.wrong(question, "".join(pieces))
 
@@ -75,7 +75,7 @@ def test_a_program_goes_on_after_an_answer_of_its_own(monkeypatch, tmp_path: Pat
 
     async def ask() -> str:
         async with made.router.lifespan_context(made):
-            items = [item async for item in made.state.engine.answer(order_of(request, service))]
+            items = [item async for item in made.state.engine.answer(options_of(request, service))]
         assert isinstance(items[-1], Summary)
         return "".join(piece.text for pieces in items[:-1] for piece in pieces)
 

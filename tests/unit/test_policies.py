@@ -40,7 +40,7 @@ class Case:
         """Speed-up over plain decoding, and target branches per step."""
         answers = answer_all(self.simulation, Lookahead(**look), self.asked, self.writer, told=told)
         plain = sum(alone(self.simulation, numbers(self.writer, self.asked), self.writer))
-        branches = sum(a.calls["target"] for a in answers) / len(answers) / self.steps
+        branches = sum(len(a.of("target")) for a in answers) / len(answers) / self.steps
         return plain / sum(a.seconds for a in answers), branches
 
 

@@ -39,12 +39,12 @@ from lr_sglang.serve.health import FAILURES, Health, Watch
 from lr_sglang.serve.logs import JsonLines
 from lr_sglang.serve.middleware import _is_ours
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
-from lr_sglang.serve.request_options import order_of
+from lr_sglang.serve.reading import message_of
+from lr_sglang.serve.request_options import options_of
 from lr_sglang.serve.settings import Service, check_public, is_loopback
-from lr_sglang.serve.wording import message_of
 from lr_sglang.simulated.faults import Fault
-from lr_sglang.simulated.malformed import KINDS
 from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.server import MALFORMED
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 
@@ -323,7 +323,7 @@ ASKED = {"model": "lookahead", "messages": [{"role": "user", "content": "How man
 
 
 def order(more=None, *, service=SERVICE, **fields):
-    return order_of(ChatRequest.model_validate({**ASKED, **fields, **(more or {})}), service)
+    return options_of(ChatRequest.model_validate({**ASKED, **fields, **(more or {})}), service)
 
 
 def test_what_is_not_asked_for_is_the_operators():
@@ -548,7 +548,7 @@ def test_completions_that_are_not_supported(wrong):
 
 @pytest.mark.parametrize("prompt", ["Once", ["Once"]])
 def test_a_prompt_is_text(prompt):
-    assert order_of(CompletionRequest(model="lookahead", prompt=prompt), SERVICE).asked == "Once"
+    assert options_of(CompletionRequest(model="lookahead", prompt=prompt), SERVICE).asked == "Once"
 
 
 # -- bodies that do not come
@@ -720,7 +720,7 @@ def test_more_answers_at_a_time_than_there_may_be_files_are_refused_at_once(monk
 
 
 GOOD = {"text": "a", "output_ids": [1, 2], "meta_info": {"finish_reason": {"type": "stop", "matched": 2}}}
-RUBBISH = [json.loads(answer.body) for kind in KINDS if isinstance(answer := kind(GOOD), JSONResponse)]
+RUBBISH = [json.loads(answer.body) for kind in MALFORMED if isinstance(answer := kind(GOOD), JSONResponse)]
 
 
 class Runtime:

@@ -12,20 +12,20 @@ from click.testing import CliRunner
 
 from lr_sglang.cli import cli
 from lr_sglang.cli.simulation import traced
-from lr_sglang.config import Lookahead
+from lr_sglang.config import ROLES, Lookahead
 from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError, LaunchError, RecordError
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.programs.rate import OPENING, QUESTION
 from lr_sglang.simulated import serving
-from lr_sglang.simulated.engine import Engine, Ticket
 from lr_sglang.simulated.faults import Fault, Faults
 from lr_sglang.simulated.model import TARGET, Model, Place, Writer
 from lr_sglang.simulated.replies import body, reply
 from lr_sglang.simulated.runtime import Cache, SimulatedRuntime
-from lr_sglang.simulated.server import Server
+from lr_sglang.simulated.server import SimulatedServer
 from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.timing import RuntimeTiming, Ticket
 from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.simulated.words import Head, pocket_words
 from lr_sglang.steps.node import Node
@@ -143,7 +143,7 @@ def asked(writer, question, versions):
     return prompt, [writer.model.step(WORDS, number, n, version) for n, version in enumerate(versions)]
 
 
-def weighed(writer, prompt, tokens, **sampling):
+def scored(writer, prompt, tokens, **sampling):
     """The last tokens of a prompt, as the backend asks for them."""
     start = max(0, len(prompt) - tokens - 1)
     payload = {"input_ids": prompt, "return_logprob": True, "logprob_start_len": start}
@@ -157,14 +157,14 @@ def test_a_target_finds_likely_what_agrees(own_words):
     number = writer.words.number(prompt)
     for n, step in enumerate(steps):
         prompt += step
-        made = weighed(writer, prompt, len(step))
+        made = scored(writer, prompt, len(step))
         logprobs = [one[0] for one in made["meta_info"]["input_token_logprobs"]]
         assert logprobs.pop(0) is None and len(logprobs) == len(step) and made["output_ids"] == []
         agrees = writer.model.agrees(number, n, 1 if n else 0)
         assert (min(logprobs) >= -3) == agrees
         assert (sum(logprobs) / len(logprobs) >= -0.3) == agrees
         assert (min(logprobs) >= -0.69) == (agrees and (n == 0 or not own_words)), "a greedy target would write it"
-        parts = [weighed(writer, prompt[: len(prompt) - len(step) + cut], cut) for cut in (8, 20)]
+        parts = [scored(writer, prompt[: len(prompt) - len(step) + cut], cut) for cut in (8, 20)]
         for cut, part in zip((8, 20), parts, strict=True):
             assert [one[0] for one in part["meta_info"]["input_token_logprobs"][1:]] == logprobs[:cut]
 
@@ -174,7 +174,7 @@ def test_what_no_simulated_model_writes_is_unlikely():
     prompt, (step,) = asked(writer, "How?", [0])
     foreign = WORDS.tokenizer.encode("Quite another thing.")
     for tail in (foreign, step[:10] + foreign, step + foreign):
-        logprobs = weighed(writer, prompt + tail, len(foreign))["meta_info"]["input_token_logprobs"]
+        logprobs = scored(writer, prompt + tail, len(foreign))["meta_info"]["input_token_logprobs"]
         assert all(one[0] < -3 for one in logprobs[1:]) and len(logprobs) == len(foreign) + 1
 
 
@@ -222,20 +222,20 @@ def serve(engine, arrivals):
 
 
 def test_requests_alone_take_what_they_take():
-    assert serve(Engine(), [(0, 1), (0.5, 2), (0.6, 0.1)]) == pytest.approx([1, 2.5, 0.7])
+    assert serve(RuntimeTiming(), [(0, 1), (0.5, 2), (0.6, 0.1)]) == pytest.approx([1, 2.5, 0.7])
 
 
 def test_a_batch_is_slower_for_all_of_it():
     # two at half the speed (slowdown 1): the first has done 1 of 2 when the second comes
-    assert serve(Engine(slowdown=1.0), [(0, 2), (1, 2)]) == pytest.approx([3, 4])
+    assert serve(RuntimeTiming(slowdown=1.0), [(0, 2), (1, 2)]) == pytest.approx([3, 4])
 
 
 def test_beyond_its_slots_a_runtime_lets_wait():
-    assert serve(Engine(slots=1), [(0, 2), (1, 2), (1, 1)]) == pytest.approx([2, 4, 5])
+    assert serve(RuntimeTiming(slots=1), [(0, 2), (1, 2), (1, 1)]) == pytest.approx([2, 4, 5])
 
 
 def test_of_those_that_wait_the_most_urgent_goes_first():
-    engine = Engine(slots=1)
+    engine = RuntimeTiming(slots=1)
     for priority, name in ((0, "running"), (0, "none"), (3, "low"), (9, "front"), (9, "front too")):
         engine.add(0, Ticket(1, name, priority))
     order = []
@@ -261,7 +261,7 @@ def test_a_timer_that_rings_too_early_is_set_again():
 
 def test_over_http_the_most_urgent_that_waits_is_served_first():
     simulation = Simulation(Model(), step_seconds=0.05, slots=1)
-    app = Server(SimulatedRuntime("target", simulation, Writer(simulation.model)), lambda: None).app()
+    app = SimulatedServer(SimulatedRuntime("target", simulation, Writer(simulation.model)), lambda: None).app()
     done = []
 
     async def ask(client, name, priority):
@@ -286,7 +286,7 @@ def test_over_http_the_most_urgent_that_waits_is_served_first():
 def over_http(use, simulation=None, role="target"):
     """What ``use`` makes of a client of one simulated runtime; an error in the server is one here."""
     simulation = simulation or Simulation(Model(steps=3), step_seconds=0.01)
-    app = Server(SimulatedRuntime(role, simulation, Writer(simulation.model)), lambda: None).app()
+    app = SimulatedServer(SimulatedRuntime(role, simulation, Writer(simulation.model)), lambda: None).app()
 
     async def run():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://simulated") as client:
@@ -346,7 +346,7 @@ def test_over_http_only_what_was_written_is_cached():
 
 
 def test_who_leaves_makes_the_others_faster():
-    engine, first, second = Engine(slowdown=1.0), Ticket(2), Ticket(2)
+    engine, first, second = RuntimeTiming(slowdown=1.0), Ticket(2), Ticket(2)
     engine.add(0, first)
     engine.add(0, second)
     assert engine.due(second) == pytest.approx(4)
@@ -403,7 +403,7 @@ def test_it_is_the_simulated_clock_of_the_theory_with_the_same_draws(schedule, a
     (number,) = numbers(Writer(simulation.model), asked)
     (answer,) = answer_all(simulation, Lookahead(schedule, depth), asked)
     other = clocked(schedule, lambda n: simulation.model.agrees(number, n, 1), c1, depth, judge, steps=200)
-    assert len(answer.trace.steps) == 200
+    assert len(answer.steps) == 200
     assert answer.seconds == pytest.approx(other.now, rel=1e-9)
     assert alone(simulation, [number]) == [pytest.approx(200)]
 
@@ -433,7 +433,7 @@ def test_what_an_answer_was_made_of_goes_without_a_garbage_collection(schedule, 
         left = alive() - before
     finally:
         gc.enable()
-    assert sum(answer.calls.values()) > 200
+    assert len(answer.branches) > 200
     assert left < 40  # the state of the answer, and what hung on its last step
 
 
@@ -447,8 +447,8 @@ def test_side_by_side_each_answer_is_as_it_is_alone(schedule, width, spread):
     one_by_one = [answer_all(simulation, look, [question])[0] for question in questions(5)]
     assert [a.seconds for a in together] == pytest.approx([a.seconds for a in one_by_one])
     for one, other in zip(together, one_by_one, strict=True):  # two events of one moment may change places
-        assert one.calls == pytest.approx(other.calls, abs=2)
-        assert one.trace.text == other.trace.text
+        assert [len(one.of(role)) for role in ROLES] == pytest.approx([len(other.of(role)) for role in ROLES], abs=2)
+        assert one.text == other.text
 
 
 def test_a_slow_batch_and_few_slots_take_longer():
@@ -456,7 +456,7 @@ def test_a_slow_batch_and_few_slots_take_longer():
 
     def mean(**more):
         answers = answer_all(free.replace(**more), look, questions(8))
-        assert all(len(a.trace.steps) == 20 for a in answers)
+        assert all(len(a.steps) == 20 for a in answers)
         return sum(a.seconds for a in answers) / 8
 
     assert mean() < mean(slowdown=0.02) < mean(slowdown=0.2)
@@ -466,13 +466,13 @@ def test_a_slow_batch_and_few_slots_take_longer():
 
 def test_identical_versions_need_no_judge():
     (answer,) = answer_all(setting(0.6, 0.1, 0.5, own_words=False), Lookahead(verifier="exact"), questions(1))
-    assert answer.calls["judge"] == 0 and answer.calls["target"] > 200
+    assert len(answer.of("judge")) == 0 and len(answer.of("target")) > 200
 
 
 def test_steps_cut_at_the_cap_are_gone_on_with():
     simulation = setting(0.6, 0.1, 0.1, steps=10)
     (answer,) = answer_all(simulation, Lookahead(max_step_tokens=15), questions(1))
-    assert len(answer.trace.steps) == 20
+    assert len(answer.steps) == 20
 
 
 def test_what_is_compared_has_the_same_luck():
@@ -480,7 +480,7 @@ def test_what_is_compared_has_the_same_luck():
     simulation = setting(0.6, 0.1, 0.1, steps=60, width=2)
     looks = [Lookahead(depth=depth, hedge=hedge) for depth in (1, 3) for hedge in (False, True)]
     found = {
-        tuple(step.source for step in answer_all(simulation, look, questions(1), alike=True)[0].trace.steps[:20])
+        tuple(step.source for step in answer_all(simulation, look, questions(1), alike=True)[0].steps[:20])
         for look in looks
     }
     assert len(found) == 1

@@ -23,11 +23,11 @@ from lr_sglang.serve.metrics import Metrics, count_together
 from lr_sglang.serve.processes.acceptor import Acceptor
 from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.processes.supervisor import BOARD, END, Room, Work
-from lr_sglang.serve.server import Server
+from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
 
 
-class WorkerServer(Server):
+class WorkerServer(EndpointServer):
     """Takes connections from a socket that it shares, and no signals.
 
     Args:
@@ -81,7 +81,7 @@ def answer(work: Work, number: int, sock: socket.socket, parent: Connection) -> 
         parent.send(error)
 
 
-def _heed(parent: Connection, server: Server, folder: Path) -> None:
+def _heed(parent: Connection, server: EndpointServer, folder: Path) -> None:
     """Each word of the parent's is what a signal is to a process that is alone. Without a parent it ends at once."""
     try:
         while parent.recv() == END:

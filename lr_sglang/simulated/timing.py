@@ -25,8 +25,8 @@ class Ticket:
         work: seconds that it takes alone.
         owner: whatever the clock needs to know of it.
         priority: higher goes first of those that wait.
-        lead: service that it is owed, for it came before the engine was told.
-        finish: the service at which it is done, on the engine's own scale, once it is served.
+        lead: service that it is owed, for it came before the clock was.
+        finish: the service at which it is done, on the runtime's own scale, once it is served.
     """
 
     work: float
@@ -41,7 +41,7 @@ class Ticket:
         return (self.finish, self.order) < (other.finish, other.order)
 
 
-class Engine:
+class RuntimeTiming:
     """Serves tickets. Not thread-safe.
 
     Args:

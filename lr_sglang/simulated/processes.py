@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from typing import Self
 
 import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
@@ -21,11 +22,14 @@ from lr_sglang.simulated.transport import simulated_roles
 START_SECONDS = 120.0
 
 
-class Elsewhere:
-    """The servers of one simulation, a process for each role.
+class RuntimeProcesses:
+    """The servers of one simulation, a process for each role, until the ``with`` block ends.
 
     Attributes:
         urls: by role.
+
+    Raises:
+        LaunchError: one of them does not start.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -47,29 +51,17 @@ class Elsewhere:
         """Seconds of CPU that the servers have used so far."""
         return sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in self._processes)
 
-    def stop(self) -> None:
-        """Ends the servers."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.kill()
             process.join()
 
 
 @contextmanager
-def elsewhere(simulation: Simulation) -> Iterator[Elsewhere]:
-    """Starts the servers, and ends them.
-
-    Raises:
-        LaunchError: one of them does not start.
-    """
-    servers = Elsewhere(simulation)
-    try:
-        yield servers
-    finally:
-        servers.stop()
-
-
-@contextmanager
-def reached(simulation: Simulation, servers: Elsewhere) -> Iterator[Mapping[str, RuntimeBackend]]:
+def simulated_backends(simulation: Simulation, servers: RuntimeProcesses) -> Iterator[Mapping[str, RuntimeBackend]]:
     """Backends for the runtimes of these servers, by role."""
     roles = simulated_roles(simulation)
     for role, backend in roles.items():
