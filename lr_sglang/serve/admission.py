@@ -1,4 +1,4 @@
-"""Who is answered now, who waits, and who is sent away. Everything here runs in the event loop."""
+"""Which requests are answered now, which wait, and which are refused. Everything here runs in the event loop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Admission:
         """Whether one could enter now.
 
         Raises:
-            Refusal: the queue is full, or nobody is admitted any more.
+            Refusal: the queue is full, or the endpoint is shutting down.
         """
         if self.closed:
             raise stopping()
@@ -65,7 +65,7 @@ class Admission:
             raise
 
     def leave(self, seconds: float | None = None) -> None:
-        """A place is free again, after so many seconds of work."""
+        """A place is free again, after ``seconds`` of work."""
         if seconds is not None:
             self._seconds += (seconds - self._seconds) / 8
         self.running -= 1
@@ -77,7 +77,7 @@ class Admission:
             self._admit()
 
     def close(self) -> None:
-        """Nobody is admitted any more, those who wait included."""
+        """Admits no more requests; those that wait are refused."""
         self.closed = True
         for _, turn in self._waiting:
             if not turn.done():
@@ -85,7 +85,7 @@ class Admission:
         self.look()
 
     def _admit(self) -> None:
-        """Settles who of this process runs and who waits, while nobody else does so."""
+        """Settles which requests of this process run and which wait, under the board's lock."""
         self._tell()
         while self._waiting and (self._waiting[0][1].done() or self._first()):
             _, turn = self._waiting.popleft()
@@ -102,7 +102,7 @@ class Admission:
         self._board.write(Column.OLDEST, self._waiting[0][0] if self._waiting else 0.0)
 
     def _first(self) -> bool:
-        """Whether there is a place, and nobody has waited for longer than our first."""
+        """Whether there is a place, and no request of another process has waited longer than our first."""
         if self._all(Column.RUNNING) >= self._places:
             return False
         return self._board.processes == 1 or all(
@@ -116,6 +116,6 @@ class Admission:
         return sum(self._board.column(column))
 
     def _again(self) -> int:
-        """Seconds after which somebody who is sent away may find the queue shorter."""
+        """Seconds after which a client that was refused may find the queue shorter."""
         seconds = self._seconds * (1 + self._all(Column.WAITING)) / self._places
         return min(LONGEST_AGAIN, max(1, math.ceil(seconds)))

@@ -1,4 +1,4 @@
-"""The endpoint as an application: its routes, and errors in OpenAI's form whatever goes wrong."""
+"""The endpoint as an application: its routes, and every error in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def create_app(
         title="lr-sglang",
         version=__version__,
         openapi_url=None,  # ours is made once
-        redirect_slashes=False,  # a redirect would go to whatever host the request names
+        redirect_slashes=False,  # a redirect would go to the host that the request names
         lifespan=living,
     )
     app.state.engine, app.state.health, app.state.metrics, app.state.board = engine, health, metrics, board
@@ -140,7 +140,7 @@ async def _respond(
     items = engine.answer(options)
     if options.stream:
         chunks = await begun(request.receive, reply.chunks(items))
-        return EventStream(chunks, lambda error: about.update(error.told()))
+        return EventStream(chunks, lambda error: about.update(error.log_fields()))
     return JSONResponse(await unless_gone(request.receive, reply.whole(items)))
 
 
@@ -156,8 +156,8 @@ def _state(engine: AnswerEngine, health: Health, metrics: Metrics) -> APIRouter:
     async def ready() -> Response:
         """Whether requests can be answered, and which runtimes are well."""
         state = "draining" if engine.admission.closed else health.state
-        told = {"status": state, "roles": health.report()}
-        return JSONResponse(told, 503 if state in ("down", "draining") else 200)
+        found = {"status": state, "roles": health.report()}
+        return JSONResponse(found, 503 if state in ("down", "draining") else 200)
 
     @router.get("/metrics", responses={401: ERRORS[401], 200: {"content": {"text/plain": {}}}})
     async def exposed() -> Response:

@@ -1,4 +1,4 @@
-"""A runtime's transport with a gate in front: shut while the runtime is down, so that nobody waits for it."""
+"""A runtime's transport with a gate in front: shut while the runtime is down, so that no request waits for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lr_sglang.errors import (
 
 
 class RuntimeAway(RuntimeDown):
-    """A runtime that is known to be down. Whoever asks need not rest: the gate opens when it is back."""
+    """A runtime that is known to be down. A caller need not back off: the gate opens when it is back."""
 
     retryable = False
 
@@ -120,7 +120,7 @@ class Gate:
         return min(self._open.values(), default=time.monotonic())
 
     def kick(self, older: float = 0.0) -> int:
-        """Gives up the requests that have taken longer than so many seconds; says how many there were."""
+        """Gives up the requests that have taken ``older`` seconds or more; returns their number."""
         now = time.monotonic()
         stuck = [request for request, began in self._open.items() if now - began >= older]
         self._kicked.update(stuck)

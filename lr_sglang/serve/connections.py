@@ -24,7 +24,7 @@ from lr_sglang.serve.turns import Flow, Turns
 
 FILES = 2**16  # open files that the process asks for, at most
 TOLD_SECONDS = 10.0  # between two lines of the log on connections that were closed
-PART = 2**16  # bytes: a client must take so much of what is sent to it, or the rest, in the time that it has
+PART = 2**16  # bytes: a client must take this much of what is sent to it, or the rest, in its ``send_timeout``
 TURN = 2**12  # bytes of a client that are looked at in one turn: 10 ms, in chunks of one byte
 
 
@@ -133,7 +133,7 @@ class Connection(H11Protocol):
         return kind if now - self._since > limits.get(kind, now) else ""
 
     def _what(self) -> str:
-        """What the client should do. While a request is not answered, its body is waited for by whoever reads it."""
+        """What the client should do. While a request is not answered, the route that reads its body waits for it."""
         if self.reads:
             return f"answer {self.transport.get_write_buffer_size() // PART}"
         if self.conn.their_state is h11.SEND_BODY and self.cycle.response_complete:
@@ -172,7 +172,7 @@ class Connections:
         return Connection(self, **given)
 
     def enter(self, one: Connection) -> None:
-        """Somebody has connected. Who goes for it, or that it is refused, is settled at once."""
+        """A client has connected. Which connection goes for it, or that it is refused, is settled at once."""
         self._open[one] = None
         self._of[one.address] += 1
         self._board.write(Column.CONNECTIONS, len(self._open))
@@ -209,7 +209,7 @@ class Connections:
             self._told = now
 
     def _let_go_of_who_left(self) -> None:
-        """Nobody reads on while a request is answered behind which something has come: the hang-up is not seen then."""
+        """Closes those whose client has gone: asyncio does not see that while a waiting request pauses reading."""
         files = {one.file: one for one in self._open if one.flow.read_paused}
         poll = select.poll()
         for file in files:

@@ -24,9 +24,9 @@ from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.processes.sharing import Sharing
-from lr_sglang.serve.program import Given, answer_request
+from lr_sglang.serve.program import OperatorProgram, answer_request
 from lr_sglang.serve.prompt import Prompt, prepare
-from lr_sglang.serve.replies import Item, Summary, costs_of, extension, usage
+from lr_sglang.serve.replies import Item, Summary, costs_of
 from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.serve.settings import Service
 from lr_sglang.steps.trace import StepRecord
@@ -36,7 +36,7 @@ from lr_sglang.verifiers.requests import RequestMaker
 STOP_AGAIN = 0.1  # seconds until it is looked whether an answer that was stopped has ended
 HANG_UP_AFTER = 5  # of these looks: an abort that is heard takes some milliseconds
 
-# Seconds that a complete answer waits for its books to be so, too.
+# Seconds that a complete answer waits until its runtimes have ended its last requests.
 PATIENCE = 1.0
 
 
@@ -80,7 +80,7 @@ class AnswerEngine:
         if any(MODES[mode].ahead for mode in service.modes):
             for name in (*service.verifiers, "exact"):
                 self._requests.verifier(name)
-        self._given = Given(service.program, self._requests) if service.program else None
+        self._operator_program = OperatorProgram(service.program, self._requests) if service.program else None
         self._running: set[_Answer] = set()
         metrics.watch(metrics.running, lambda: len(self._running))
         metrics.watch(metrics.waiting, lambda: self.admission.waiting)
@@ -109,7 +109,7 @@ class AnswerEngine:
         deadline = asyncio.get_running_loop().time() + self.service.timeout
         if self.health.watches["target"].down:
             raise target_down()
-        if self._given is not None and not options.chat:
+        if self._operator_program is not None and not options.chat:
             raise Refusal(400, "This endpoint answers conversations only", param="prompt")
         self.admission.check()  # before the work that a long prompt is
         try:
@@ -151,14 +151,14 @@ class AnswerEngine:
                     return await answer.ready.get()
             except TimeoutError:
                 # an operator's program may go on after an answer of its own
-                if answer.cut or (answer.job.record.finish and self._given is None):
+                if answer.cut or (answer.job.record.finish and self._operator_program is None):
                     # not at once: the loop may not have put the last step there yet
                     asyncio.get_running_loop().call_soon(self._finish, answer)
                 elif now() >= deadline:
                     raise
 
     def close(self) -> None:
-        """Admits nobody any more; what is running goes on."""
+        """Admits no more requests; what is running goes on."""
         self.admission.close()
 
     def stop(self) -> None:
@@ -169,7 +169,7 @@ class AnswerEngine:
             self._stop(answer)
 
     async def ended(self, seconds: float) -> bool:
-        """Waits, for so long at most, until no answer is being made; says whether that is so."""
+        """Waits until no answer is being made, for ``seconds`` at most; returns whether that is so."""
         programs = [answer.program for answer in self._running if answer.program is not None]
         return not programs or not (await asyncio.wait(programs, timeout=seconds))[1]
 
@@ -189,8 +189,8 @@ class AnswerEngine:
         """The program, to its end."""
         try:
             ahead, target = answer.options.mode.ahead, self.roles["target"]
-            if self._given is not None:
-                await self._given.answer(prompt.asked, answer.job, ahead)
+            if self._operator_program is not None:
+                await self._operator_program.answer(prompt.asked, answer.job, ahead)
             else:
                 await run_program(answer_request, prompt.asked, answer.job, ahead, backend=target)
         except Cancelled:
@@ -222,9 +222,8 @@ class AnswerEngine:
             answer.ready.put_nowait(pieces)
         trace, delivery = answer.job.record, answer.delivery
         costs = answer.costs or costs_of(trace, delivery.tokens)
-        counts = usage(trace.prompt_tokens, delivery.tokens, delivery.reasoning_tokens)
-        told = extension(answer.options.mode.name, trace, costs, self._degraded(answer))
-        answer.ready.put_nowait(Summary("stop" if delivery.stopped else trace.finish, counts, told))
+        summary = Summary.of(answer.options.mode.name, trace, delivery, costs, self._degraded(answer))
+        answer.ready.put_nowait(summary)
 
     def _degraded(self, answer: _Answer) -> bool:
         """Whether it went without draft or judge for a while."""

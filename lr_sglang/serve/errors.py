@@ -49,7 +49,7 @@ class Refusal(LookaheadError):
         """In one word, for logs and metrics."""
         return self.code or self.kind
 
-    def told(self) -> dict[str, str]:
+    def log_fields(self) -> dict[str, str]:
         """What the log says of it: nothing that a user or a model wrote."""
         about = {"error": self.reason} | ({"param": self.param} if self.param else {})
         if self.status >= 500 and self.__cause__ is not None:
@@ -97,7 +97,7 @@ def full(again: int) -> Refusal:
 
 
 def two_lengths() -> Refusal:
-    """A proxy in front may go by the other one, and take what follows for the request of somebody else."""
+    """A proxy in front may go by the other one, and take what follows for another client's request."""
     return Refusal(400, "A request has Content-Length or Transfer-Encoding, not both")
 
 

@@ -33,7 +33,7 @@ class Watch:
     Args:
         stall: seconds that a request may take; for the target they count only once it does not answer probes either,
             for a long prompt can take as long.
-        changed: told when the runtime goes down (with the reason) and when it is back (with an empty one).
+        changed: called when the runtime goes down (with the reason) and when it is back (with an empty one).
 
     Attributes:
         down: why it is; empty when it is well.
@@ -183,7 +183,7 @@ class Health:
                     await watch.gate.alarm.wait()
             try:
                 await watch.look()
-            except Exception as error:  # noqa: BLE001 - a watch must not end, whatever it meets
+            except Exception as error:  # noqa: BLE001 - a watch must not end by an error
                 log("internal error", logging.ERROR, error=type(error).__name__, where=where(error))
             await asyncio.sleep(0.05)  # however often the alarm rings
 
@@ -197,5 +197,5 @@ class Health:
 
 
 def _brief(reason: str) -> str:
-    """What we say ourselves; an address inside, or what a runtime says, is nobody's business outside."""
+    """A reason for clients: without addresses of the machine inside, and without what a runtime says."""
     return reason if reason.startswith("it") else "it cannot be reached, or is not well"

@@ -40,7 +40,7 @@ class Metrics:
     """One endpoint's, in a registry of its own.
 
     Args:
-        together: what ``count_together`` was told; None for a process that is alone.
+        together: the folder of ``count_together``; None for a process that is alone.
     """
 
     def __init__(self, together: Path | None = None) -> None:

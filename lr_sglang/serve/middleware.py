@@ -34,7 +34,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", 
 # A Host header, whole: an address, an IPv6 address in brackets or a name, and a port.
 _HOST = re.compile(r"(?:\[([\da-f:.]+(?:%\w+)?)\]|([\w.-]*))(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
 _ADDRESS = re.compile(r"\d+(\.\d+){3}", re.ASCII)
-# Asked every few seconds by whoever watches; what is well would hide the rest of the log.
+# Monitors ask for these every few seconds: their successes are logged at the level debug only.
 PROBES = ("/health", "/ready", "/metrics")
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/models", *PROBES)
 
@@ -75,7 +75,7 @@ class Guard:
         except Disconnected:
             self.metrics.disconnects.inc()
             about["error"], status = "disconnected", CLIENT_GONE
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client hears of it in the documented form
+        except Exception as error:  # noqa: BLE001 - the client gets every error in the documented form
             if not status:
                 await response_of(refusal_of(error), scope)(scope, receive, tell)
             about["error"], about["where"] = type(error).__name__, where(error)
@@ -138,7 +138,7 @@ def _route(scope: Scope) -> str:
 
 
 def _is_ours(host: str, own: str) -> bool:
-    """Whether a browser can have come by this name without somebody's domain pointing here (DNS rebinding)."""
+    """Whether a browser can have come by this name without a foreign domain that points here (DNS rebinding)."""
     match = _HOST.fullmatch(host)
     if match is None or match[1]:  # only an address stands in brackets
         return match is not None
@@ -148,7 +148,7 @@ def _is_ours(host: str, own: str) -> bool:
 
 def response_of(refusal: Refusal, scope: Scope) -> JSONResponse:
     """The response for an error, which is noted of the request."""
-    scope["state"]["about"] |= refusal.told()
+    scope["state"]["about"] |= refusal.log_fields()
     return JSONResponse(refusal.body(), refusal.status, refusal.headers())
 
 

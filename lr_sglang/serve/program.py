@@ -38,7 +38,7 @@ async def step_by_step(answer: Answer) -> None:
         accept(answer)
 
 
-class Given:
+class OperatorProgram:
     """The program that an operator has given (``--program``).
 
     Raises:

@@ -17,7 +17,7 @@ MOST = 4096  # messages of a conversation, and parts of one of them
 Text = Annotated[str, Field(min_length=1)]
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 Seed = Annotated[int, Field(ge=-INT64, lt=INT64)]
-# Nobody's context is longer, and JSON has integers of any length.
+# No model's context is longer, and JSON has integers of any length.
 Tokens = Annotated[int, Field(ge=1, le=2**31)]
 
 
@@ -64,7 +64,9 @@ class LookaheadRequest(BaseModel):
         default=None, max_length=64, description="How to answer, such as lookahead or autoregressive."
     )
     depth: int | None = Field(default=None, ge=1, description="Steps to look ahead, of those that /v1/models allows.")
-    width: int | None = Field(default=None, ge=1, description="Drafted alternatives per step, likewise.")
+    width: int | None = Field(
+        default=None, ge=1, description="Drafted alternatives per step, of those that /v1/models allows."
+    )
     verifier: str | None = Field(default=None, max_length=256, description="Who compares the versions of a step.")
     schedule: Literal["async", "sync"] | None = None
     trace: bool = Field(default=False, description="Send what happens while the answer is made.")

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
-CLIENT_GONE = 499  # nginx's, for a response that nobody gets
+CLIENT_GONE = 499  # nginx's, for a client that has hung up
 # By pydantic's kinds of error; what stands in braces is the error's context.
 _WORDS = {
     "missing": "it is missing",

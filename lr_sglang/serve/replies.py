@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang import __version__
-from lr_sglang.frontend.stream_text import Chunk, Kind
+from lr_sglang.frontend.stream_text import Chunk, Kind, StreamText
 from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.trace import Trace
@@ -45,31 +45,28 @@ class Summary:
     usage: dict[str, Any]
     lookahead: dict[str, Any]
 
+    @classmethod
+    def of(cls, mode: str, trace: Trace, text: StreamText, costs: Mapping[str, int], degraded: bool) -> Summary:
+        """The end of an answer of which the client got ``text``."""
+        usage = {
+            "prompt_tokens": trace.prompt_tokens,
+            "completion_tokens": text.tokens,
+            "total_tokens": trace.prompt_tokens + text.tokens,
+            "completion_tokens_details": {"reasoning_tokens": text.reasoning_tokens},
+        }
+        about = {
+            "mode": mode,
+            "degraded": degraded,
+            "steps": len(trace.steps),
+            "alpha": trace.alpha,
+            **{f"{kind}_tokens": tokens for kind, tokens in costs.items()},
+            "seconds": round(trace.seconds, 4),
+        }
+        return cls("stop" if text.stopped else trace.finish, usage, about)
+
 
 # The pieces of one step, an event that the client asked for, or the end.
 Item = list[Chunk] | Event | Summary
-
-
-def usage(prompt: int, answer: int, reasoning: int) -> dict[str, Any]:
-    """In OpenAI's form."""
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": answer,
-        "total_tokens": prompt + answer,
-        "completion_tokens_details": {"reasoning_tokens": reasoning},
-    }
-
-
-def extension(mode: str, trace: Trace, costs: Mapping[str, int], degraded: bool) -> dict[str, Any]:
-    """What stands beside the usage."""
-    return {
-        "mode": mode,
-        "degraded": degraded,
-        "steps": len(trace.steps),
-        "alpha": trace.alpha,
-        **{f"{kind}_tokens": tokens for kind, tokens in costs.items()},
-        "seconds": round(trace.seconds, 4),
-    }
 
 
 class Reply:
@@ -146,8 +143,8 @@ class Reply:
                 yield {"choices": [], "usage": item.usage, "lookahead": item.lookahead}
 
     def _choice(self, delta: dict[str, str] | str, finish: str | None = None) -> dict[str, Any]:
-        told = {"delta": delta} if self.options.chat else {"text": delta}
-        return {"index": 0, **told, "logprobs": None, "finish_reason": finish}
+        text = {"delta": delta} if self.options.chat else {"text": delta}
+        return {"index": 0, **text, "logprobs": None, "finish_reason": finish}
 
     def _note(self, end: Summary) -> None:
         self.about |= {"tokens": end.usage["completion_tokens"], "prompt_tokens": end.usage["prompt_tokens"]}

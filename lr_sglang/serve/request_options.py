@@ -20,7 +20,7 @@ class RequestOptions:
     Attributes:
         asked: a conversation, or a raw prompt.
         usage: whether a stream ends with what it has cost.
-        trace: whether the client is told of every event.
+        trace: whether the client gets every event.
     """
 
     asked: list[dict[str, str]] | str

@@ -18,16 +18,16 @@ from lr_sglang.serve.settings import Service
 
 # For what is still to be sent when every answer has ended.
 LAST_SECONDS = 3
-# A connection that nobody uses is closed by the client first; OpenAI's does so after 5 s. If we closed it just when the
+# An idle connection is closed by the client first; OpenAI's does so after 5 s. If we closed it just when the
 # next request is on its way, such as after Retry-After, that request would be lost.
 IDLE_SECONDS = 75
 LOOK_TICKS = 5  # of uvicorn's, a tenth of a second each, between two looks at all connections
 
 
 class EndpointServer(uvicorn.Server):
-    """Ends in order: nobody is admitted any more, answers end (or are ended, when their time is up), then connections.
+    """Ends in order: no request is admitted any more, answers end (or are stopped when time is up), then connections.
 
-    Until then it still listens, so that whoever asks hears 503 and goes elsewhere.
+    Until then it still listens, so that a client gets 503 and can go elsewhere.
 
     Args:
         app: from ``create_app``.
@@ -42,7 +42,7 @@ class EndpointServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # nobody asks for the client's address
+                proxy_headers=False,  # the client's address is not used
                 http=cast(Any, self.connections.protocol),  # any maker of protocols will do
                 ws="none",
                 timeout_keep_alive=IDLE_SECONDS,

@@ -29,7 +29,7 @@ class Service(ConfigModel):
         header_timeout, body_timeout, send_timeout: seconds in which a client must have sent a request's headers, then
             its body, and must take 64 KiB of an answer, or the rest of it; else it is hung up on.
         max_connections, max_connections_per_address: that may be open; the latter not of this machine's own addresses.
-        drain: seconds that answers have to end in when the endpoint is told to stop.
+        drain: seconds that answers have to end in when the endpoint stops.
         reasoning: whether an answer begins inside of ``<think>``: ``auto`` goes by the prompt and by what is written,
             ``on`` says that it always does, ``off`` leaves markers in the content.
         program: that answers conversations in place of lookahead reasoning's own (docs/programs.md).
@@ -91,7 +91,7 @@ class Service(ConfigModel):
 
     @property
     def widest(self) -> int:
-        """Likewise of the width."""
+        """The greatest width that a request may ask for."""
         return self.max_width or self.lookahead.width
 
     @property
@@ -114,7 +114,7 @@ def check_public(service: Service, keys: int, allowed: bool) -> None:
     """An endpoint that others can reach has keys, unless its operator says that it shall have none.
 
     Raises:
-        ConfigError: it has none, and nobody said so.
+        ConfigError: it has none, and ``allowed`` is false.
     """
     if not service.local and not keys and not allowed:
         raise ConfigError(

@@ -35,7 +35,7 @@ async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
     finally:
         for task in (doing, leaving):
             task.cancel()
-        # What is cancelled ends before its answer is let go of.
+        # What is cancelled ends before this returns.
         await asyncio.wait({doing, leaving})
         if doing.done() and not doing.cancelled():
             doing.exception()  # it was seen
@@ -51,7 +51,7 @@ class EventStream(Response):
 
     Args:
         events: JSON objects; an error that it raises becomes the last of them.
-        failed: told of that error.
+        failed: called with that error.
     """
 
     media_type = "text/event-stream"

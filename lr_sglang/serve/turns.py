@@ -42,7 +42,7 @@ class Flow(FlowControl):
     def hold(self) -> None:
         """Stops reading until ``let_go``."""
         self.held = self.read_paused = True
-        self._transport.pause_reading()  # uvicorn reads on after the rest of a body, whatever is paused
+        self._transport.pause_reading()  # uvicorn reads on after the rest of a body, even while it is paused
 
     def let_go(self) -> None:
         """Reads on."""

@@ -21,8 +21,8 @@ class Fault(ConfigModel):
         kind: ``late`` takes ``seconds`` more; ``fail`` is an error status, ``busy`` the one of a full server; ``hang``
             never answers; ``die`` is the end of the runtime; ``garbage`` is an answer that is no generation.
         share: of the requests, drawn with a seed.
-        times: at most so many; None is always.
-        after: so many requests that go well at first.
+        times: requests that it happens to, at most; None is no limit.
+        after: requests that go well at first.
     """
 
     kind: Kind

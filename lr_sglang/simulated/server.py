@@ -22,6 +22,7 @@ from lr_sglang.simulated.runtime import NEVER, Cache, SimulatedRuntime
 from lr_sglang.simulated.words import tokenizer_path
 
 Handler = Callable[[Request], Awaitable[Response]]
+INFO = ("/model_info", "/get_model_info", "/server_info", "/get_server_info")
 # What comes of a request with something else in it than there should be.
 _UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, OverflowError, LookaheadError)
 
@@ -42,7 +43,7 @@ MALFORMED: tuple[Callable[[dict[str, Any]], Response], ...] = (
     lambda good: JSONResponse({**good, "output_ids": None}),
     _meta(finish_reason=None),
     _meta(finish_reason={"type": "stop", "matched": 7}),  # a last token that is not there
-    _meta(finish_reason={"type": "abort", "message": "aborted by nobody"}),
+    _meta(finish_reason={"type": "abort", "message": "not asked for"}),
     lambda good: JSONResponse("garbage"),
 )
 
@@ -67,12 +68,8 @@ class SimulatedServer:
             ("POST", "/generate", self._generate),
             ("POST", "/abort_request", self._abort),
             ("POST", "/v1/chat/completions", self._chat),
-            ("GET", "/health", _says(lambda: PlainTextResponse(""))),
-            ("GET", "/health_generate", _says(lambda: PlainTextResponse(""))),
-            ("GET", "/model_info", _says(lambda: JSONResponse(info))),
-            ("GET", "/get_model_info", _says(lambda: JSONResponse(info))),
-            ("GET", "/server_info", _says(lambda: JSONResponse(info))),
-            ("GET", "/get_server_info", _says(lambda: JSONResponse(info))),
+            *(("GET", path, _says(lambda: PlainTextResponse(""))) for path in ("/health", "/health_generate")),
+            *(("GET", path, _says(lambda: JSONResponse(info))) for path in INFO),
             ("GET", "/v1/models", _says(lambda: JSONResponse(self._models()))),
             ("GET", "/v1/loads", _says(lambda: JSONResponse(self._loads()))),
             ("GET", "/flush_cache", self._flush),

@@ -37,7 +37,7 @@ class _Server(uvicorn.Server):
         yield
 
     def die(self) -> None:
-        """As a crash: nobody gets an answer any more."""
+        """As a crash: no request gets an answer any more."""
         self.should_exit = self.force_exit = True
         for connection in list(self.server_state.connections):
             if connection.transport is not None:
@@ -56,7 +56,7 @@ def serve(
     Args:
         ports: by role; 0 is any that is free.
         faults: by role, ordered from the start.
-        ready: told the URLs by role, once all of them answer.
+        ready: called with the URLs by role, once all of them answer.
 
     Raises:
         LaunchError: a port is taken, or a server does not start.
@@ -103,7 +103,7 @@ async def _serve(
 
 
 async def _up(role: str, server: _Server, task: asyncio.Task[None]) -> None:
-    """Waits until a server answers, or has ended without: nobody else looks at its task yet.
+    """Waits until a server answers, or has ended without; its task is not awaited elsewhere yet.
 
     Raises:
         LaunchError: it does not start.
@@ -147,7 +147,7 @@ def _listen(host: str, port: int, role: str) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         sock.bind((host, port))
-        sock.listen()  # only this says that nobody else has the port: two may be bound to one
+        sock.listen()  # only this fails if another process has the port: two may be bound to one
     except OSError as error:
         sock.close()
         raise LaunchError(

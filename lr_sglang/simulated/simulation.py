@@ -42,7 +42,7 @@ class Simulation(ConfigModel):
         need(0 <= self.prefill < math.inf, "prefill: must be 0 or more")
 
     def work(self, role: str, tokens: int, scored: int = 0) -> float:
-        """Seconds that a role takes for so many tokens, alone, and for so many of the prompt that it weighs."""
+        """Seconds that a role alone takes to write ``tokens``, and to score ``scored`` tokens of the prompt."""
         if role == "judge":
             return self.judge_seconds
         seconds = self.step_seconds * (tokens + self.prefill * scored) / self.model.tokens

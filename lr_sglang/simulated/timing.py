@@ -1,4 +1,4 @@
-"""A runtime's time: who is served, how fast, and who waits. No clock of its own: it is told what time it is.
+"""Which requests a runtime serves, how fast, and which wait. It has no clock: every call says what time it is.
 
 All requests in a batch are served alike. With n of them each is served at 1 / (1 + slowdown (n - 1)) of the speed that
 one has alone; beyond ``slots`` they wait their turn.
@@ -23,7 +23,7 @@ class Ticket:
 
     Attributes:
         work: seconds that it takes alone.
-        owner: whatever the clock needs to know of it.
+        owner: the caller's.
         priority: higher goes first of those that wait.
         lead: service that it is owed, for it came before the clock was.
         finish: the service at which it is done, on the runtime's own scale, once it is served.
@@ -60,7 +60,7 @@ class RuntimeTiming:
 
     @property
     def steady(self) -> bool:
-        """Whether nobody's end depends on who else is served."""
+        """Whether no request's end depends on the others."""
         return not self.slowdown and self.slots is None
 
     def add(self, now: float, ticket: Ticket) -> None:
@@ -71,7 +71,7 @@ class RuntimeTiming:
         self._admit()
 
     def remove(self, now: float, ticket: Ticket) -> None:
-        """A request is served, or nobody wants it any more."""
+        """A request is served, or was given up."""
         if ticket.gone:
             return
         self._advance(now)
@@ -97,7 +97,7 @@ class RuntimeTiming:
         return self._served[0] if self._served else None
 
     def due(self, ticket: Ticket) -> float:
-        """When a request is served if nobody comes or goes; infinite while it waits."""
+        """When a request is served if no other comes or goes; infinite while it waits."""
         left = max(0.0, ticket.finish - self._service)
         return self._now + left / self._speed() if left else self._now
 

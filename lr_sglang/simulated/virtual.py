@@ -59,7 +59,7 @@ def answer_all(
 
     Args:
         told: whether the runtimes say how many requests they run at once.
-        alike: the drafts of a position are the same, whatever stands before them and however many there are.
+        alike: the drafts of a position are the same after every prefix, and for every width.
         each: requests at once on every runtime that are one answer's own; None shares them all.
 
     Returns:
@@ -96,7 +96,7 @@ def answer_all(
 
 
 def _share(roles: Mapping[str, RuntimeBackend], slots: int) -> dict[str, RuntimeBackend]:
-    """The same runtimes, with slots that nobody else gets."""
+    """The same runtimes, with slots of one answer's own."""
     mine = {role: copy(backend) for role, backend in roles.items()}
     for backend in mine.values():
         backend.roles, backend.pool = mine, Pool(slots)

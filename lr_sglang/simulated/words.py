@@ -2,7 +2,7 @@
 
 A step reads ``So the cost has many each ... <blank line>``. Its head is a question's number, the position, which
 version of the step it is, what it means, and a check. So a simulated runtime needs no memory: the prompt tells it where
-it is, in whatever process, and a simulated judge reads in two steps whether they mean the same.
+it is, in every process, and a simulated judge reads in two steps whether they mean the same.
 """
 
 from __future__ import annotations

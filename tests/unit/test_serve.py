@@ -633,8 +633,8 @@ def test_the_log_is_told_the_kind_of_the_cause_and_not_its_words():
     cause.status = 500
     refusal = refusal_of(cause)
     refusal.__cause__ = cause
-    assert refusal.told() == {"error": "target_failed", "cause": "RuntimeRefused 500"}
-    assert errors.full(7).told() == {"error": "queue_full"}
+    assert refusal.log_fields() == {"error": "target_failed", "cause": "RuntimeRefused 500"}
+    assert errors.full(7).log_fields() == {"error": "queue_full"}
 
 
 # -- the queue

@@ -1,7 +1,7 @@
 """Takes connections from a listening socket that several processes share: the process with the fewest takes the next.
 
-One socket for all, in place of one for each (``SO_REUSEPORT``): connections that wait in it are nobody's yet, so none
-is lost when a process dies, and none waits for a process that is busy while another is not.
+One socket for all, in place of one for each (``SO_REUSEPORT``): connections that wait in it belong to no process
+yet, so none is lost when a process dies, and none waits for a process that is busy while another is not.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Acceptor:
             self._timer.cancel()
 
     def _look(self) -> None:
-        """Somebody has connected."""
+        """A client has connected."""
         if behind := self._behind():
             self._pause(min(LONGEST_SECONDS, BEHIND_SECONDS * behind))
         else:
@@ -65,7 +65,7 @@ class Acceptor:
         self._timer = loop.call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
-        """Nobody else may have taken it; one that is full leaves it to the others for as long as they are not."""
+        """Takes the connection unless another process has; one that is full leaves it to those that are not."""
         full = self._own() >= self._most
         if full and min(self._board.others(Column.CONNECTIONS), default=self._most) < self._most:
             self._pause(LONGEST_SECONDS)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
-FRESH_SECONDS = 1.0  # a process that has said nothing for so long holds up nobody
+FRESH_SECONDS = 1.0  # a row that is older is left out: its process may hang
 
 
 class Column(IntEnum):
@@ -64,7 +64,7 @@ class Board:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else changes it meanwhile. The kernel gives the lock back when its owner dies."""
+        """No other process changes it meanwhile. The kernel gives the lock back when its owner dies."""
         if self._file is None:
             yield
             return

@@ -31,7 +31,7 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
 BOARD = "board"
-END, LEAVE = "end", "leave"  # what a process is told: as a signal does, or at once
+END, LEAVE = "end", "leave"  # messages to a process: end as by a signal, or at once
 LOOK_SECONDS = 0.1
 STEADY_SECONDS = 10.0  # after which one that dies is started again at once
 PATIENCE = Patience(first=0.5, longest=30.0, steady=STEADY_SECONDS)
@@ -84,7 +84,7 @@ def _begin(work: Work, number: int, sock: socket.socket, parent: Connection) -> 
 
 @dataclass
 class _Life:
-    """One process over time. ``due``: when it is to be started; ``told``: how often to end."""
+    """One process over time. ``due``: when it is to be started; ``told``: how many times it was sent ``END``."""
 
     process: Any = None
     pipe: Connection | None = None

@@ -1,4 +1,4 @@
-"""One of several processes of an endpoint: it answers, and is told by its parent when to end."""
+"""One of several processes of an endpoint: it answers until its parent says that it shall end."""
 
 from __future__ import annotations
 
@@ -87,5 +87,5 @@ def _heed(parent: Connection, server: EndpointServer, folder: Path) -> None:
         while parent.recv() == END:
             server.end()
     except (EOFError, OSError):
-        shutil.rmtree(folder, ignore_errors=True)  # nobody else is left to do it
+        shutil.rmtree(folder, ignore_errors=True)  # the parent cannot do it any more
     os._exit(1)
