@@ -21,11 +21,11 @@ Seed = Annotated[int, Field(ge=-INT64, lt=INT64)]
 Tokens = Annotated[int, Field(ge=1, le=2**31)]
 
 
-def _only(*neutral: Any) -> AfterValidator:
-    """Refuses a field that is known but not supported, unless its value leaves the answer as it is."""
+def _only(*neutral: Any, key: str = "") -> AfterValidator:
+    """Refuses a field that is known but not supported, unless its value (of ``key`` in it) changes nothing."""
 
     def check(value: Any) -> Any:
-        if value not in neutral:
+        if (value.get(key) if key else value) not in neutral:
             raise ValueError("not supported by this endpoint")
         return value
 
@@ -116,12 +116,6 @@ class TextPart(Lenient):
     text: str
 
 
-class TextFormat(Lenient):
-    """The one format that there is, too."""
-
-    type: Literal["text"]
-
-
 class Message(Lenient):
     """One turn."""
 
@@ -143,7 +137,10 @@ class ChatRequest(Asking):
     functions: Annotated[list[Any] | None, UNSUPPORTED] = None
     tool_choice: Annotated[Any, TOOL_CHOICE] = None
     function_call: Annotated[Any, TOOL_CHOICE] = None
-    response_format: TextFormat | None = None
+    response_format: Annotated[dict[str, Any], _only("text", key="type")] | None = None
+    logprobs: Annotated[bool | None, UNSUPPORTED] = None
+    top_logprobs: Annotated[int | None, UNSUPPORTED] = None
+    modalities: Annotated[list[str], Field(fail_fast=True), _only(["text"])] | None = None
     audio: Annotated[Any, UNSUPPORTED] = None
 
     @field_validator("messages")

@@ -31,7 +31,7 @@ class SimulatedTransport(SimulatedRuntime):
         Raises:
             Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused: a fault was ordered.
         """
-        rid = request.sending(lambda cancelled: self.abort(cancelled.rid))
+        rid = request.sending(self._abort)
         try:
             fault = self.faults.next()
             if self.faults.dead:
@@ -55,6 +55,9 @@ class SimulatedTransport(SimulatedRuntime):
             raise
         finally:
             request.end()
+
+    def _abort(self, request: Request) -> None:
+        self.abort(request.rid)
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         return {"model_path": f"simulated/{self.role}", **MARK}
