@@ -47,11 +47,11 @@ class Lookahead(ConfigModel):
     Attributes:
         fast_accept: a drafted step is accepted without the target's version when the target gives each of its tokens
             at least this log-probability (docs/verifiers.md); None is never.
-        hedge: a refusal is prepared for while the verdict is awaited; this and what follows is in docs/policies.md.
-        gate: how likely to be needed a branch must be, by the draft's confidence; 0 is off.
-        calibration: a file of ``lr-sglang calibrate``, from which the gate knows at once what a confidence is worth.
-        policy: ``adaptive`` chooses depth and width within those given.
-        priorities: the runtimes are told which branch is needed first.
+        hedge: prepare for a rejection while the verdict is pending (this and the following: docs/policies.md).
+        gate: the probability of being needed from which a branch is begun, by the draft's confidence; 0 is off.
+        calibration: a file of ``lr-sglang calibrate``: the gate starts with this calibration of the draft's confidence.
+        policy: ``adaptive`` chooses depth and width up to those given.
+        priorities: send each request's priority to the runtime: branches near the accepted front first.
     """
 
     schedule: Schedule = "async"
@@ -77,7 +77,7 @@ class Lookahead(ConfigModel):
         need(0 <= self.gate < 1, "gate: must be in [0, 1) (0: off)")
         need(not self.calibration or self.gate > 0, "calibration: it is for a gate, and none is given")
         if self.policy == "adaptive":
-            return  # it keeps to what is sensible, see policy.room
+            return  # the adaptive policy limits the tree itself, see policy.room
         branches = sum(self.width**i for i in range(self.depth + 1))
         need(branches <= 4096, f"width {self.width} at depth {self.depth} means {branches} branches at once (of 4096)")
 
@@ -96,7 +96,7 @@ class Limits(ConfigModel):
             need(value is None or value >= 1, f"{name}: must be at least 1")
 
     def budget(self, prompt_tokens: int, context: int) -> int:
-        """Tokens that the answer may have, after a prompt of this length, in a context of that."""
+        """Tokens that the answer may have, from the lengths of the prompt and of the model's context."""
         total = min(context, self.max_total_tokens or context)
         return min(total - prompt_tokens, self.max_tokens or total)
 
@@ -110,9 +110,9 @@ class TokenLayer(ConfigModel):
         tokens: drafted for one verification, beside the one token that every forward pass gives. None leaves it to
             ``steps``, or is 8 (paper section 4).
         draft_model: path, hub name or ``pocket:draft``, for the algorithms that draft with a model.
-        steps: of the draft model for one verification; None is as many as ``tokens``, or 5 for a tree.
-        topk: 1 drafts a chain, more a tree of so many alternatives a step.
-        ngram_max: how long a match in the text so far may be and still have all ``tokens`` drafted after it.
+        steps: of the draft model for one verification; None is ``tokens``, or 5 for a tree.
+        topk: alternatives per step of the draft model; 1 drafts a chain, more a tree.
+        ngram_max: the longest match in the text so far after which all ``tokens`` are drafted.
     """
 
     SHORT: ClassVar[str] = "algorithm"

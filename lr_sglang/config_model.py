@@ -1,4 +1,4 @@
-"""Frozen dataclasses that are read from tables of keys and check what they are given."""
+"""Frozen dataclasses that are read from tables of keys and check their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from lr_sglang.errors import ConfigError
 
-# What a file's author calls the types that are wanted.
+# The names of types in error messages.
 NAMES = {tuple: "a list", dict: "a table", float: "a number", int: "a whole number", bool: "true or false", str: "text"}
 
 
@@ -28,10 +28,10 @@ class ConfigModel:
     _RENAMED: ClassVar[dict[str, str]] = {}
 
     def __post_init__(self) -> None:
-        """Checks the types, and makes a number of what is as good as one.
+        """Checks the types of the fields, and converts integers to floats and lists to tuples where declared.
 
         Raises:
-            ConfigError: a wrong type, or none of the values that there are.
+            ConfigError: a wrong type, or a value that is not among the permitted ones.
         """
         for name, kind in _kinds(typing.cast(Any, type(self))).items():
             given = getattr(self, name)
@@ -41,11 +41,11 @@ class ConfigModel:
 
     @classmethod
     def from_dict(cls, table: dict[str, Any], where: str = "") -> Self:
-        """Builds an instance.
+        """Builds an instance from a table.
 
         Args:
             table: key to value, as TOML or JSON gives it.
-            where: how to name this table in an error, for example ``[runtimes.target]``.
+            where: the table's name for error messages, for example ``[runtimes.target]``.
 
         Raises:
             ConfigError: for an unknown key, a missing one, a wrong type or a value out of range.

@@ -21,7 +21,7 @@ class LookaheadError(Exception):
 
     retryable = False
     exit_code = 1
-    heard = False  # by a program, which has read the state that failed of it
+    heard = False  # whether a program has read the state that failed with it
 
     def __init__(self, message: str, *, role: str | None = None, hint: str = "", detail: str = "") -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class LookaheadError(Exception):
 
 
 class ConfigError(LookaheadError):
-    """An option, a deployment file or an input file says something that cannot be."""
+    """An option, a deployment file or an input file has an invalid value."""
 
     exit_code = 2
 
@@ -85,7 +85,7 @@ class BadReply(LookaheadError):
 
 
 class Cancelled(LookaheadError):
-    """The branch was cancelled by us: nobody waits for its result. ``generation`` is what it had written, if known."""
+    """The request was cancelled by this process. ``generation`` is what it had generated, if known."""
 
     def __init__(self, message: str, *, role: str | None = None, generation: Any = None) -> None:
         super().__init__(message, role=role)

@@ -1,4 +1,4 @@
-"""The modes: what is done for an answer. The reference's four, and one whose output is the target's own."""
+"""The modes, which are ways to answer: the reference's four, and ``lossless``, whose output is the target's own."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Mode:
         return own_words(dataclasses.replace(look, verifier="exact"), greedy=True)
 
     def sampling(self, sampling: Sampling) -> Sampling:
-        """Likewise."""
+        """The sampling as this mode uses it: the lossless mode has temperature 0."""
         return sampling.replace(temperature=0.0) if self.lossless else sampling
 
 
 def own_words(look: Lookahead, *, greedy: bool) -> Lookahead:
-    """The settings with no fast acceptance by which the exact verifier would let other words than the target's pass.
+    """The settings of the exact verifier: no fast acceptance that could accept other words than the target's.
 
     Args:
         greedy: whether the temperature is 0.

@@ -1,4 +1,4 @@
-"""What is in a file of the user's: a program, a verifier, a task."""
+"""Programs, verifiers and tasks in a user's Python file, named as ``FILE.py:NAME[:ARGUMENT]``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 from lr_sglang.errors import ConfigError
 
-# The first file and name that there are: an argument may have more of them.
+# The first ``FILE.py:NAME`` in the text counts: an argument may contain more of them.
 _NAMED = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<argument>.*))?", re.DOTALL)
-# With one of these a file may have names that nobody sees in it.
+# A file with one of these may define names that its source does not show.
 _ANYTHING = {"*", "__getattr__", "globals", "vars", "exec", "setattr"}
 
 
 class Named(NamedTuple):
-    """What ``FILE.py:NAME[:ARGUMENT]`` says; no argument is another thing than an empty one."""
+    """The parts of ``FILE.py:NAME[:ARGUMENT]``; None (no argument) is different from an empty argument."""
 
     file: str
     name: str
@@ -38,7 +38,7 @@ def named(text: str) -> Named | None:
 
 
 def unknown(kind: str, text: str, known: Sequence[str], example: str) -> ConfigError:
-    """The error for a ``NAME[:ARGUMENT]`` that nobody has, with the nearest name or all of them."""
+    """The error for an unknown ``NAME[:ARGUMENT]``, with the nearest known name or all of them."""
     near = get_close_matches(text.partition(":")[0], known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}, or {example}"
     return ConfigError(f"no {kind} is called {text!r}", hint=hint)
@@ -53,7 +53,7 @@ def expanded(path: str | Path) -> Path:
 
 
 def check(file: str | Path, name: str) -> None:
-    """Reads a Python file without running it, so that a slip of the pen is told before any server starts.
+    """Reads a Python file without running it, so that a typing error is reported before any server starts.
 
     Raises:
         ConfigError: there is no such file, it is no Python, or nothing in it has that name.
@@ -99,7 +99,7 @@ def find(file: str | Path, name: str) -> Any:
     """The object of that name in a Python file, which is run for it.
 
     Raises:
-        ConfigError: it has no such name. ImportError: it is no Python file. Whatever running it raises.
+        ConfigError: it has no such name. ImportError: it is no Python file. Any error that running it raises.
     """
     path = expanded(file).resolve()
     digest = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""One answer in the making: follows the branches that a program starts, keeps steps, leaves nothing behind."""
+"""One answer while it is made: follows the branches that a program starts, keeps steps, leaves no request running."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Answer:
         self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard, job.fast is not None, look.hedge)
         self.tree.root.state = self.s
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
-        self._witness = EventEmitter(job.on_event, self._branches.now)
-        self._verification = Verification(job, self._branches, self._witness, self._branch, self._request)
+        self._emitter = EventEmitter(job.on_event, self._branches.now)
+        self._verification = Verification(job, self._branches, self._emitter, self._branch, self._request)
         self.ask, self.fast_check = self._verification.ask, self._verification.fast_check
         self.trace.prompt_tokens = prompt_tokens
         self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
@@ -85,7 +85,7 @@ class Answer:
         return policy.fits(look, role, self.roles[role].pool.size, running, self.tree.hedged(node), steps)
 
     def sampling(self, node: Node, role: str = "target") -> dict[str, Any]:
-        """What ``step`` is given for the step after ``node``: its most tokens, the sampling, log-probabilities."""
+        """Keywords of ``step`` for the step after ``node``: its token limit, the sampling, log-probabilities."""
         look = self.job.lookahead
         gated = {"return_logprob": True} if role == "draft" and look.gate else {}
         return {"max_tokens": min(look.max_step_tokens, self.tree.room(node)), **self._drawn, **gated}
@@ -103,7 +103,7 @@ class Answer:
         self._branches.begin(branch, request)
         self._branches.expect(branch, state, node, child)
         self.policy.begun(branch)
-        self._witness.begun(role, node, child)
+        self._emitter.begun(role, node, child)
         return branch
 
     def _branch(self, role: str, node: Node, child: Node | None) -> Branch:
@@ -140,10 +140,10 @@ class Answer:
         return list(dict.fromkeys(nodes))
 
     def _taken(self, arrival: Completion) -> bool:
-        """Enters in the tree what has arrived; False where nobody needs it any more."""
+        """Enters a completion in the tree; False where its branch is no longer needed."""
         node, child, result = arrival.node, arrival.child, arrival.result
         if arrival.key is None:
-            raise result  # it was stopped, whatever has become of that node meanwhile
+            raise result  # the answer was stopped
         if isinstance(arrival.key, Branch):
             self.policy.ended(arrival.key, 0 if isinstance(result, LookaheadError) else len(result.ids))
         if node.dropped or (child.dropped if child is not None else node.chosen is not None):
@@ -178,20 +178,20 @@ class Answer:
             return
         child.confidence = policy.confidence(arrival.result.meta, len(written.ids))
         self.tree.drafted(child, written, tokens)
-        self._witness.drafted(child)
+        self._emitter.drafted(child)
 
     def _expanded(self, node: Node, arrival: Completion) -> None:
         if isinstance(arrival.result, LookaheadError):
             self._refuse_unreadable(node, arrival.result)
             return
         node.target, node.target_state = arrival.step(self.roles["target"].tokenizer)
-        self._witness.written(node)
+        self._emitter.written(node)
         for late in node.children:
             if late.step is None and late.verdict is None:
                 self._refuse(late, Verdict(False, "late", "the target was faster than the draft"))
 
     def _refuse_unreadable(self, node: Node, error: LookaheadError) -> None:
-        """Refuses the drafted step that the target cannot go on from, because it has tokens that it does not know."""
+        """Refuses the drafted step at ``node`` if the target refused its tokens; raises any other error."""
         refused = isinstance(error, RuntimeRefused) and not error.retryable and not isinstance(error, PromptTooLong)
         if not refused or node.source != "draft" or node.verdict is not None:
             raise error
@@ -200,13 +200,13 @@ class Answer:
 
     def _refuse(self, child: Node, verdict: Verdict) -> None:
         child.verdict = verdict
-        self._witness.verified(child, verdict)
+        self._emitter.verified(child, verdict)
 
     def cancel_all_but_chosen(self, node: Node) -> None:
-        """The step after ``node`` is decided: what hangs on another version of it is stopped, on the server too."""
+        """The step after ``node`` is decided: branches after its other versions are cancelled, on the server too."""
         if node.target is None and node.expanding is not None:
             self._branches.give_up(node.expanding, Outcome.CANCELLED)
-            self._witness.dropped("target", node, None, Outcome.CANCELLED)
+            self._emitter.dropped("target", node, None, Outcome.CANCELLED)
         if node.correction is not None and node.correction is not node.chosen:
             self._drop(node.correction, Outcome.CANCELLED)
         for child in (c for c in node.children if c is not node.chosen):
@@ -214,17 +214,17 @@ class Answer:
             self._drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
 
     def _drop(self, node: Node, outcome: Outcome) -> None:
-        """``outcome`` is for the draft step itself and its verdict; everything that follows it is cancelled."""
+        """Drops a node: the branches of its step get ``outcome``, all branches after it are cancelled."""
         for below in self.tree.drop(node):
             own = outcome if below is node else Outcome.CANCELLED
             for branch in _of(below):
                 self._branches.give_up(branch, own)
             self._branches.give_up(below.expanding, Outcome.CANCELLED)
-            self._witness.dropped(below.source, below.parent, below, own)
-            below.let_go()
+            self._emitter.dropped(below.source, below.parent, below, own)
+            below.release()
 
     def keep(self, node: Node) -> None:
-        """A step of the answer: its branches get their outcomes; its text goes to the program's state."""
+        """Makes ``node`` a step of the answer: closes its branches, and appends its text to the program's state."""
         parent, kept = node.parent, node.step
         assert parent is not None and kept is not None
         drafted = node.source == "draft"
@@ -242,25 +242,25 @@ class Answer:
             verdicts=tuple(c.verdict for c in parent.children),
             confidences=tuple(c.confidence for c in parent.children) if self.job.lookahead.gate else (),
         )
-        self._witness.kept(parent, node, outcome)
+        self._emitter.kept(parent, node, outcome)
         self.policy.decided(parent)
         self.trace.cycles += not drafted
         if self.tree.ends(node):
             self.trace.finish, self.ended = "stop" if kept.final else "length", True
-            self._witness.ended(node, self.trace.finish)
+            self._emitter.ended(node, self.trace.finish)
         elif any(backend.pool.waiting for backend in self.roles.values()):
             self._reorder(node)
-        node.let_go()  # the past of a long answer need not stay in memory
+        node.release()  # the past of a long answer need not stay in memory
 
     def _reorder(self, root: Node) -> None:
-        """What waits for a slot has come one step nearer to the accepted front."""
+        """Updates the order of requests that wait for a slot: each is one step nearer to the accepted front."""
         for node in root.subtree():
             for branch in (node.drafting, node.expanding):
                 if branch is not None and branch.request is not None and not branch.request.sent:
                     self.roles[branch.role].pool.reorder(branch.request, self._order(node))
 
     async def write_whole(self, state: ProgramState) -> None:
-        """The baseline: waits for the one generation of ``state``, and cuts it into steps.
+        """The autoregressive baseline: waits for the one generation of ``state``, and cuts it into steps.
 
         Raises:
             LookaheadError: the target failed.
@@ -273,13 +273,13 @@ class Answer:
         for kept in split_ids(result.ids, result.finish, known, result.ends):
             self._record(kept, "target", "written")
             node, prefix = Node(None, node.position + 1, kept, "target"), node
-            self._witness.kept(prefix, node, Outcome.BONUS)
+            self._emitter.kept(prefix, node, Outcome.BONUS)
         branch.close(Outcome.BONUS)
         self.trace.finish, self.ended = "length" if result.finish == "length" else "stop", True
-        self._witness.ended(node, self.trace.finish)
+        self._emitter.ended(node, self.trace.finish)
 
     def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
-        if self._left:  # by who listens, at an earlier step
+        if self._left:  # on_step raised at an earlier step
             return
         self.s += kept.tokens()
         position, seconds = len(self.trace.steps), self._branches.now()
@@ -292,7 +292,7 @@ class Answer:
 
 
 def _of(node: Node) -> Iterator[Branch]:
-    """What was asked of runtimes for the drafted step that leads to ``node``, and about it."""
+    """The branches that drafted the step leading to ``node``, and those of the verifiers that checked it."""
     if node.drafting is not None:
         yield node.drafting
     for inquiry in (node.asked, node.fast_checked):

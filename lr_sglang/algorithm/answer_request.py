@@ -1,4 +1,4 @@
-"""What one answer is asked for, and who is called while it is made."""
+"""The request for one answer: settings, verifiers and callbacks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lr_sglang.steps.trace import StepRecord, Trace
 
 @dataclass(eq=False)
 class AnswerRequest:
-    """What one answer is asked for.
+    """The settings of one answer, with its callbacks and its record.
 
     Attributes:
         verifier: compares two versions of a step; the baseline needs none.
-        fast: says of a drafted step alone whether it is certain (see ``verifiers.fast``), for fast acceptance.
-        question, sample: who this is, for deriving seeds.
-        experience: what the answers of a run learn together.
-        on_step: told of each step as it is kept, on the event loop, which waits for it.
-        on_event: told of everything that happens while the answer is made, likewise.
-        key: by it a router keeps what the answer asks for on one worker. No two answers have the same if none is given.
+        fast: decides on a drafted step alone whether it is certain (see ``verifiers.fast``), for fast acceptance.
+        question, sample: identify the answer; seeds are derived from them.
+        experience: statistics shared by the answers of a run.
+        on_step: called with each step as it is kept, on the event loop, which waits for it.
+        on_event: called with each event while the answer is made, on the event loop, which waits for it.
+        key: a router keeps requests with the same key on one worker; unique by default.
         record: filled while the program runs, complete when it has returned.
     """
 
@@ -52,12 +52,12 @@ class AnswerRequest:
             self._wake()
 
     def listen(self, wake: Callable[[], None] | None) -> None:
-        """``wake`` is called when the answer is to be stopped; None when it has ended."""
+        """Sets the function that ``stop`` calls; None when the answer has ended."""
         self._wake = wake
         if self._stopped and wake is not None:
             wake()
 
     def seed(self, *where: Any) -> int:
-        """A seed for one branch: no two roles, positions or alternatives share one by accident."""
+        """The seed of one branch, derived from the run's seed, the question, the sample and ``where``."""
         key = repr((self.sampling.seed, self.question, self.sample, *where)).encode()
         return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1

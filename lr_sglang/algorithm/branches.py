@@ -1,4 +1,4 @@
-"""The branches of one answer: requests in flight, what has arrived, and what became of them."""
+"""The branches of one answer: requests in flight, those that have completed, and their outcomes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from lr_sglang.steps.step import Step, make_step
 from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Branch, Node, Outcome
 
-# After its end an answer waits this long for the runtimes to be rid of its branches.
+# An answer that has ended waits at most this long for its cancelled requests.
 DRAIN_SECONDS = 10.0
 
 
 @dataclass(eq=False)
 class Completion:
-    """A generation or a verdict that has arrived.
+    """A generation or a verdict that is complete.
 
     Attributes:
-        key: the branch, or the inquiry that the verdict is on; None stops the answer.
+        key: the branch, or the inquiry of a verdict; None stops the answer.
         node: the prefix that it belongs to.
-        child: the drafted node that it is about; None of a step that the target wrote.
+        child: the drafted node that it is about; None for a step that the target wrote.
         result: a ``Generation``, a ``Verdict``, or the error in place of one.
-        state: that has written it.
+        state: the program state that generated it.
     """
 
     key: Any
@@ -40,16 +40,16 @@ class Completion:
     state: ProgramState | None = None
 
     def step(self, known: Tokenizer) -> tuple[Step, ProgramState]:
-        """The step that was written, and the state after it; what a runtime wrote past the step's end is in neither.
+        """The generated step, and the state after it; tokens past the step's end are in neither.
 
         Args:
-            known: the tokenizer of who has written it.
+            known: the tokenizer of the role that generated it.
         """
         node, result, state = self.node, self.result, self.state
         made = make_step(result.ids, result.finish, node.step, known, result.ends)
         assert state is not None
         wrote = state.stream_executor
-        # A role of another vocabulary reads the text, which is not what the tokens are by themselves.
+        # Roles of another vocabulary read the text, which may differ from the decoding of these tokens alone.
         if made.ids != result.ids or str.__getitem__(wrote.text_, slice(wrote.fork_start_text_pos, None)) != made.text:
             state = node.state.fork(1)[0]
             state += made.tokens()
@@ -57,11 +57,11 @@ class Completion:
 
 
 class Branches:
-    """Everything that one answer has asked for and not received yet, and the record of every branch.
+    """The requests and verdicts that one answer waits for, and the record of every branch.
 
     Args:
-        trace: gets every branch as it begins. Times in it count from now.
-        loop: of the answer.
+        trace: every branch is added to it as it begins. Its times count from now.
+        loop: the event loop of the answer.
     """
 
     def __init__(self, trace: Trace, loop: asyncio.AbstractEventLoop) -> None:
@@ -69,7 +69,7 @@ class Branches:
         self._arrived: deque[Completion] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._open: set[Any] = set()
-        self._unsettled = PendingReuse()
+        self._pending_reuse = PendingReuse()
 
     def now(self) -> float:
         """Seconds since the answer began."""
@@ -84,13 +84,13 @@ class Branches:
         return sum(needed), len(needed) - sum(needed)
 
     def begin(self, branch: Branch, request: Request) -> None:
-        """One more request."""
+        """Records a branch whose request begins."""
         branch.started, branch.request = self.now(), request
         self._trace.branches.append(branch)
-        self._unsettled.add(branch)
+        self._pending_reuse.add(branch)
 
     def expect(self, branch: Branch, state: ProgramState, node: Node, child: Node | None) -> None:
-        """A branch that writes in ``state``: it will arrive."""
+        """Waits for the generation of ``state``; ``first_done`` returns it."""
         self._open.add(branch)
         request = branch.request
 
@@ -101,7 +101,7 @@ class Branches:
         state.stream_executor.when_done(arrived)
 
     def expect_verdict(self, inquiry: Any, work: Any, node: Node, child: Node) -> asyncio.Task[Any]:
-        """A verdict that takes time: it will arrive."""
+        """Starts a verifier's coroutine; ``first_done`` returns its verdict."""
         self._open.add(inquiry)
         task = inquiry.task = self._loop.create_task(work)
 
@@ -116,15 +116,15 @@ class Branches:
         return task
 
     def put(self, completion: Completion) -> None:
-        """Something has arrived. On the loop."""
+        """Adds a completion for ``first_done``. Call it on the loop."""
         self._arrived.append(completion)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     async def first_done(self) -> Completion:
-        """Waits for whatever is done first, and closes its record."""
+        """Waits for the next completion, and records the end of its branch."""
         if not self._arrived:
-            self._unsettled.settle()
+            self._pending_reuse.settle()
         while not self._arrived:
             self._wake = self._loop.create_future()
             try:
@@ -138,7 +138,7 @@ class Branches:
         return completion
 
     def ended(self, branch: Branch) -> None:
-        """The request of a branch has its result."""
+        """Records the result of a branch's request."""
         if branch.ended is not None:
             return
         branch.ended = self.now()
@@ -151,14 +151,14 @@ class Branches:
             result.record_in(branch)
 
     def give_up(self, branch: Branch | None, outcome: Outcome) -> None:
-        """A branch that nobody needs any more is stopped, on the server too."""
+        """Closes a branch with its outcome; a request still running is cancelled, on the server too."""
         if branch is not None and branch.outcome is None:
             branch.close(outcome)
             if branch.request is not None:
                 branch.request.cancel()
 
     async def drain(self) -> None:
-        """Cancels what is in flight, waits until the runtimes are rid of it, and completes the record."""
+        """Cancels the requests in flight, waits until they have ended on the runtimes, and completes the record."""
         for branch in self._trace.branches:
             self.give_up(branch, Outcome.CANCELLED)
         for inquiry in [key for key in self._open if not isinstance(key, Branch)]:
@@ -169,7 +169,7 @@ class Branches:
                 while self._open:
                     await self.first_done()
         except TimeoutError:
-            pass  # a runtime that hangs: its requests are hung up on meanwhile
+            pass  # a runtime that hangs: the connections of its requests are closed meanwhile
         finally:
-            self._unsettled.settle(whatever=True)
+            self._pending_reuse.settle(include_unfinished=True)
             self._trace.drained = self.now()

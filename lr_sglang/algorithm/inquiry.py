@@ -1,4 +1,4 @@
-"""What a verifier is asked, and what it may ask of the runtimes."""
+"""What a verifier is given: two versions of a step, and a way to send requests to the runtimes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Inquiry:
     """One pair of versions put to a verifier.
 
     Attributes:
-        state: the program after the prefix that both versions follow; to be forked, not to be added to.
-        track: records a request to a runtime with the answer, which cancels it when the verdict is not needed.
+        state: the program after the prefix that both versions follow; fork it, do not add to it.
+        track: records a request to a runtime with the answer, which cancels it once the verdict is not needed.
         branches: the requests so far, in order.
     """
 
@@ -31,10 +31,10 @@ class Inquiry:
     _replied: asyncio.Future[Verdict] | None = field(default=None, init=False, repr=False)
 
     async def generation(self, state: ProgramState) -> Generation:
-        """What a runtime generates in a state that has one ``gen`` under way.
+        """Waits for the one ``gen`` under way in a state, and returns what the runtime generated.
 
         Raises:
-            LookaheadError: it failed, or nobody needs the verdict any more.
+            LookaheadError: the request failed, or was cancelled because the verdict is not needed any more.
         """
         executor, request = state.stream_executor, self.track(self, state)
         await executor.drained()
@@ -43,7 +43,7 @@ class Inquiry:
         raise copy(request.result or executor.error_)  # with a traceback, that of the state would hold the state
 
     def reply(self, verdict: Verdict) -> None:
-        """The verdict of a verifier that has returned None; once, from any thread."""
+        """Gives the verdict of a verifier whose ``verify`` returned None; call it once, from any thread."""
 
         def take() -> None:
             if not self._reply().done():
@@ -52,7 +52,7 @@ class Inquiry:
         self._loop.call_soon_threadsafe(take)
 
     async def replied(self) -> Verdict:
-        """The verdict that ``reply`` gets."""
+        """Waits for the verdict given to ``reply``."""
         try:
             return await self._reply()
         finally:
@@ -75,11 +75,11 @@ class Verifier(Protocol):
     name: str
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict] | None:
-        """The verdict: a coroutine, or at once. With None it comes later, by ``inquiry.reply``. Must not block."""
+        """Returns the verdict, a coroutine for it, or None: then call ``inquiry.reply`` later. Must not block."""
 
 
 async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
-    """The verdict of a verifier, however it gives it."""
+    """The verdict of a verifier, in whichever of the three ways it is given."""
     found = verifier.verify(inquiry)
     if found is None:
         found = inquiry.replied()

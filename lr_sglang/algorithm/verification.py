@@ -1,4 +1,4 @@
-"""The verdicts of one answer: what is put to a verifier, and what follows from its ruling."""
+"""The verdicts of one answer: which pairs go to a verifier, and what its verdict changes in the tree."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.event_emitter import EventEmitter
 from lr_sglang.steps.tree import Branch, Node, Pair, Verdict, without_a_judge
 
-# Of a runtime's timeout: a verdict may not hold up a step for as long as a writer.
+# Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step waits for it.
 PATIENCE = 0.05
 
 
 class Verification:
-    """Puts pairs of versions, and drafted steps alone, to the verifiers of a job.
+    """Gives pairs of versions, and drafted steps alone, to the verifiers of a request.
 
     Args:
-        branches: where a verdict that takes time is waited for.
+        branches: waits for verdicts that take time.
         branch: makes the record of a request about a drafted node.
         request: makes the request of a branch after a node.
     """
@@ -33,28 +33,28 @@ class Verification:
         self,
         job: AnswerRequest,
         branches: Branches,
-        witness: EventEmitter,
+        emitter: EventEmitter,
         branch: Callable[[str, Node, Node | None], Branch],
         request: Callable[[Node], Request],
     ) -> None:
-        self._job, self._branches, self._witness = job, branches, witness
+        self._job, self._branches, self._emitter = job, branches, emitter
         self._branch, self._request = branch, request
 
     def ask(self, child: Node, pair: Pair) -> None:
-        """Puts a pair to the verifier, unless it is clear without one."""
+        """Gives a pair to the verifier, unless its verdict is clear without one."""
         verifier = self._job.verifier
         if verifier is None:
             raise ConfigError("lookahead reasoning needs a verifier")
         verdict = without_a_judge(pair, getattr(verifier, "reads_words", True))
         if verdict is not None:
             child.verdict = verdict
-            self._witness.verified(child, verdict)
+            self._emitter.verified(child, verdict)
             return
         child.asked = self._inquire(child, pair)
         self._consult(verifier, child.asked, child)
 
     def fast_check(self, child: Node) -> None:
-        """Asks whether a drafted step is so certain that the target need not write its own version."""
+        """Asks the fast verifier whether to accept a drafted step without the target's own version."""
         fast = self._job.fast
         assert fast is not None and child.step is not None
         child.fast_checked = self._inquire(child, Pair(child.step, child.step))
@@ -71,7 +71,7 @@ class Verification:
             inquiry.branches.append(branch)
             self._branches.begin(branch, request)
             state.stream_executor.when_done(lambda: self._branches.ended(branch))
-            self._witness.begun("judge", node, child)
+            self._emitter.begun("judge", node, child)
             return request
 
         return Inquiry(pair, node.state, track)
@@ -92,15 +92,15 @@ class Verification:
         return dataclasses.replace(verdict, seconds=self._branches.now() - asked)
 
     def ruled(self, inquiry: Inquiry, child: Node, verdict: Verdict) -> None:
-        """A verdict is there."""
+        """Enters a verdict in the tree."""
         fast = inquiry is not child.asked
         if fast:
             child.fast_rejected = not verdict.accepted
         if child.verdict is not None:
-            return  # it has been refused meanwhile: the target could not go on from it
+            return  # refused meanwhile: the target could not continue from this step
         if fast:
             if not verdict.accepted or child.asked is not None:
                 return
             verdict = dataclasses.replace(verdict, by="certain")
         child.verdict = verdict
-        self._witness.verified(child, verdict)
+        self._emitter.verified(child, verdict)

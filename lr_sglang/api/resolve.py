@@ -1,4 +1,4 @@
-"""One question to a deployment: what is asked for, settled as far as it can be before anything runs."""
+"""Turns a question and its options into a checked task, before anything runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPTIONS = {field.name: kind for kind in (Lookahead, Sampling, Limits) for field
 
 @dataclass
 class AnswerTask:
-    """One question to a deployment, settled as far as it can be before anything runs."""
+    """One question to a deployment, with checked options."""
 
     live: OpenDeployment
     messages: list[dict[str, str]]
@@ -52,7 +52,7 @@ class AnswerTask:
             return self._solution(record.make)
 
     def failed(self, error: LookaheadError) -> Solution:
-        """As much of it as there is."""
+        """The solution of a failed answer: the part that was made, and the error."""
         return self._solution(lambda q, mode, job, *rest: record.make_failed(q, mode, job, error, *rest), error)
 
     def _solution(self, make: Callable[..., record.Record], error: LookaheadError | None = None) -> Solution:

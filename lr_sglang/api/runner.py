@@ -1,4 +1,4 @@
-"""Runs many samples over runtimes that are ready: some at a time, in order, and stopped whenever need be."""
+"""Runs many samples on runtimes that are ready, several at a time, until all have ended or ``stop`` is called."""
 
 from __future__ import annotations
 
@@ -32,18 +32,17 @@ from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers.requests import RequestMaker
 
 PROGRAMS: Mapping[str, Any] = {"autoregressive": autoregressive, "lookahead": lookahead}
-STOP_SECONDS = 5.0  # for the runtimes to be rid of what is stopped
+STOP_SECONDS = 5.0  # the longest wait for stopped samples to end
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What all samples of a run have in common.
+    """The settings that all samples of a run share.
 
     Attributes:
-        config: what their records say about it, by mode.
-        on_step: told of each step of each sample, on the event loop.
-        program: that answers in place of the mode's own; in a mode that does not look ahead, the target writes all of
-            it by itself.
+        config: the configuration that is written to their records, by mode.
+        on_step: called with each step of each sample, on the event loop.
+        program: answers in place of the mode's own program; in a mode without lookahead the target alone generates.
     """
 
     lookahead: Lookahead = field(default_factory=Lookahead)
@@ -83,7 +82,7 @@ class Runner:
     def run(self, work: Sequence[Work], idle: Callable[[], None] = lambda: None) -> Iterator[Record]:
         """Makes the samples and gives their records as they end, in the caller's thread.
 
-        A sample that fails gives a record that says so, and the others go on.
+        A sample that fails gives a record with its error, and the others continue.
 
         Args:
             idle: called about every second while the caller waits.
@@ -91,7 +90,7 @@ class Runner:
         Raises:
             RuntimeDown: the target is gone; samples in hand have no record.
             Cancelled: ``stop`` was called from another thread.
-            ConfigError: the deployment cannot run what is asked for.
+            ConfigError: the deployment lacks what the mode needs.
         """
         for name in dict.fromkeys(item.mode for item in work):
             self._check(MODES[name])
@@ -120,7 +119,7 @@ class Runner:
             yield result
 
     def stop(self) -> None:
-        """Cancels what is running, on the runtimes too, and waits for it a little. Idempotent."""
+        """Cancels the running samples, on the runtimes too, and waits up to STOP_SECONDS for them. Idempotent."""
         self._stopping = True
         self._loop.call_soon_threadsafe(self._stop_all)
         if wait(self._tasks, STOP_SECONDS).not_done:
@@ -138,7 +137,7 @@ class Runner:
         self.stop()
 
     def _check(self, mode: Mode) -> None:
-        """The runtimes have what the mode needs: a token layer or none, as it says, a draft, and the verifier's."""
+        """Checks that the runtimes have what the mode needs: a token layer or none, a draft, the verifier's runtime."""
         if mode.ahead and "draft" not in self.roles:
             raise ConfigError(
                 "lookahead reasoning needs a draft runtime", hint="give --draft MODEL|URL, or --mode autoregressive"

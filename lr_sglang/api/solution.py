@@ -1,4 +1,4 @@
-"""What an answer from Python comes with: its text, how it came about, and a small table of it for notebooks."""
+"""A solution: an answer's text, its trace and its record, and a table of its steps for notebooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.tasks.boxed import boxed
 
 SHOWN = 400  # characters of a step in a notebook
-MOST = 200  # steps there
+MAX_STEPS = 200  # steps there
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Solution:
     """One answered question. As a string it is the answer's text.
 
     Attributes:
-        question: the last thing that the user said.
-        trace: how the answer came about, step by step and branch by branch.
-        record: the same as JSON, as ``lr-sglang run`` keeps it.
-        error: why there is no whole answer; only ``solve_many`` gives one, the others raise it.
+        question: the user's last message.
+        trace: the steps and branches of the answer.
+        record: the same as JSON, as ``lr-sglang run`` writes it.
+        error: why the answer is incomplete; only ``solve_many`` sets it, the other functions raise it.
     """
 
     question: str
@@ -69,8 +69,8 @@ class Solution:
             "error": self.error,
         }
         head = ", ".join(f"{name} {escape(str(value))}" for name, value in figures.items() if value is not None)
-        rows = "".join(_row(step) for step in self.steps[:MOST])
-        more = f"<p>and {len(self.steps) - MOST} more</p>" if len(self.steps) > MOST else ""
+        rows = "".join(_row(step) for step in self.steps[:MAX_STEPS])
+        more = f"<p>and {len(self.steps) - MAX_STEPS} more</p>" if len(self.steps) > MAX_STEPS else ""
         columns = "".join(f"<th>{name}</th>" for name in ("s", "by", "outcome", "tokens", "step"))
         table = f"<table><tr>{columns}</tr>{rows}</table>{more}" if rows else ""
         return f"<div><p><b>{escape(self.question[:SHOWN])}</b></p><p>{head}</p>{table}</div>"

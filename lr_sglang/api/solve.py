@@ -44,7 +44,7 @@ def solve(
         deployment: that is open; any number of threads may use it.
         program: what answers, as ``--program`` says it, or an ``@sgl.function``.
         mode: as ``--mode`` of ``lr-sglang run``.
-        on_event: told of everything that happens, on the event loop, which waits for it.
+        on_event: called with each event, on the event loop, which waits for it.
         options: fields of ``Lookahead``, ``Sampling`` and ``Limits``, such as ``depth``, ``temperature``,
             ``max_tokens``; for the others the deployment's hold.
 
@@ -64,7 +64,7 @@ async def asolve(
     on_event: Callable[[Event], None] | None = None,
     **options: Any,
 ) -> Solution:
-    """``solve`` for an event loop of one's own; cancelling it stops the answer, on the servers too."""
+    """``solve`` for the caller's event loop; cancelling it stops the answer, on the servers too."""
     task = resolve_request(deployment, question, _loaded(program), mode, on_event, options)
     return await elsewhere(task.run(), deployment.loop)
 
@@ -79,9 +79,10 @@ def solve_many(
     on_event: Callable[[Event], None] | None = None,
     **options: Any,
 ) -> list[Solution]:
-    """Answers many questions, some at a time, and gives their solutions in order. The same one again is another sample.
+    """Answers many questions, ``concurrency`` at a time; returns their solutions in order.
 
-    One that fails has its ``error``, and the others go on. Arguments as for ``solve``.
+    A question that is repeated is another sample. A solution that failed has its ``error``, and the others continue.
+    Arguments as for ``solve``.
 
     Raises:
         ConfigError: as ``solve``, before anything runs.
@@ -113,12 +114,12 @@ async def _solve_all(todo: Sequence[AnswerTask], concurrency: int) -> list[Solut
 def stream(question: Asked, *, deployment: OpenDeployment, **given: Any) -> Stream:
     """The steps of an answer as they are kept, with ``for`` or with ``async for``. Arguments as for ``solve``.
 
-    Of a program they come at the end, for until then it is not known which of what it generates is the answer; unless
-    it says so (``lookahead(show=True)``), or is written on its answer's ``AnswerRequest``.
+    The steps of a program come at its end, when it is known which generations are in its answer; earlier only those of
+    ``lookahead(show=True)``, and of programs that run on their answer's ``AnswerRequest``.
 
     Raises:
         ConfigError: as ``solve``.
     """
-    program, heard = _loaded(given.pop("program", None)), given.pop("on_event", None)
+    program, on_event = _loaded(given.pop("program", None)), given.pop("on_event", None)
     mode = given.pop("mode", "lookahead")
-    return Stream(resolve_request(deployment, question, program, mode, heard, given))
+    return Stream(resolve_request(deployment, question, program, mode, on_event, given))

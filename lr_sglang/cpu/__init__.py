@@ -13,7 +13,7 @@ SWITCH = "SGLANG_USE_CPU_ENGINE"
 
 
 def enabled() -> bool:
-    """True where SGLang was told to run on a CPU."""
+    """True where SGLang is set to run on a CPU."""
     return os.environ.get(SWITCH, "").strip().lower() in ("1", "true")
 
 

@@ -57,7 +57,7 @@ def padded_rows(req_to_token: torch.Tensor, requests: torch.Tensor, used: torch.
 def round_up(length: int) -> int:
     """The width of a padded batch: a multiple of one vector of float32.
 
-    A sequence's own numbers then fall in the same vector lanes whatever the rest of the batch is, and the zeros
-    that the padding adds change no sum: what is left is how matrix products of different shapes round.
+    A sequence's own numbers then fall in the same vector lanes for every batch, and the zeros of the padding change no
+    sum. The only difference left is the rounding of matrix products of different shapes.
     """
     return -(-length // LANES) * LANES

@@ -1,4 +1,4 @@
-"""A function's latest results, remembered up to a weight: fewer of long prompts than of short ones."""
+"""A cache of a function's latest results, limited by their total weight: fewer long prompts than short ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-EACH = 64  # that an entry weighs however little is in it
+EACH = 64  # minimum weight of an entry
 
 
 class Memo(Generic[T]):
@@ -17,7 +17,7 @@ class Memo(Generic[T]):
     Args:
         function: of hashable arguments.
         weight: of a result and its arguments, such as their tokens.
-        most: what all that is remembered may weigh. The latest result is, whatever it weighs.
+        most: total weight of the results that are kept. The latest one is always kept.
     """
 
     def __init__(self, function: Callable[..., T], weight: Callable[..., int], most: int) -> None:

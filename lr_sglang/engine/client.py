@@ -24,7 +24,7 @@ CONNECT_SECONDS = 5.0
 INFO_SECONDS = 10.0  # for a document of the runtime
 # By this header SGLang's router keeps requests on one worker (its policy ``manual``); a server alone ignores it.
 ROUTING_KEY = "X-SMG-Routing-Key"
-# With this one it says that an error is its own, not a worker's.
+# This header marks an error of the router itself, not of a worker.
 ROUTER_ERROR = "X-SMG-Error-Code"
 
 # Seconds before each abort of one request. An abort can overtake its request, and the server then ignores it: so it
@@ -32,12 +32,12 @@ ROUTER_ERROR = "X-SMG-Error-Code"
 ABORT_AGAIN_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 # SGLang's server closes a connection that was idle for 5 s.
 KEEP_ALIVE_SECONDS = 4.0
-# Their answers are words, not JSON.
+# Routes whose replies are plain text, not JSON.
 _IN_WORDS = ("/abort_request", "/flush_cache")
 
 
 class Transport(Protocol):
-    """What a backend needs of a runtime: ``Client`` is the real one, simulated runtimes are others."""
+    """The interface of a backend to its runtime: ``Client`` over HTTP, or a simulated runtime."""
 
     async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
         """Posts one /generate and returns its reply."""
@@ -46,7 +46,7 @@ class Transport(Protocol):
         """Reads a JSON document of the runtime."""
 
     async def close(self) -> None:
-        """Lets go of connections."""
+        """Closes the connections."""
 
 
 class Client:
@@ -56,10 +56,11 @@ class Client:
         url: base URL of the server.
         role: named in errors.
         api_key: sent as a bearer token.
-        alone: whether no other server could take an abort in place of this one: where it takes none, it is hung up on.
+        alone: returns whether no other server can take the abort of a request. Then the connection of a cancelled
+            request is closed when this server refuses its abort.
 
     Attributes:
-        abort_failed: it took no abort when it was last sent one.
+        abort_failed: whether the server refused the last abort.
     """
 
     def __init__(self, url: str, role: str, api_key: str = "", alone: Callable[[], bool] = lambda: True) -> None:
@@ -95,8 +96,8 @@ class Client:
                     if last or not isinstance(error, _BeforeFirstByte):
                         raise
         except asyncio.CancelledError:
-            request.raise_if_hung_up(self.role)
-            self._tell_once(request)  # whoever waited is gone; the connection is closed, and the server is told
+            request.raise_if_closed(self.role)
+            self._abort_once(request)  # the caller was cancelled: the connection is closed, and one abort is sent
             raise
         raise AssertionError("unreachable")
 
@@ -109,11 +110,11 @@ class Client:
         return await self._exchange("GET", path, None, timeout)
 
     def abort(self, request: Request) -> None:
-        """Starts cancelling a request on the server, until it has ended."""
+        """Sends aborts of a request to the server until it has ended."""
         self._start(self._abort(request))
 
     async def disconnect(self) -> None:
-        """Closes the connections; the next request opens new ones, on whatever loop it is made."""
+        """Closes the connections; the next request opens new ones, on the loop that it is made on."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -140,7 +141,7 @@ class Client:
                 request.close_connection()
             number += 1
 
-    def _tell_once(self, request: Request) -> None:
+    def _abort_once(self, request: Request) -> None:
         if request.rid:
             self._start(self._post_abort(request.rid))
 

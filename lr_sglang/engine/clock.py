@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next timer: what only waits takes no time."""
+"""An event loop whose clock jumps to the next timer, so that waiting takes no real time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# Where no timer is set, a thread may still have something to say: for it is waited so long, really.
+# Real seconds to wait for another thread where no timer is set.
 THREAD_SECONDS = 5.0
 
 

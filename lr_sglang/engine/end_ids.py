@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Tokens that SGLang takes for an end although no configuration says so (``attach_additional_stop_token_ids``).
+# Tokens that SGLang treats as an end without any configuration (its ``attach_additional_stop_token_ids``).
 ALSO = ("<|eom_id|>", "<|content_model_end_sampling|>")
 _FILES = ("config.json", "generation_config.json")
 
@@ -22,7 +22,7 @@ def of_model(path: str) -> frozenset[int]:
 
 
 def of_server(info: Mapping[str, Any]) -> frozenset[int]:
-    """The ends that a server's ``/server_info`` tells of: its model's, where that is a folder here, its options'."""
+    """The ends by a server's ``/server_info``: those of its options, and of its model if that is a folder here."""
     model = str(info.get("model_path") or "")
     found = of_model(model) if model and Path(model).is_dir() else frozenset()
     for option, key in (("json_model_override_args", "eos_token_id"), ("preferred_sampling_params", "stop_token_ids")):

@@ -15,7 +15,7 @@ from lr_sglang.steps.tree import Branch
 
 @dataclass(frozen=True)
 class Written:
-    """The tokens that a runtime generated, and why they end, whatever it looks at first and however far it went.
+    """The tokens that a runtime generated, and why they end.
 
     SGLang 0.5.16 looks at the length before the end of sequence: an end that is exactly token ``max_new_tokens`` is
     reported as ``length``. With a token layer, tokens after an end or a stop string come back too where one pass of the
@@ -34,7 +34,7 @@ class Written:
     def until(
         self, most: int, ends: Collection[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]
     ) -> Written:
-        """The same, cut where the generation really ends.
+        """A copy, cut where the generation really ends.
 
         Args:
             most: tokens that were asked for.
@@ -54,7 +54,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Generation:
-    """What a runtime answered.
+    """A runtime's reply to one request.
 
     Attributes:
         ids: generated token ids, up to the end of sequence.
@@ -62,7 +62,7 @@ class Generation:
         eos: the id that ended the sequence, if one did.
         cached_tokens: tokens of the prompt that were not computed again; None when the runtime did not say.
         meta: the runtime's own meta_info.
-        logprobs: of the last tokens of the prompt, as many as were asked for.
+        logprobs: of the last tokens of the prompt, for the number of tokens that the request named.
         dropped: tokens that the runtime generated after ``ids``.
     """
 
@@ -77,7 +77,7 @@ class Generation:
     dropped: int = 0
 
     def record_in(self, branch: Branch) -> None:
-        """Records on a branch what its generation took."""
+        """Copies the token counts and times of the generation to its branch."""
         branch.prompt_tokens, branch.cached_tokens = self.prompt_tokens, self.cached_tokens
         branch.generated_tokens, branch.entry = len(self.ids) + self.dropped, self.entry
         branch.speculation = self.speculation

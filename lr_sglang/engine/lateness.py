@@ -1,4 +1,4 @@
-"""How late an event loop is: work of the processor on it holds up every branch of every answer."""
+"""Measures how late an event loop runs its timers: CPU work on it delays every branch of every answer."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Lateness:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to sample."""
+        """Starts sampling."""
         self._task = asyncio.get_running_loop().create_task(self._sample())
 
     def stop(self) -> None:
-        """Ends it; the samples stay."""
+        """Stops sampling; the samples are kept."""
         if self._task is not None:
             self._task.cancel()
 
     def p99(self) -> float:
-        """Seconds that one timer in a hundred is late by, at least; 0 without samples."""
+        """The 99th percentile of the lateness, in seconds; 0 without samples."""
         ordered = sorted(self._samples)
         return ordered[int(0.99 * (len(ordered) - 1))] if ordered else 0.0
 

@@ -1,4 +1,4 @@
-"""The process's event loop: a thread of its own runs it, and other threads give it work and wait."""
+"""The process's event loop: it runs in its own thread, and other threads give it work and wait."""
 
 from __future__ import annotations
 

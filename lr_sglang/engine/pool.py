@@ -1,7 +1,7 @@
-"""The slots of one runtime, shared by all that this process asks of it.
+"""The slots of one runtime, shared by all requests of this process to it.
 
-What is asked waits here rather than in the runtime's own queue, so that a speculative branch that nobody needs any
-more is dropped before it has cost anything, and what is most urgent goes first.
+Requests wait here rather than in the runtime's own queue, so that a speculative branch that is no longer needed is
+dropped at no cost, and the most urgent request goes first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Order = tuple[int, ...]  # the least goes first
 
 
 class Pool:
-    """Gives out slots, most urgent first and otherwise in the order of asking. Belongs to one event loop.
+    """Gives out slots, the most urgent request first, then in order of arrival. Belongs to one event loop.
 
     Args:
         size: requests that the runtime runs at a time; None is no limit. It may change.
@@ -75,7 +75,7 @@ class Pool:
             del self._ready[request]
 
     def reorder(self, request: Request, order: Order) -> None:
-        """A request that waits has become more urgent; of one that does not wait nothing changes."""
+        """Changes the order of a waiting request; no effect on one that is not waiting."""
         ready = self._ready.get(request)
         if ready is not None and not ready.done():
             heapq.heappush(self._heap, (order, next(self._numbers), ready))

@@ -15,9 +15,9 @@ from itertools import accumulate
 
 from lr_sglang.steps.tree import Branch
 
-# Prompts that have so many first tokens in common are looked at together.
+# Prompts are grouped by this number of first tokens.
 HEAD = 32
-# Long prompts are compared by the hashes of their blocks, of so many tokens.
+# Long prompts are compared by the hashes of their blocks of this many tokens.
 BLOCK = 256
 
 
@@ -25,7 +25,7 @@ BLOCK = 256
 class LoggedRequest:
     """One request. Times are the runtime's own where it reports them, else those of sending and of the answer."""
 
-    ledger: RequestLog = field(repr=False)
+    log: RequestLog = field(repr=False)
     prompt: tuple[int, ...]
     entered: float
     prefilled: float = float("inf")
@@ -36,9 +36,9 @@ class LoggedRequest:
     longest: int = 0  # prompt among those that begin alike, up to this one
 
     def wrote(self, ids: tuple[int, ...]) -> None:
-        """What it generated."""
+        """Records the tokens that it generated."""
         self.output = ids
-        self.ledger.longest_output = max(self.ledger.longest_output, len(ids))
+        self.log.longest_output = max(self.log.longest_output, len(ids))
 
     @cached_property
     def marks(self) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ class RequestLog:
         self.longest_output = 0
 
     def add(self, ids: tuple[int, ...], now: float, most: int | None = None) -> LoggedRequest:
-        """Notes a request that is about to be sent."""
+        """Records a request that is about to be sent."""
         entry = LoggedRequest(self, ids, now, most=most)
         self._entries.append(entry)
         alike = self._alike.setdefault(_head(ids), deque())
@@ -128,22 +128,22 @@ def _longest(entry: LoggedRequest, others: list[LoggedRequest], best: int, outpu
 
 
 class PendingReuse:
-    """Branches of an answer, of which it is not known yet what they could have shared."""
+    """Branches of an answer whose ``shared_tokens`` are not known yet, because an earlier branch is unfinished."""
 
     def __init__(self) -> None:
         self._waiting: deque[Branch] = deque()
 
     def add(self, branch: Branch) -> None:
-        """Notes a branch, in the order in which they begin."""
+        """Adds a branch; call it in the order in which branches begin."""
         self._waiting.append(branch)
 
-    def settle(self, whatever: bool = False) -> None:
-        """Looks up those with no unfinished branch before them (``whatever``: all), and lets go of their tokens."""
-        while self._waiting and (whatever or self._waiting[0].ended is not None):
+    def settle(self, include_unfinished: bool = False) -> None:
+        """Sets ``shared_tokens`` of the branches before the first unfinished one, or of all; frees their tokens."""
+        while self._waiting and (include_unfinished or self._waiting[0].ended is not None):
             branch = self._waiting.popleft()
             entry, branch.entry = branch.entry, None
             if entry is not None and branch.cached_tokens is not None:  # else there is nothing to hold against it
-                branch.shared_tokens = entry.ledger.shareable(entry)
+                branch.shared_tokens = entry.log.shareable(entry)
 
 
 def common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:

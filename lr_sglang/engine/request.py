@@ -25,10 +25,10 @@ class Request:
         key: requests of one key share a prefix: a router keeps them on one worker. ASCII, empty for none.
 
     Attributes:
-        patience: share of the runtime's timeout that it may take.
-        order: which of those that wait for a slot of the runtime goes first: the least.
+        patience: share of the runtime's timeout that the request may take.
+        order: the waiting request with the least order gets the next slot of the runtime.
         sent: when it was sent, by the clock of ``time.time``; 0 before that.
-        cancelled: somebody has cancelled it.
+        cancelled: whether ``cancel`` was called.
         ended: the runtime has answered, or never will.
         result: the ``Generation``, or the ``LookaheadError`` in place of it.
     """
@@ -37,7 +37,7 @@ class Request:
         self.seed, self.priority, self.key = seed, priority, key
         self.patience, self.order = 1.0, tuple[int, ...]()
         self.sent, self.rid = 0.0, ""
-        self.cancelled = self.ended = self.hung_up = False
+        self.cancelled = self.ended = self.connection_closed = False
         self.result: Any = None
         self._abort: Callable[[Request], None] | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -58,7 +58,7 @@ class Request:
         return self.rid
 
     def on_cancel(self, stop: Callable[[Request], None]) -> None:
-        """What ``cancel`` calls while the request has not been sent."""
+        """Sets the function that ``cancel`` calls before the request is sent."""
         self._abort = stop
 
     def part(self) -> Request:
@@ -86,20 +86,20 @@ class Request:
         if self._abort is not None:
             self._abort(self)
 
-    def raise_if_hung_up(self, role: str) -> None:
+    def raise_if_closed(self, role: str) -> None:
         """Called where a request's task was cancelled: after ``close_connection`` only the request ends, not the task.
 
         Raises:
-            Cancelled: it was hung up on.
+            Cancelled: its connection was closed.
         """
-        if self.hung_up:
+        if self.connection_closed:
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
-            raise Cancelled("hung up on", role=role) from None
+            raise Cancelled("connection closed", role=role) from None
 
     def close_connection(self) -> None:
-        """Breaks the connection, for a server that takes no abort."""
+        """Closes the connection, for a server that refuses the abort."""
         if self._task is not None and not self.ended:
-            self.hung_up = True
+            self.connection_closed = True
             self._task.cancel()

@@ -1,8 +1,8 @@
-"""SGLang's router in front of many workers: what is asked of it, of its workers, and who is told to abort.
+"""SGLang's router in front of many workers: generations go to the router, aborts and ``/server_info`` to its workers.
 
-The router passes generations on and knows its workers (``GET /workers``), but aborts and what a server says of itself
-only the workers know. So they must be reachable from here under the addresses that the router has for them; where they
-are not, a cancelled request is hung up on (SGLang notices within two seconds), and slots and memory are not known.
+The router forwards generations and lists its workers (``GET /workers``); it does not forward aborts or server
+information. So the workers must be reachable from here under the addresses that the router lists. Where they are not,
+the connection of a cancelled request is closed (SGLang notices within two seconds), and slots and memory are unknown.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read_workers(reply: Any) -> dict[str, bool] | None:
 
 
 def mixed(models: Iterable[str], url: str, role: str | None) -> ConfigError | None:
-    """What is wrong if the workers run different models. Their paths may differ from machine to machine."""
+    """The error if the workers run different models; None if not. Paths may differ from machine to machine."""
     names = sorted({Path(model).name for model in models})
     if len(names) < 2:
         return None
@@ -82,7 +82,7 @@ class RouterClient(Client):
         return list(self._workers)
 
     def infos(self) -> list[Mapping[str, Any]]:
-        """What each healthy worker that could be asked says in its /server_info."""
+        """The ``/server_info`` of each healthy worker that answers."""
         return list(self._infos.values())
 
     async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class RouterClient(Client):
         for worker in self._workers.values():
             worker.abort(request)
         if not self._workers:
-            super().abort(request)  # the router takes none, and so it is hung up on
+            super().abort(request)  # the router refuses it, and so the connection is closed
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         """Reads a document of a worker, the first that answers; ``/flush_cache`` is for all of them.
@@ -154,7 +154,7 @@ class RouterClient(Client):
         await super().close()
 
     async def refresh(self) -> None:
-        """Reads the list of workers, and asks those that are new what they are.
+        """Reads the list of workers, and the ``/server_info`` of new ones.
 
         Raises:
             LookaheadError: the router cannot be asked, or is none (``BadReply``).
@@ -168,7 +168,7 @@ class RouterClient(Client):
                 return
             gone = [self._workers.pop(url) for url in list(self._workers) if url not in listed]
             for url in (url for url in listed if url not in self._workers):
-                self._workers[url] = worker = Client(url, self.role, self._worker_key, self._all_deaf)
+                self._workers[url] = worker = Client(url, self.role, self._worker_key, self._none_takes_aborts)
                 for request in self._dropped:  # it may be the one that has them
                     if not request.ended:
                         worker.abort(request)
@@ -190,11 +190,11 @@ class RouterClient(Client):
         except (LookaheadError, KeyError):  # starting, or gone just now, or we were closed: it will be asked again
             return {}
 
-    def _all_deaf(self) -> bool:
+    def _none_takes_aborts(self) -> bool:
         return all(worker.abort_failed for worker in self._workers.values())
 
     def _refresh_soon(self, age: float) -> None:
-        """Reads the list meanwhile if it is older than so many seconds."""
+        """Starts reading the list in the background if it is older than ``age`` seconds."""
         if not self._reading and time.monotonic() - self._read >= age:
             self._reading = True
             self._start(self._refresh_quietly())

@@ -1,4 +1,4 @@
-"""Where a runtime says that the time of a request went: waiting, its prompt, and the rest."""
+"""The times that a runtime reports for a request: in its queue, and for its prefill."""
 
 from __future__ import annotations
 

@@ -21,19 +21,19 @@ from lr_sglang.steps.token_text import TokenText
 
 Message = Mapping[str, str]
 
-# Texts of fewer characters are remembered.
+# The encodings of texts with fewer characters are cached.
 SHORT = 64
 # Characters from which on a text is tokenised in a batch: that alone lets other threads run meanwhile, and a megabyte
 # takes seconds.
 LONG = 10_000
 # Stands before what is not the beginning of a text where a tokenizer would put a space in front of it.
 LEAD = "\n"
-# What is remembered: rendered prompts, in tokens of some 60 bytes each, and steps that were decoded, if they are short.
+# Sizes of the caches: rendered prompts in tokens (some 60 bytes each), decoded steps, and the longest step kept.
 PROMPTS, STEPS, LONG_STEP = 2**19, 1024, 256
 
 
 class Tokenizer(Protocol):
-    """What the backend needs of a tokenizer.
+    """The interface of the backend to a tokenizer.
 
     Attributes:
         vocabulary: fingerprint; two tokenizers that have the same give the same ids.
@@ -133,7 +133,7 @@ class ModelTokenizer:
         """The template sees contents in which every special token is broken by a mark; the mark is then a seam."""
         mark = _unused(*(content for _, content in messages))
         safe = [
-            # thinking tags in an earlier answer are for the template to handle; role markers are nobody's to write
+            # thinking tags in an earlier answer are left to the template; role markers are broken in every content
             {"role": role, "content": self._break(text, self._special if role == "assistant" else self._added, mark)}
             for role, text in messages
         ]
@@ -190,7 +190,7 @@ def resolve(text: str, tokenizer: Tokenizer, begins: bool = False) -> tuple[int,
 
     With ``begins`` it is a prompt, up to the first text that has ids. Neighbouring pieces that were never tokenised are
     tokenised together; one that is a step of another vocabulary is tokenised by itself, so that its tokens stay the
-    same whatever comes after it.
+    same when text is added after it.
     """
     ids: list[int] = []
     loose = ""

@@ -2,7 +2,7 @@
 
 It differs from SGLang's own ``RuntimeEndpoint`` in what lookahead reasoning needs: prompts are token ids, rendered by
 the model's own template; every request can be cancelled on the server; seeds and priorities are sent; and a failure
-reaches whoever reads the state, as a named error and at once (SGLang's interpreter loses it, and can then hang).
+reaches the reader of the state at once, as a named error (SGLang's interpreter loses it, and can then hang).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _NO_MARKERS = ChatTemplate(
     role_prefix_and_suffix=dict.fromkeys(("system", "user", "assistant"), ("", "")),
 )
 BATCH_SECONDS = 0.001  # requests that enter within this time may be prefilled together, and then share nothing
-BRANCH_TOKENS = 200  # that no other branch of its answer has: a step of its own and the drafted step before it
-NO_NUMBER = "NaN happened"  # what SGLang says has matched where a model's output is no number
+BRANCH_TOKENS = 200  # tokens that a branch does not share: its own step and the drafted step before it
+NO_NUMBER = "NaN happened"  # SGLang's ``matched`` where a model's output is NaN
 
 
 class RuntimeBackend(BaseBackend):
@@ -63,7 +63,7 @@ class RuntimeBackend(BaseBackend):
 
     Attributes:
         pool: the slots that its requests wait for: ``room`` of them, or what other processes leave of it.
-        simulated: whether it waits instead of computing, so that its figures say nothing of models.
+        simulated: whether the runtime waits instead of computing, so that its times are no measurement of a model.
         ends: ids that end a sequence, as far as they are known.
     """
 
@@ -91,10 +91,10 @@ class RuntimeBackend(BaseBackend):
         self._loop: asyncio.AbstractEventLoop | None = None
         self.chat_template = _NO_MARKERS
         self.roles: dict[str, RuntimeBackend] = {role: self}
-        self.ledger = RequestLog()
+        self.request_log = RequestLog()
 
     def set_capacity(self, max_running_requests: int | None, kv_tokens: int | None) -> None:
-        """What the runtime says that it can run: requests at a time, and tokens in its KV memory."""
+        """Sets the runtime's limits: requests at a time, and tokens in its KV memory; None is not known."""
         self.max_running_requests, self.kv_tokens = max_running_requests, kv_tokens
         known = [max_running_requests, None if kv_tokens is None else max(1, kv_tokens // BRANCH_TOKENS)]
         self.room = self.pool.size = min((limit for limit in known if limit is not None), default=None)
@@ -146,7 +146,7 @@ class RuntimeBackend(BaseBackend):
         return prompt, left
 
     async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """What the runtime writes after a state: of a step with its token ids.
+        """Generates text after a state; the text of a step carries its token ids.
 
         Raises:
             LookaheadError: as ``ask``.
@@ -167,7 +167,7 @@ class RuntimeBackend(BaseBackend):
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Errors get this runtime's role; what is none of ours becomes ``BadReply``."""
+        """Sets this runtime's role on errors; turns any other exception into ``BadReply``."""
         try:
             yield
         except LookaheadError as error:
@@ -217,7 +217,7 @@ class RuntimeBackend(BaseBackend):
         patience = self.timeout * request.patience * max(1.0, params.max_new_tokens / 1000)
         await self.pool.enter(request, request.order)
         try:
-            entry = self.ledger.add(ids, time.time(), most)
+            entry = self.request_log.add(ids, time.time(), most)
             reply = await self.transport.generate(payload, request, patience)
         finally:
             self.pool.leave()
@@ -241,7 +241,7 @@ class RuntimeBackend(BaseBackend):
         if "prompt_tokens" in meta:  # else it was aborted while it waited, and leaves nothing to share
             entry.prefilled = entry.finished = now
         if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
-            # a prefill is a batch of its own: whatever is scheduled after it finds its tokens in the cache
+            # a prefill is a batch of its own: later requests find its tokens in the cache
             entry.entered, entry.prefilled = began, began + BATCH_SECONDS
         entry.wrote(ids)
         made, eos = Written(ids, finish, meta["text"]), None
@@ -265,7 +265,7 @@ class RuntimeBackend(BaseBackend):
         return generation
 
     def _ends(self, params: SglSamplingParams, matched: Any) -> frozenset[int]:
-        """Ids that end what was asked for. One that the runtime reports, and that nobody asked for, is the model's."""
+        """Ids that end this request. An id that the runtime matched and the request did not name is the model's."""
         if params.ignore_eos:  # the runtime looks at no id then, those of the request included
             return frozenset()
         asked = frozenset(params.stop_token_ids or ())
@@ -293,6 +293,6 @@ class RuntimeBackend(BaseBackend):
             call(self.transport.close(), self.loop)
 
     def flush_cache(self) -> None:
-        """Empties the runtime's radix cache: what was there cannot be shared any more. Not on the loop."""
+        """Empties the runtime's radix cache and the log of shared prefixes. Not on the loop."""
         call(self.transport.get("/flush_cache"), self.loop)
-        self.ledger = RequestLog()
+        self.request_log = RequestLog()

@@ -2,7 +2,7 @@
 
 branch = fork(s, "draft")               # a copy of the state, on another role's runtime
 branch += step("step", max_tokens=100)  # generate to the blank line that ends a step
-await sync(branch)                      # in a coroutine: until it is there
+await sync(branch)                      # in a coroutine: waits until it is generated
 """
 
 from __future__ import annotations
@@ -72,5 +72,5 @@ def fork(s: ProgramState, role: str) -> ProgramState:
 
 
 def end(s: ProgramState) -> None:
-    """Nothing more will be added to a state. Its text stays, and it can still be forked."""
+    """Ends a state: nothing more can be added. Its text stays, and it can still be forked."""
     s.stream_executor.end()

@@ -1,6 +1,6 @@
-"""How a state's expressions are executed on the event loop: in order, and what takes time as a task.
+"""Executes a state's expressions on the event loop, in order.
 
-Text is appended at once. A ``gen`` or a ``select`` becomes a task of the loop, and what is added meanwhile waits. After
+Text is appended at once. A ``gen`` or a ``select`` becomes a task of the loop, and later expressions wait for it. After
 a failure nothing more is executed.
 """
 
@@ -28,8 +28,8 @@ from lr_sglang.sglang_api.interpreter import (
     StreamExecutor,
 )
 
-# SGLang's reader of a streamed variable looks whether it is there, and then whether the stream has ended: a short
-# program could begin and end between the two looks. So a stream ends so many seconds after its last expression.
+# SGLang's reader of a streamed variable checks whether it exists, then whether the stream has ended: a short program
+# could begin and end between the two checks. So a stream ends this many seconds after its last expression.
 READER_SECONDS = 0.05
 
 
@@ -51,13 +51,13 @@ class AsyncBackend(Protocol):
 
 
 class ForkHere:
-    """Stands in a state's queue where it was forked while it was generating."""
+    """An entry in a state's queue that marks where it was forked while it was generating."""
 
     def adopt(self, parent: Execution) -> None:
-        """The parent has come to where it was forked."""
+        """Called when the parent has executed everything before the fork."""
 
     def fail(self, error: BaseException) -> None:
-        """The parent has failed before it came there."""
+        """Called when the parent has failed before the fork."""
 
 
 class Execution(StreamExecutor):
@@ -68,8 +68,8 @@ class Execution(StreamExecutor):
         arguments, default_sampling_para, chat_template, stream, num_api_spec_tokens, use_thread: as SGLang's.
 
     Attributes:
-        request: what the next ``gen`` is to be asked with; None is a new one.
-        opened: what the backend keeps of the turns before the one that is open, by tokenizer; forks have it too.
+        request: the ``Request`` of the next ``gen``; None makes a new one.
+        opened: the backend's rendered turns before the open one, by tokenizer; forks share it.
 
     Raises:
         ConfigError: speculative execution of API calls is asked for.
@@ -92,8 +92,8 @@ class Execution(StreamExecutor):
         self._waiting: deque[SglExpr | ForkHere] = deque()
         self._task: asyncio.Future[Any] | None = None
         self._ended = self._closing = False
-        self._sent = self._received = 0  # expressions from other threads: so many on their way, so many here
-        self._tell: list[Callable[[], None]] = []
+        self._sent = self._received = 0  # numbers of expressions sent and received from other threads
+        self._on_done: list[Callable[[], None]] = []
         self.request: Request | None = None
         self.opened: dict[Any, tuple[Any, tuple[int, ...]]] = {}
         self.error_: BaseException | None = None
@@ -139,7 +139,7 @@ class Execution(StreamExecutor):
             expr = self._waiting.popleft()
             try:
                 self._begin(expr)
-            except Exception as error:  # noqa: BLE001 - whatever it is, whoever reads the state gets it
+            except Exception as error:  # noqa: BLE001 - any error is raised for the reader of the state
                 self._fail(error)
             if self.stream_text_event:
                 self.stream_text_event.set()
@@ -166,9 +166,9 @@ class Execution(StreamExecutor):
         self._task = self.loop.create_task(work)
         self._task.add_done_callback(self._arrived)
 
-    def when_done(self, tell: Callable[[], None]) -> None:
-        """Calls ``tell`` on the loop once what the state is waiting for is there or has failed, before what waits."""
-        self._tell.append(tell)
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Calls ``callback`` on the loop when the running task has ended, before the next expression is executed."""
+        self._on_done.append(callback)
 
     def _arrived(self, task: asyncio.Future[Any]) -> None:
         self._task = None
@@ -179,9 +179,9 @@ class Execution(StreamExecutor):
             self._fail(error)
         if self.stream_text_event:
             self.stream_text_event.set()
-        tells, self._tell = self._tell, []
-        for tell in tells:
-            tell()
+        callbacks, self._on_done = self._on_done, []
+        for callback in callbacks:
+            callback()
         self._drain()
 
     async def _after(self, sources: list[Execution], expr: SglExpr) -> None:
@@ -206,16 +206,16 @@ class Execution(StreamExecutor):
         return overridden(self.default_sampling_para, sampling_params)
 
     async def _stream(self, name: str, params: SglSamplingParams) -> None:
-        heard = self.stream_var_event[name]
+        event = self.stream_var_event[name]
         self.variables[name] = ""
         async for text, meta in self.backend.astream(self, params):
             self.text_ += text
             self.variables[name] += text
             self.meta_info[name] = meta
-            heard.set()
+            event.set()
             self.stream_text_event.set()
         self.variable_event[name].set()
-        heard.set()
+        event.set()
 
     async def _select(self, expr: SglSelect) -> None:
         decided = await self.backend.aselect(self, expr.choices, expr.temperature, expr.choices_method)
@@ -227,7 +227,7 @@ class Execution(StreamExecutor):
         self.text_ += decided.decision
 
     def end(self) -> None:
-        """Nothing more will be added. From any thread, any number of times."""
+        """Ends the state: nothing more will be added. From any thread, any number of times."""
         if self.__dict__.get("_ended", True):
             return
         self._ended = True
@@ -256,7 +256,7 @@ class Execution(StreamExecutor):
         self.stream_text_event.set()
 
     def _fail(self, error: BaseException) -> None:
-        """Whoever reads the state from now on gets the error; what was there before stays."""
+        """Every later reader of the state gets the error; existing text and variables stay."""
         if self.error_ is None:
             self.error_ = error
             begun = [name for name, event in self.variable_event.items() if not event.wait(0)]
@@ -291,10 +291,10 @@ class Execution(StreamExecutor):
 
     @property
     def task(self) -> asyncio.Future[Any] | None:
-        """What the state is waiting for; None when all that was added has been executed."""
+        """The running task; None when all expressions have been executed."""
         return self._task
 
     def cancel(self) -> None:
-        """Ends what is being generated; whoever reads the state gets ``Cancelled``. On the loop."""
+        """Cancels the running generation; readers of the state get ``Cancelled``. On the loop."""
         if self._task is not None:
             self._task.cancel()

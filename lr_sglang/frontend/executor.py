@@ -75,14 +75,14 @@ class Executor(Execution):
         self._raise()
 
     def _raise(self) -> None:
-        """The failure of the state, if it has failed."""
+        """Raises the failure of the state, if it has failed."""
         if self.error_ is not None:
             if isinstance(self.error_, LookaheadError):
                 self.error_.heard = True
             raise self.error_
 
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> list[Executor]:
-        """As SGLang's. On the loop, forks of a state that is generating go on where it will stand."""
+        """As SGLang's. On the loop, forks of a state that is generating continue from its future text."""
         if running_loop() is not self.loop:
             self.sync()
         self._raise()
@@ -112,7 +112,7 @@ class Executor(Execution):
             "_closing": False,
             "_sent": 0,
             "_received": 0,
-            "_tell": [],
+            "_on_done": [],
             "request": None,
         }
         if self.stream:
@@ -121,13 +121,13 @@ class Executor(Execution):
 
 
 class _Forked(ForkHere):
-    """Stands in a state's queue where it was forked while it was generating."""
+    """An entry in a state's queue that marks where it was forked while it was generating."""
 
     def __init__(self, made: Executor) -> None:
         self._made = made
 
     def adopt(self, parent: Execution) -> None:
-        """The parent has come to where it was forked."""
+        """Copies the parent, which has executed everything before the fork."""
         made, task = self._made, self._made._task
         made.variables = {**parent.variables, **made.variables}
         made.text_, made.messages_ = parent.text_, list(parent.messages_)
@@ -137,14 +137,14 @@ class _Forked(ForkHere):
             task.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """The parent has failed before it came there."""
+        """Fails with the parent, which has failed before the fork."""
         task = self._made._task
         if task is not None and not task.done():
             task.set_exception(error)
 
 
 def _new(cls: type, backend: Any = None, *_: Any, **__: Any) -> Any:
-    """Which executor a state gets: SGLang's ``run_program`` makes that of the root itself, of its own class."""
+    """Replaces the executor that SGLang's ``run_program`` makes for the root state, of its own class."""
     return object.__new__(Executor if cls is StreamExecutor and hasattr(backend, "agenerate") else cls)
 
 

@@ -13,11 +13,11 @@ from lr_sglang.frontend.executor import Executor
 from lr_sglang.sglang_api.interpreter import SglGen, SglSamplingParams
 from lr_sglang.steps.step import StepStop
 
-# Stands for as many tokens as the run and the model's context leave.
+# Stands for all tokens that the run and the model's context leave.
 UNLIMITED = 2**30
-# What has fewer tokens than a few steps is written sooner by the target alone.
+# With fewer tokens (a few steps) the target alone is faster.
 SHORT = 64
-# What a ``gen`` may ask for that is the target's business alone.
+# Options of a ``gen`` that only the target can serve, without lookahead.
 CANNOT = (
     *("regex", "json_schema", "dtype", "return_logprob", "ignore_eos", "stop_token_ids", "stop_regex"),
     *("min_new_tokens", "frequency_penalty", "presence_penalty"),
@@ -45,14 +45,14 @@ def lookahead(
 
     Args:
         name: of the variable, as for ``gen``.
-        max_tokens: the answer's budget; None is what the run and the context leave.
-        stop: where the text is cut off, as for ``gen``.
-        show: the program's answer begins with this text, or goes on with it, whatever comes: its steps are told as
-            they are kept. What is called ``answer`` is shown alone, anything else with all of the turn before it.
+        max_tokens: the answer's budget; None is all that the run and the context leave.
+        stop: strings at which the text is cut off, as for ``gen``.
+        show: report the steps to ``on_step`` as they are kept. The program's final answer must then begin with the
+            shown text. A variable called ``answer`` is shown alone, any other with the turn's text before it.
         given: fields of ``Lookahead`` (``depth``, ``width``, ``verifier``, ...) and of ``gen`` (``temperature``, ...).
 
     Raises:
-        ConfigError: there is no such option, or it cannot be.
+        ConfigError: there is no such option, or its value is invalid.
     """
     fields = {key: given.pop(key) for key in list(given) if key in Lookahead.__dataclass_fields__}
     if fields.get("calibration"):
@@ -60,7 +60,7 @@ def lookahead(
         raise ConfigError("lookahead(): one calibration holds for all that a program writes", hint=hint)
     mark = LookaheadMark("\x00lookahead")
     mark.name, mark.options, mark.stops, mark.show = name, fields, stops_of(stop), show
-    Lookahead().replace(**fields)  # what cannot be is said here, where it is written
+    Lookahead().replace(**fields)  # invalid values raise here, where the program's author sees them
     try:
         return sgl.gen(name, max_tokens=UNLIMITED if max_tokens is None else max_tokens, stop=mark, **given)
     except TypeError as error:
@@ -68,7 +68,7 @@ def lookahead(
 
 
 def strip_mark(params: SglSamplingParams) -> None:
-    """For a runtime that writes by itself: of a mark, what its stop strings are is left."""
+    """Replaces a mark by its stop strings, for a runtime that generates without lookahead."""
     if isinstance(params.stop, LookaheadMark):
         stops = params.stop.stops
         params.stop = stops[0] if len(stops) == 1 else list(stops)
@@ -82,10 +82,10 @@ def stops_of(stop: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def fallback_reason(s: Executor, params: SglSamplingParams, everything: bool) -> str:
-    """Why lookahead reasoning is not for this ``gen``; empty if it is.
+    """Why this ``gen`` is not answered by lookahead reasoning; empty if it is.
 
     Args:
-        everything: False leaves it to what ``lookahead()`` has marked.
+        everything: False answers only what ``lookahead()`` has marked that way.
     """
     if s.images_:
         return "images"

@@ -19,7 +19,7 @@ async def run_program(program: SglFunction, *args: Any, backend: Any, **more: An
         args, more: as for ``program.run``.
 
     Raises:
-        whatever the program raises.
+        Any error that the program raises.
     """
     for one in (backend, *getattr(backend, "roles", {}).values()):
         one.bind(asyncio.get_running_loop())

@@ -1,4 +1,4 @@
-"""What of an answer can be shown, piece by piece: whole characters, cut at stop strings, reasoning apart."""
+"""Turns an answer's tokens into chunks of text for a client: whole characters, cut at stop strings, reasoning apart."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Stops:
 
 
 class Reasoning:
-    """Tells what a model thinks from what it answers, by the markers that it writes.
+    """Separates a model's reasoning from its answer, by the markers that it writes.
 
     Templates differ: some open ``<think>`` in the prompt, with others the model writes it. An answer that begins
     otherwise is all content, markers further on included.
@@ -109,7 +109,7 @@ class Reasoning:
         return self._inside if self._where == "start" else self._where != "content"
 
     def _begin(self) -> None:
-        """Looks whether the answer begins with a marker, as soon as that is clear, and takes it off."""
+        """Removes the marker that the answer begins with, as soon as it is clear whether there is one."""
         text = self._held.lstrip()
         if text.startswith(THINK):
             self._held, self._where = text[len(THINK) :], "opened"
@@ -118,14 +118,14 @@ class Reasoning:
 
 
 class StreamText:
-    """From the tokens of an answer's steps to what its client is sent. Thread-safe it need not be.
+    """Turns the tokens of an answer's steps into chunks for its client. Not thread-safe.
 
     Args:
         decode: ids to text.
 
     Attributes:
         stopped: whether a stop string ended it.
-        tokens: that were delivered, as far as there are steps; ``reasoning_tokens`` of them in the reasoning.
+        tokens: delivered so far; ``reasoning_tokens`` of them belong to the reasoning.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class StreamText:
         pieces = self._shown((), last=True) if self._held and not self.stopped else []
         if not self.stopped:
             pieces += self._reasoning.add(self._stops.rest())
-        return self._told([*pieces, *self._reasoning.rest()])
+        return self._count_reasoning([*pieces, *self._reasoning.rest()])
 
     def _shown(self, ids: Ids, silent: int = 0, last: bool = False) -> list[Chunk]:
         self._runs.append((self._length, self._tail, ids))
@@ -165,9 +165,9 @@ class StreamText:
         self._length += len(text)
         pieces = list(self._reasoning.add(self._stops.add(text)))
         self.tokens = self._tokens_until(self._stops.shown) if self.stopped else self.tokens + whole + silent
-        return self._told(pieces)
+        return self._count_reasoning(pieces)
 
-    def _told(self, pieces: list[Chunk]) -> list[Chunk]:
+    def _count_reasoning(self, pieces: list[Chunk]) -> list[Chunk]:
         if self._reasoning.going_on:
             self.reasoning_tokens = self.tokens
         elif self._reasoning.length and not self._split:

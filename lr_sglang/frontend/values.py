@@ -1,4 +1,4 @@
-"""What a state of a program is made of where SGLang's own is slower, or would let a reader wait for ever."""
+"""Replacements for parts of SGLang's program state that are slower, or would let a reader wait for ever."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from lr_sglang.sglang_api.interpreter import SglSamplingParams
 
 
 def overridden(defaults: SglSamplingParams, given: SglSamplingParams) -> SglSamplingParams:
-    """What a ``gen`` asks for: a program's sampling parameters, but for those that it gives itself. Without the deep
-    copy that SGLang makes, for nothing is changed in them."""
+    """The sampling parameters of a ``gen``: the program's defaults, replaced by those that it gives itself. Without
+    SGLang's deep copy, which is not needed because nothing in them is changed."""
     made = object.__new__(SglSamplingParams)
     made.__dict__ = {**vars(defaults), **{name: value for name, value in vars(given).items() if value is not None}}
     return made
 
 
 class Flag:
-    """An event that nobody waits for: a small part of what a ``threading.Event`` costs."""
+    """An event without waiting, at a fraction of the cost of a ``threading.Event``."""
 
     __slots__ = ("_set",)
 
@@ -35,7 +35,7 @@ class Flag:
 
 
 class TextEvent(threading.Event):
-    """There is news of a stream's text. ``read`` once somebody has taken some."""
+    """Set when a stream has new text; ``read`` once a reader has taken some."""
 
     read = False
 
@@ -45,15 +45,16 @@ class TextEvent(threading.Event):
 
     @property
     def unread(self) -> bool:
-        """Whether a reader has not taken the last news yet."""
+        """Whether the latest text has not been read yet."""
         return self.read and self.is_set()
 
 
 class StreamedEvent(threading.Event):
-    """A streamed variable is complete. SGLang's readers leave when they see that; they see it once they have read all.
+    """Set when a streamed variable is complete. SGLang's readers leave when they see it set, so ``is_set`` is True
+    only once they have read all.
 
     Args:
-        news: is set when there is more of the variable to read.
+        news: set when there is more of the variable to read.
     """
 
     def __init__(self, news: threading.Event) -> None:
@@ -65,7 +66,7 @@ class StreamedEvent(threading.Event):
 
 
 class FailedVariables(dict[str, Any]):
-    """The variables of a failed state: what was there stays, and anything else is the failure."""
+    """The variables of a failed state: existing ones stay, any other raises the failure."""
 
     def __init__(self, known: dict[str, Any], error: BaseException) -> None:
         super().__init__(known)
@@ -76,7 +77,7 @@ class FailedVariables(dict[str, Any]):
 
 
 class FailedText(str):
-    """The text of a failed state, which whoever streams it reads in slices."""
+    """The text of a failed state, for readers of a stream, which slice it: a slice raises the failure."""
 
     def __new__(cls, text: str, error: BaseException) -> FailedText:
         made = super().__new__(cls, text)

@@ -1,4 +1,4 @@
-"""Runtimes that somebody else started: is it there, and where is its tokenizer?"""
+"""Attaches to runtimes that run already: checks that they answer, and finds their tokenizer."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
     """What the server at ``runtime.url`` runs, or each worker behind a router that can be asked from here.
 
     Raises:
-        NoSuchRoute: nobody says.
-        RuntimeDown: nobody answers, or the router has no workers.
+        NoSuchRoute: the server does not report its model.
+        RuntimeDown: the server does not answer, or the router has no workers.
         RuntimeTimeout, RuntimeRefused, BadReply, ConfigError: as ``attach``.
     """
     url, key, workers = runtime.url.rstrip("/"), api_key(role, runtime), None
     try:
         return [probe.model_info(url, api_key=key, timeout=timeout, role=role)]
     except probe.NoSuchRoute:
-        with suppress(BadReply):  # a page of whatever it is
+        with suppress(BadReply):  # the reply of some other server
             workers = router.read_workers(probe.document(url, "/workers", api_key=key, timeout=timeout, role=role))
         if workers is None:
             raise
@@ -108,14 +108,14 @@ def model_of(role: str, runtime: Runtime) -> str:
     """The model's name; a runtime at a URL is asked. Directories of pocket models and shapes get their names back.
 
     Raises:
-        LookaheadError: as ``what_runs``; where nobody says, there is the tokenizer's name instead.
+        LookaheadError: as ``what_runs``; a server without such a route is named by its tokenizer instead.
     """
     model = runtime.model
     if runtime.url:
         try:
             model = what_runs(role, runtime)[0].model
         except probe.NoSuchRoute:
-            model = runtime.tokenizer  # whether that will do is for whoever attaches to it
+            model = runtime.tokenizer  # checked when a run attaches to it
     pocket = _POCKET.search(model)
     return f"{models.POCKET}{pocket[1]}" if pocket else shapes.name_of(model) or model
 

@@ -38,7 +38,7 @@ def deployed(
 
 @contextmanager
 def connected(fleet: Fleet) -> Iterator[dict[str, RuntimeBackend]]:
-    """The backends of ``connect``, which let go of their connections on the way out.
+    """The backends of ``connect``; their connections are closed on leaving.
 
     Raises:
         LookaheadError: a runtime does not answer.

@@ -46,7 +46,7 @@ class Launched:
 
     @property
     def mode(self) -> str:
-        """What a run that attaches does if it is not told."""
+        """The default mode of a run that attaches."""
         ahead = "lookahead+sd" if self.layered else "lookahead"
         return ahead if ahead in self.modes else self.modes[0]
 
@@ -202,7 +202,7 @@ def _again(name: str) -> str:
 
 @contextmanager
 def claimed(name: str) -> Iterator[None]:
-    """Keeps a name from every other ``lr-sglang launch`` of this user, until this one has ended in whatever way.
+    """Reserves a name among the ``lr-sglang launch`` of this user until this process ends, by a crash too.
 
     Raises:
         ConfigError: another one has it. SetupError: as ``write``.

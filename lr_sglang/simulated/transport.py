@@ -51,7 +51,7 @@ class SimulatedTransport(SimulatedRuntime):
             error = RuntimeTimeout(f"no answer from the simulated runtime in {timeout:g} s", role=self.role)
             raise error from None
         except asyncio.CancelledError:
-            request.raise_if_hung_up(self.role)
+            request.raise_if_closed(self.role)
             raise
         finally:
             request.end()

@@ -1,4 +1,4 @@
-"""The text of tokens that come in parts, as it is in the whole.
+"""Decodes tokens that arrive in parts to the text that they have as a whole.
 
 Two things go wrong where each part is decoded by itself: a character whose bytes are in two parts is lost in both, and
 decoders such as SentencePiece's cut the space before the first token.
@@ -13,7 +13,7 @@ from lr_sglang.steps.token_text import TokenText
 
 HALF = "\ufffd"  # what the bytes of half a character are decoded to
 MAX_BYTES = 4  # of one character, each of which may be a token
-CONTEXT = 32  # tokens among which one that has a text is looked for
+CONTEXT = 32  # tokens that are searched for one that has a text
 
 Decode = Callable[[Sequence[int]], str]
 Ids = tuple[int, ...]
@@ -24,7 +24,7 @@ class Added(NamedTuple):
 
     Attributes:
         text: of whole characters.
-        tail: the last tokens, after which what comes next is to be decoded.
+        tail: the last tokens, the context in which the next ones are decoded.
         held: how many of them are the beginning of a character that is not in ``text``.
     """
 

@@ -1,4 +1,4 @@
-"""Tells whoever listens what happens while an answer is made."""
+"""Emits the events of one answer while it is made."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ from lr_sglang.steps.tree import Node, Outcome, Verdict
 
 
 class EventEmitter:
-    """Sees one answer being made. With nobody to tell it does nothing.
+    """Numbers the nodes of one answer and emits its events. Without a callback it does nothing.
 
     Args:
-        hear: told of every event, in the program's thread.
-        now: seconds since the question was asked.
+        on_event: called with every event, on the event loop; None emits nothing.
+        now: returns seconds since the question was asked.
     """
 
-    def __init__(self, hear: Callable[[Event], None] | None, now: Callable[[], float]) -> None:
-        self._hear, self._now = hear, now
+    def __init__(self, on_event: Callable[[Event], None] | None, now: Callable[[], float]) -> None:
+        self._on_event, self._now = on_event, now
         self._numbers = 0
 
     def begun(self, role: str, prefix: Node, node: Node | None) -> None:
         """A branch was sent to a runtime."""
-        self._tell("begun", role, prefix, node)
+        self._emit("begun", role, prefix, node)
 
     def drafted(self, node: Node) -> None:
         """The draft's version of a step is there."""
         assert node.step is not None
-        self._tell("drafted", "draft", node.parent, node, text=node.step.text, tokens=len(node.step.ids))
+        self._emit("drafted", "draft", node.parent, node, text=node.step.text, tokens=len(node.step.ids))
 
     def written(self, prefix: Node) -> None:
         """The target's version of a step is there."""
         assert prefix.target is not None
-        self._tell("written", "target", prefix, None, text=prefix.target.text, tokens=len(prefix.target.ids))
+        self._emit("written", "target", prefix, None, text=prefix.target.text, tokens=len(prefix.target.ids))
 
     def verified(self, node: Node, verdict: Verdict) -> None:
         """There is a verdict on a drafted step."""
-        self._tell("verified", "judge", node.parent, node, verdict=verdict)
+        self._emit("verified", "judge", node.parent, node, verdict=verdict)
 
     def kept(self, prefix: Node, node: Node, outcome: Outcome) -> None:
         """A step of the answer is decided."""
         assert node.step is not None
         kind: Kind = "accepted" if outcome is Outcome.ACCEPTED else "corrected"
         kind = "bonus" if outcome is Outcome.BONUS else kind
-        self._tell(kind, node.source, prefix, node, text=node.step.text, tokens=len(node.step.ids))
+        self._emit(kind, node.source, prefix, node, text=node.step.text, tokens=len(node.step.ids))
 
     def dropped(self, role: str, prefix: Node | None, node: Node | None, outcome: Outcome) -> None:
         """A drafted node, or the target's branch after a prefix, is given up."""
-        self._tell("dropped", role, prefix, node, outcome=outcome.value)
+        self._emit("dropped", role, prefix, node, outcome=outcome.value)
 
     def ended(self, node: Node, finish: str) -> None:
         """The answer is complete."""
-        self._tell("ended", "", node, None, outcome=finish)
+        self._emit("ended", "", node, None, outcome=finish)
 
-    def _tell(self, kind: Kind, role: str, prefix: Node | None, node: Node | None, **more: Any) -> None:
-        if self._hear is not None and prefix is not None:
+    def _emit(self, kind: Kind, role: str, prefix: Node | None, node: Node | None, **more: Any) -> None:
+        if self._on_event is not None and prefix is not None:
             if prefix.number is None and prefix.parent is not None:
                 step = prefix.step  # the target's own, from which the answer may go on before it is kept
                 assert step is not None
-                self._tell("prepared", "target", prefix.parent, prefix, text=step.text, tokens=len(step.ids))
+                self._emit("prepared", "target", prefix.parent, prefix, text=step.text, tokens=len(step.ids))
             before, number = self._number(prefix), None if node is None else self._number(node)
-            self._hear(Event(kind, self._now(), role, prefix.position, before, number, **more))
+            self._on_event(Event(kind, self._now(), role, prefix.position, before, number, **more))
 
     def _number(self, node: Node) -> int:
         if node.number is None:

@@ -18,7 +18,7 @@ class Outcome(StrEnum):
     REJECTED = "rejected"  # a draft step that the verifier refused, or that came too late
     CORRECTED = "corrected"  # a target step used in place of rejected drafts
     BONUS = "bonus"  # a target step used where nothing was drafted
-    CANCELLED = "cancelled"  # nobody needed it any more
+    CANCELLED = "cancelled"  # it was not needed any more
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Verdict:
     """Whether two versions of a step agree: who decided, and why.
 
     Attributes:
-        score: what the verifier measured, where it is a number (a cosine, a rating, a log-probability).
+        score: the verifier's measurement, where it is a number (a cosine, a rating, a log-probability).
         earlier: the verdicts of a cascade's stages before the one that decided.
     """
 
@@ -52,8 +52,8 @@ class Pair:
 class Branch:
     """One generation asked of a runtime, from its start to its outcome. Times are seconds since the run began.
 
-    ``hedged`` says that it is of use only if a verdict that is awaited is a refusal. ``queued`` and ``prefill`` are the
-    seconds that it waited in the runtime and that its prompt took there, where the runtime says so.
+    ``hedged``: it is needed only if a pending verdict is a rejection. ``queued`` and ``prefill``: seconds in the
+    runtime's queue and seconds of its prefill, None where the runtime does not report them.
     """
 
     role: str
@@ -76,7 +76,7 @@ class Branch:
     entry: Any = field(default=None, repr=False)
 
     def close(self, outcome: Outcome) -> None:
-        """Gives the branch its outcome; it gets one, once."""
+        """Sets the branch's outcome, once."""
         assert self.outcome is None, f"{self.role} branch at {self.position} is {self.outcome} already"
         self.outcome = outcome
 
@@ -87,13 +87,13 @@ class Node:
 
     Attributes:
         tokens_used: the answer's tokens up to here.
-        lineage: which alternatives the steps on the way were, the target's among them; with the position it tells
-            nodes apart that may be there at the same time: no two of them draw with the same seed.
-        confidence: how sure the draft was of the step, where it was asked.
-        correction: the prefix that the target's version of the next step leads to, where it is needed or may be.
-        number: among the nodes of the answer, for who watches it being made (see ``events``).
-        fast_checked: the inquiry whether the drafted step is certain (fast acceptance).
-        fast_rejected: it is not certain.
+        lineage: a number for the versions of the steps before it. Together with the position it is unique among the
+            nodes of a tree, so that no two of them draw with the same seed.
+        confidence: the draft's mean log-probability of the step; None if it was not requested.
+        correction: the prefix that ends with the target's version of the next step, where it is or may be needed.
+        number: the node's number in events (see ``events``).
+        fast_checked: the inquiry of fast acceptance about the drafted step.
+        fast_rejected: fast acceptance did not accept the step.
     """
 
     parent: Node | None
@@ -125,8 +125,8 @@ class Node:
         """The prefix ends in the middle of a step, at the token cap."""
         return self.step is not None and not self.step.complete
 
-    def let_go(self) -> None:
-        """Forgets what refers back to it, and would keep it until a garbage collection: its parent, its inquiries."""
+    def release(self) -> None:
+        """Drops references to its parent and inquiries, which refer back to it: no cycle waits for the collector."""
         self.parent = self.asked = self.fast_checked = None
 
     def subtree(self) -> Iterator[Node]:

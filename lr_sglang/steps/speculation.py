@@ -23,7 +23,7 @@ class Speculation:
 
     @classmethod
     def read(cls, meta: Mapping[str, Any]) -> Self:
-        """From a runtime's meta_info, which says nothing of it where there is no token layer."""
+        """Reads a runtime's meta_info; all zero where there is no token layer."""
         names = ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts")
         return cls(*(int(meta.get(name) or 0) for name in names))
 
@@ -35,7 +35,7 @@ class Speculation:
 
     @property
     def length(self) -> float | None:
-        """Acceptance length: tokens gained by a verification, the one that it gives in any case included."""
+        """Acceptance length: tokens per verification, the one of the target itself included."""
         return 1 + self.accepted / self.verified if self.verified else None
 
     @property

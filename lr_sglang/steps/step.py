@@ -56,8 +56,8 @@ class Step:
         closes_thinking: whether ``</think>`` stands inside.
         vocabulary: fingerprint of the tokenizer that ``ids`` belong to.
         special: the special tokens among ``ids``, which no text shows, without the end of sequence.
-        tail: tokens after which the next step's are decoded.
-        seam: the end of the unfinished steps that it goes on with, in which a marker may have begun.
+        tail: the last tokens, the context in which the next step's are decoded.
+        seam: the end of the unfinished steps that it continues, in which a marker may have begun.
     """
 
     text: str
@@ -112,7 +112,7 @@ def delimiter_end(before: str, text: str) -> int | None:
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Where the stop string begins that ends first, and which it is: a text that grows would be cut there too."""
+    """The index and the text of the stop string that ends first: where a growing text would be cut too."""
     found = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     return min(found)[1:] if found else None
 
@@ -170,7 +170,7 @@ def _shortest(ids: tuple[int, ...], end: int, head: tuple[int, ...], known: Voca
 
 
 def completed(step: Step, known: Vocabulary) -> Step:
-    """The step as the last of an answer: what there is of a character that it was cut in is shown."""
+    """The step as the last of an answer: its text shows an incomplete last character as U+FFFD."""
     return replace(step, text=step.text + added(step.tail, (), known.decode, last=True).text)
 
 

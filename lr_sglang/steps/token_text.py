@@ -87,7 +87,7 @@ class TokenText(str):
     def ids_from(self, start: int, vocabulary: str) -> tuple[int, ...] | None:
         """The ids of ``self[start:]``; None where some of that has none of this vocabulary, or starts inside a piece.
 
-        They are remembered, and whatever is added goes on from them: a long answer is not gone through at every step.
+        The result is cached, and a text made by adding to this one starts from it: no step walks a long answer again.
         """
         if self._tail is None or self._tail[:2] != (start, vocabulary):
             at, number = 0, 0

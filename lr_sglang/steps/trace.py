@@ -20,7 +20,7 @@ class StepRecord:
         source: whose text it is, ``draft`` or ``target``.
         outcome: ``accepted``, ``corrected`` or ``bonus``; ``written`` when the target decoded it in one go.
         target_text, draft_texts: the versions, where they were written.
-        verdicts: one per drafted version, in order; ``confidences`` likewise, the draft's own, where it was asked.
+        verdicts: one per drafted version, in order; ``confidences``: the draft's, in the same order, with a gate only.
         seconds: since the question was asked.
     """
 
@@ -37,7 +37,7 @@ class StepRecord:
     confidences: tuple[float | None, ...] = ()
 
     def spoken(self, ids: tuple[int, ...], ends: Collection[int]) -> tuple[int, ...]:
-        """Of its tokens those that its text is made of: not the end of sequence, which need be no special token."""
+        """Its tokens without the end of sequence, which need not be a special token."""
         return ids[:-1] if self.ending == Ending.END and ids and ids[-1] in ends else ids
 
 
@@ -51,7 +51,7 @@ class Trace:
         seconds: until the last step was kept.
         drained: until no branch was left on any runtime.
         failures: errors of draft and judge that were survived, by role.
-        program: of what ``--program`` has answered: its name and its generations in figures (docs/programs.md).
+        program: with ``--program``: the program's name and the figures of its generations (docs/programs.md).
     """
 
     text: str = ""

@@ -18,8 +18,8 @@ from lr_sglang.steps.step import Step, same_ending, same_special
 
 __all__ = ["Branch", "Node", "Outcome", "Pair", "StepTree", "Verdict", "without_a_judge"]
 
-# Lineages are counted modulo a prime: no two nodes of a tree have the same, and a long answer's do not grow. They are
-# the same whatever the width; the target's version has a number that no drafted one has.
+# Lineages are counted modulo a prime: they are unique among the nodes of a tree and do not grow with the answer. They
+# do not depend on the width; the target's version has a number that no drafted one has.
 _LINEAGES, _TARGETS = 2**61 - 1, MAX_WIDTH
 
 
@@ -33,7 +33,8 @@ class StepTree:
         budget: tokens that the answer may have.
         half_sentence_guard: a step after a cut prefix is never accepted, so nothing is drafted there.
         fast: a drafted step may be accepted without the target's version of it.
-        hedging: what a refusal would need is begun while the verdict is awaited, and the window does not wait for it.
+        hedging: the step after a possible rejection is begun while the verdict is pending, and the window of depth
+            counts from the last step that the target has written.
     """
 
     depth: int
@@ -46,7 +47,7 @@ class StepTree:
     _live: list[Node] | None = field(default=None, init=False, repr=False)
 
     def ahead(self, node: Node) -> int:
-        """How many steps the node is ahead of the root; with hedging, of what the target has written."""
+        """How many steps the node is ahead of the root; with hedging, ahead of the last step the target has written."""
         steps = node.position - self.root.position
         if not self.hedging or steps >= 2 * self.depth:
             return steps
@@ -59,7 +60,7 @@ class StepTree:
             yield node
 
     def hedged(self, node: Node) -> bool:
-        """Whether the node is of use only if a verdict that is awaited is a refusal."""
+        """Whether the node is needed only if a pending verdict is a rejection."""
         if not self.hedging:
             return False
         way = [node, *self.between(node)]
@@ -70,7 +71,7 @@ class StepTree:
         return self.budget - node.tokens_used
 
     def ends(self, node: Node) -> bool:
-        """Whether the answer is over at this node: nothing at all is written where the runtime has no more room."""
+        """Whether the answer is complete at this node: a final step, or no tokens left in the budget."""
         return (node.step is not None and (node.step.final or not node.step.ids)) or self.room(node) <= 0
 
     def live(self) -> list[Node]:
@@ -91,7 +92,7 @@ class StepTree:
     def _may_do_without(self, node: Node) -> bool:
         """Whether the target's version is not needed after ``node``, or may turn out not to be.
 
-        It is not waited for at the root: a draft that hangs there must not hold the answer up.
+        At the root it is always needed: a draft that hangs there must not delay the answer.
         """
         if node.chosen is not None:
             return True
@@ -100,7 +101,7 @@ class StepTree:
     def to_fast_check(self, child: Node) -> bool:
         """Whether a drafted step may be accepted without the target's version, if it turns out to be certain.
 
-        Not one that was cut, or that follows one; nor one that ends the thinking, or has special tokens in it.
+        Excluded are cut steps and those after one, steps that end the thinking, and steps with special tokens.
         """
         if not self.fast or child.step is None or child.verdict or child.fast_checked or child.asked:
             return False
@@ -127,7 +128,7 @@ class StepTree:
         return self.hedged(node), self.ahead(node)
 
     def propose(self, node: Node, width: int | None = None) -> list[Node]:
-        """Adds children, ``width`` or what is given, whose steps are to be drafted."""
+        """Adds ``width`` children (default: the tree's width) whose steps are to be drafted."""
         node.proposed = True
         node.children = [
             Node(node, node.position + 1, source="draft", alternative=i, lineage=lineage(node.lineage, i))
@@ -145,7 +146,7 @@ class StepTree:
         return node.correction
 
     def hedge(self, node: Node) -> None:
-        """While a verdict is awaited on what follows ``node``, its refusal is prepared for."""
+        """Prepares for a rejection of the step after ``node`` while its verdict is pending."""
         if (
             self.hedging
             and node.chosen is None
@@ -155,13 +156,13 @@ class StepTree:
             self.correct(node)
 
     def drafted(self, node: Node, step: Step, tokens: int | None = None) -> None:
-        """The draft step that leads to ``node`` is there; the target reads it in so many tokens, if not in its own."""
+        """Enters the draft step that leads to ``node``; ``tokens``: its length in the target's tokens, if different."""
         assert node.parent is not None
         node.step, self._live = step, None
         node.tokens_used = node.parent.tokens_used + (len(step.ids) if tokens is None else tokens)
 
     def drop(self, node: Node) -> list[Node]:
-        """A step that is not to be, and all that follow it; returns them, the step first."""
+        """Removes a node and all nodes after it; returns them, ``node`` first."""
         below, self._live = list(node.subtree()), None
         for one in below:
             one.dropped = True
@@ -178,7 +179,7 @@ class StepTree:
         """Chooses the node's next step once it is clear; returns it when this call chose it.
 
         An accepted draft is chosen as soon as there is one. When every draft is rejected (or there is none) the
-        target's own version is. Nothing is decided without that, but for fast acceptance.
+        target's own version is. Without it only fast acceptance decides.
         """
         if node.dropped or node.chosen is not None or (node.target is None and not self.fast):
             return None
@@ -205,10 +206,10 @@ def lineage(before: int, alternative: int = 0) -> int:
 
 
 def without_a_judge(pair: Pair, words: bool = True) -> Verdict | None:
-    """What is clear before any verifier is asked: a cut prefix, other endings or special tokens are never accepted.
+    """The verdict that needs no verifier: a cut prefix, different endings or special tokens are never accepted.
 
     Args:
-        words: False where the models' words mean nothing (random weights): special tokens are as good as any there.
+        words: False for models of random weights, whose special tokens are ignored.
     """
     if not pair.prefix_complete:
         return Verdict(False, "guard", "the prefix ends in the middle of a step")

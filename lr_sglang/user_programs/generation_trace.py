@@ -1,4 +1,4 @@
-"""The generations of one program, each with its own trace, and the record that they make together."""
+"""The generations of one program, each with its own trace, and the common record of all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.steps.tree import Branch, Outcome
 
-_TAKEN = "\0"  # stands for each character of the answer of which it is known who wrote it
+_TAKEN = "\0"  # replaces each character of the answer whose generation is known
 
 
 @dataclass(eq=False)
@@ -24,10 +24,10 @@ class GenerationTrace:
 
     Attributes:
         began: seconds since the program did.
-        role: of the runtime; the target's where it was made by lookahead reasoning, which is what ``ahead`` says.
-        trace: its own trace; times in it count from ``began``.
-        given: the text that the program was given.
-        at: where in the answer that stands; None where it does not.
+        role: of the runtime; ``target`` for lookahead reasoning, which ``ahead`` says.
+        trace: its own trace, with times since ``began``.
+        given: the text that the program received.
+        at: index of that text in the answer; None if it is not in the answer.
     """
 
     began: float
@@ -38,11 +38,11 @@ class GenerationTrace:
     at: int | None = None
 
     def note(self, result: Any, seconds: float, known: Tokenizer, is_step: bool) -> None:
-        """What came of a generation of one request; its text is cut into steps, as that of plain decoding is.
+        """Records the result of a generation of one request; its text is cut into steps, as in plain decoding.
 
         Args:
-            result: a ``Generation``, or else there is none.
-            is_step: whether it was asked for one step, after which the model would have gone on.
+            result: a ``Generation``; anything else means that there is none.
+            is_step: whether one step was requested, after which the model would have continued.
         """
         (branch,) = self.trace.branches
         branch.ended = self.trace.seconds = seconds
@@ -63,7 +63,7 @@ class GenerationTrace:
         return dataclasses.replace(step, position=step.position + base, seconds=step.seconds + self.began)
 
     def branch(self, branch: Branch, base: int) -> Branch:
-        """Likewise; a copy, for the trace is somebody else's too."""
+        """A copy of a branch, ``base`` steps further on in the answer."""
         ended = None if branch.ended is None else branch.ended + self.began
         moved = dataclasses.replace(
             branch, position=branch.position + base, started=branch.started + self.began, ended=ended
@@ -74,7 +74,7 @@ class GenerationTrace:
         return moved
 
     def figures(self) -> dict[str, Any]:
-        """For the record. The steps of one that is not in the answer are ``aside``: what they took, without texts."""
+        """The figures for the record. Steps that are not in the answer stand under ``aside``, without texts."""
         trace = self.trace
         told = {
             "began": round(self.began, 6),
@@ -100,10 +100,10 @@ def _bare(step: StepRecord) -> dict[str, Any]:
 
 
 def place(parts: Sequence[GenerationTrace], text: TokenText) -> None:
-    """Finds the generations in an answer, by the very pieces that the program was given.
+    """Finds the generations in an answer, by the pieces of text that the program received.
 
-    Where it has made another text of them it goes by their words. The longest come first, for a rating's digit may
-    stand in any solution.
+    Where the program has made another text of them they are found by their characters. The longest come first, because
+    a short text, such as the digit of a rating, may stand in any solution.
     """
     whose = {id(piece): part for part in parts for piece in part.given.pieces}
     at, left = 0, ""

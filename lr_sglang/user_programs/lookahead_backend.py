@@ -1,7 +1,7 @@
 """Lookahead reasoning for any SGLang program: a backend that answers its free-text ``gen`` that way.
 
 sgl.set_default_backend(LookaheadBackend(roles, judge_prompt=plan.judge_prompt))  # every program from now on
-s += lookahead("answer", depth=4)  # or one gen of a program, as it is told
+s += lookahead("answer", depth=4)  # or one gen of a program, with its own options
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ from lr_sglang.verifiers.requests import RequestMaker
 __all__ = ["LookaheadBackend", "lookahead"]
 
 T = TypeVar("T")
-# Traces that are kept for who wants to look.
+# Number of traces that ``LookaheadBackend.traces`` keeps.
 MAX_TRACES = 64
 
 
 class LookaheadBackend(BaseBackend):
     """Runs SGLang programs on a deployment; their free-text ``gen`` is answered by lookahead reasoning.
 
-    What cannot be looked ahead for (a regex, a schema, several samples in one ``gen``, ``select``, short texts) goes to
-    the target as it is. Forks, nested programs, ``run_batch`` and ``stream=True`` work as ever.
+    Without lookahead, the target alone answers what it cannot be used for: a regex, a schema, several samples in one
+    ``gen``, ``select``, short texts. Forks, nested programs, ``run_batch`` and ``stream=True`` work as in SGLang.
 
     Args:
         roles: backends of the deployment, by role.
         options: of lookahead reasoning.
         seed: of the run; every ``gen`` derives its own from it and its prompt.
-        everything: False looks ahead only for what ``lookahead()`` writes.
-        judge_prompt: which prompt the judge is given.
-        on_event: told of what happens while an answer is made.
-        ahead: False lets the target write everything by itself: what lookahead reasoning is compared with.
-        experience: what answers learn together; None begins a new one.
+        everything: False uses lookahead only for what ``lookahead()`` has marked.
+        judge_prompt: name of the judge's prompt.
+        on_event: called with each event while an answer is made.
+        ahead: False lets the target answer everything alone: the baseline of a comparison.
+        experience: statistics shared by answers; None makes new ones.
 
     Attributes:
-        roles: what a program finds when it moves a state to another role; outside of one the same as ``runtimes``.
-        counts: answers by ``lookahead``, and by the reason why it was not.
+        roles: the backends that ``fork`` and ``on`` move a state to; within a program they record its requests.
+        counts: number of generations answered by ``lookahead``, and of the others by the reason.
         traces: of the last answers, the latest at the end.
 
     Raises:
@@ -121,7 +121,7 @@ class LookaheadBackend(BaseBackend):
             backend.bind(loop)
 
     async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """What is written after a state, by lookahead reasoning where that can be.
+        """Generates text after a state, by lookahead reasoning where possible.
 
         Raises:
             LookaheadError: a runtime failed, or the answer was stopped.
@@ -178,13 +178,13 @@ class LookaheadBackend(BaseBackend):
             self._run.count(what)
 
     def _is_alone(self, s: Executor, params: SglSamplingParams) -> bool:
-        """Whether the target is to write it by itself; it is counted why."""
+        """Whether the target generates without lookahead; counts the reason."""
         reason = fallback_reason(s, params, self.everything) if self.ahead else "autoregressive"
         self._count(s, reason or "lookahead")
         return bool(reason)
 
     async def _alone(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """The target writes it by itself."""
+        """Generates by the target alone."""
         strip_mark(params)
         if params.max_new_tokens >= UNLIMITED:
             params.max_new_tokens = max(1, min(self.room(s), params.max_new_tokens))
@@ -197,7 +197,7 @@ class LookaheadBackend(BaseBackend):
     async def _write(
         self, s: Executor, params: SglSamplingParams, tell: Callable[[str], None] = lambda text: None
     ) -> tuple[TokenText, dict[str, Any]]:
-        """Makes an answer in a state of its own, which goes on where ``s`` stands."""
+        """Makes an answer in a fork of ``s``."""
         mark, known, run = params.stop, self.target.tokenizer, self._run
         look = self.options.replace(**mark.options) if isinstance(mark, LookaheadMark) else self.options
         job, delivery = self._job(s, look, params), StreamText(known.decode, stops_of(mark))
@@ -222,8 +222,8 @@ class LookaheadBackend(BaseBackend):
                     raise Cancelled("a stop string was written")
 
             job.on_step = keep
-            if heard := self.on_event:  # it counts from when the program began
-                job.on_event = lambda event: heard(replace(event, seconds=event.seconds + part.began))
+            if on_event := self.on_event:  # with seconds since the program began
+                job.on_event = lambda event: on_event(replace(event, seconds=event.seconds + part.began))
             if shown is not None and mark.name != "answer":
                 shown.show(TokenText.wrap(s.text_[s.cur_role_begin_pos or 0 :][len(shown.shown) :]), known)
             state = self._beside(s)
@@ -240,7 +240,7 @@ class LookaheadBackend(BaseBackend):
         return part.given, _meta(job.record, delivery, stops_of(mark))
 
     def _beside(self, s: Executor) -> ProgramState:
-        """A fork of a state that is generating, which goes on where that stands."""
+        """A fork of a state that is generating, at its present text."""
         made = Executor(self.target, s.arguments, SglSamplingParams(), self.chat_template, False)
         made.text_, made.messages_ = s.text_, list(s.messages_)
         made.cur_role, made.cur_role_begin_pos = s.cur_role, s.cur_role_begin_pos
@@ -275,7 +275,7 @@ def backends(requests: RequestMaker) -> _lru_cache_wrapper[LookaheadBackend]:
 
 
 def _meta(trace: Trace, delivery: StreamText, stops: tuple[str, ...]) -> dict[str, Any]:
-    """What ``s.get_meta_info`` says of the answer, in SGLang's words where it has some."""
+    """The meta information of the answer for ``s.get_meta_info``, with SGLang's keys where it has them."""
     counts = trace.tokens()
     finish: dict[str, Any] = {"type": "stop" if delivery.stopped else trace.finish}
     if delivery.stopped and len(stops) == 1:

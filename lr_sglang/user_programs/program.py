@@ -26,7 +26,7 @@ _HINT = "docs/programs.md has an example"
 
 
 class ProgramError(LookaheadError):
-    """A program raised something, or left no answer. ``detail`` is where."""
+    """A program raised an error, or left no answer. ``detail`` has the traceback."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Program:
     """A program that answers conversations.
 
     Attributes:
-        name: as it was asked for.
+        name: as given to ``--program``.
         takes_job: whether it is given the answer's ``AnswerRequest`` too.
     """
 
@@ -44,7 +44,7 @@ class Program:
 
     @classmethod
     def load(cls, asked: str | SglFunction) -> Program:
-        """By what ``--program`` says (see ``catalog``), or of a function.
+        """Loads a program by its ``--program`` text (see ``program_registry``), or takes a function.
 
         Raises:
             ConfigError: there is no such program, it takes no such option, or it takes no conversation.
@@ -79,7 +79,7 @@ def _check(name: str, function: SglFunction, options: Mapping[str, Any]) -> None
 
 
 def _bind(function: SglFunction, **options: Any) -> SglFunction:
-    """A program with options bound to it. SGLang's own says no more of a wrong name than ``AssertionError``.
+    """A program with options bound to it. SGLang's own ``bind`` reports a wrong name only as ``AssertionError``.
 
     Raises:
         ConfigError: it takes no such option.
@@ -95,12 +95,12 @@ SglFunction.bind = _bind
 async def perform(
     program: Program, messages: Sequence[Mapping[str, str]], job: AnswerRequest, backend: LookaheadBackend
 ) -> None:
-    """Runs the program for one answer: ``job.record`` is complete afterwards, as far as it came if it fails.
+    """Runs the program for one answer and completes ``job.record``, also if the program fails.
 
-    What the program does not say is the job's: sampling, and how many tokens a generation may have.
+    The job's sampling and token limits hold for generations that do not set their own.
 
     Raises:
-        ProgramError: the program raised something, or left no answer.
+        ProgramError: the program raised an error, or left no answer.
         LookaheadError: a runtime failed, or the job was stopped.
     """
     backend.bind(asyncio.get_running_loop())
@@ -134,12 +134,12 @@ async def perform(
         run.complete(text, finish if text is not None else "", known)
         job.record.program = {"name": program.name, **job.record.program}
     if not program.takes_job and job.on_step:
-        for step in job.record.steps[told:]:  # which generations are the answer's is known only now
+        for step in job.record.steps[told:]:  # only now it is known which generations are in the answer
             job.on_step(step)
 
 
 def _behind(error: BaseException, failures: Sequence[LookaheadError]) -> LookaheadError | None:
-    """What a program makes of a generation that has failed is not its fault, unless it had survived that before."""
+    """The failed generation that caused a program's error; None if the program had read that failure and gone on."""
     chain, one = [], error.__cause__ or error.__context__
     while one is not None:
         chain.append(one)
@@ -166,6 +166,6 @@ def _answer(name: str, state: ProgramState) -> TokenText:
 
 
 def _finish(state: ProgramState) -> str | None:
-    """Why the generation ended that is the answer, if there is one of that name."""
+    """The finish type of the generation called ``answer``, if there is one."""
     reason = (state.stream_executor.meta_info.get("answer") or {}).get("finish_reason")
     return None if reason is None else "length" if reason["type"] == "length" else "stop"

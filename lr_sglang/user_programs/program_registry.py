@@ -1,4 +1,4 @@
-"""What ``--program`` may say, known without importing anything heavy.
+"""Resolves the names that ``--program`` takes, without importing SGLang.
 
 NAME[:KEY=VALUE,...]              a program that comes with the package: a file of that name in ``programs/``
 FILE.py:FUNCTION[:KEY=VALUE,...]  one from a file
@@ -30,8 +30,8 @@ class Chosen:
     """A program by name.
 
     Attributes:
-        file: where it is; empty for one of the package, and for an entry point.
-        options: what its function is given beside the conversation.
+        file: its path; empty for a program of the package or of an entry point.
+        options: keyword arguments of its function.
     """
 
     name: str

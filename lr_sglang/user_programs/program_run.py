@@ -29,18 +29,18 @@ from lr_sglang.steps.tree import Branch
 from lr_sglang.user_programs import generation_trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace
 
-HANG_UP_AFTER = 5  # stops
-MAX_ASKED = 2**16  # prompts that are remembered
+CLOSE_AFTER_STOPS = 5  # stops
+MAX_ASKED = 2**16  # prompts that are counted
 
 
 class Samples:
-    """Numbers the times that the same prompt is asked, so that each is another sample of it."""
+    """Numbers the requests with the same prompt, so that each has its own seed."""
 
     def __init__(self) -> None:
         self._asked: Counter[str] = Counter()
 
     def next(self, s: Executor) -> tuple[str, int]:
-        """What a state asks, as a digest, and how often that was asked before."""
+        """A digest of a state's prompt, and the number of earlier requests with it."""
         said = repr((s.text_, s.messages_)).encode("utf-8", "replace")
         question = hashlib.sha256(said).hexdigest()[:16]
         sample, self._asked[question] = self._asked[question], self._asked[question] + 1
@@ -50,7 +50,7 @@ class Samples:
 
 
 class ProgramRun:
-    """What one run of a program asks of its runtimes. Complete, its job's record is that of the program's answer.
+    """The generations of one run of a program. ``complete`` writes them to the job's record.
 
     Args:
         job: of the answer; stopping it stops every generation.
@@ -60,7 +60,7 @@ class ProgramRun:
         own: the job that the program itself may use; the same record.
         counts: generations by how they were answered.
         errors: the failures of generations.
-        shown: the beginning of the answer, as far as it was shown while it was written.
+        shown: the beginning of the answer that was reported before the program ended.
     """
 
     def __init__(self, job: AnswerRequest, roles: Mapping[str, RuntimeBackend]) -> None:
@@ -69,7 +69,7 @@ class ProgramRun:
         self.roles: dict[str, RecordingBackend] = {}
         self.roles.update({role: RecordingBackend(backend, self) for role, backend in roles.items()})
         self._loop = roles["target"].loop
-        self._began, self._parts, self._unsettled = self._loop.time(), list[GenerationTrace](), PendingReuse()
+        self._began, self._parts, self._pending_reuse = self._loop.time(), list[GenerationTrace](), PendingReuse()
         self._running: dict[int, AnswerRequest | Request] = {id(self.own): self.own}
         self._states = weakref.WeakSet[Executor]()
         self._changed, self._stopped = asyncio.Event(), False
@@ -84,17 +84,17 @@ class ProgramRun:
         return self._loop.time() - self._began
 
     def count(self, what: str) -> None:
-        """One more generation that was answered so."""
+        """Counts a generation, by how it was answered."""
         self.counts[what] += 1
 
     def failed(self, error: LookaheadError) -> None:
-        """A generation has failed, or could not be."""
+        """Records the failure of a generation."""
         self.errors.append(error)
 
     def show(
         self, text: TokenText, known: Tokenizer, part: GenerationTrace | None = None, step: StepRecord | None = None
     ) -> None:
-        """More of the answer, as it is written; who listens to the job hears of the step that it is."""
+        """Adds text to the shown answer, and calls the job's ``on_step`` with its step."""
         record = self.job.record
         self.shown += text
         record.text += str.__str__(text)
@@ -108,23 +108,23 @@ class ProgramRun:
         self._loop.call_soon_threadsafe(self.stop)
 
     def stop(self) -> None:
-        """Ends what is being generated; nothing more will be. On the loop."""
+        """Cancels the running generations, and refuses new ones. On the loop."""
         self._stopped = True
         self._stops += 1
         running = list(self._running.values())
         for one in running:
             one.stop() if isinstance(one, AnswerRequest) else one.cancel()
-        if self._stops > HANG_UP_AFTER:  # a runtime that hangs takes no abort
+        if self._stops > CLOSE_AFTER_STOPS:  # a runtime that hangs takes no abort
             for request in [request for one in running for request in _requests(one)]:
                 if request.cancelled:
                     request.close_connection()
 
     def seen(self, s: Executor) -> None:
-        """A state of the program, which generates."""
+        """Records a state of the program that generates."""
         self._states.add(s)
 
     async def close(self) -> None:
-        """Ends what a program has left behind, and waits until the runtimes are rid of it."""
+        """Cancels the generations that a program has left running, and waits until they have ended."""
         self._returned = self.now()
         self.stop()
         for state in list(self._states):
@@ -154,7 +154,7 @@ class ProgramRun:
 
     @contextmanager
     def choosing(self, s: Executor) -> Iterator[None]:
-        """A ``select``: nothing is written for it, so that it has no record; but it can be stopped."""
+        """A ``select``: it generates nothing and so has no record, but it can be stopped."""
         s.request = request = Request(key=self.job.key)
         self._enter(request)
         try:
@@ -164,13 +164,13 @@ class ProgramRun:
 
     @contextmanager
     def generation(self, s: Executor, known: RuntimeBackend, is_step: bool) -> Iterator[GenerationTrace]:
-        """One generation that a runtime does by itself."""
+        """One generation by a runtime alone, without lookahead."""
         question, sample = self.samples.next(s)
         branch = Branch(known.role, 0, seed=self.job.seed("program", known.role, question, sample))
         part = GenerationTrace(self.now(), known.role, Trace(branches=[branch], seeded=known.seeded), ahead=False)
         s.request = request = Request(branch.seed, None, self.job.key)
         self._enter(request)
-        self._unsettled.add(branch)
+        self._pending_reuse.add(branch)
         try:
             yield part
         finally:
@@ -200,8 +200,8 @@ class ProgramRun:
         """Writes the job's record: the answer, the steps of the generations that are in it, and all branches.
 
         Args:
-            text: the answer; None of a program that has failed, of which what was shown is kept.
-            finish: of the answer; None is that of the last generation in it.
+            text: the answer; None for a program that has failed: then the shown text is kept.
+            finish: of the answer; None takes that of the last generation in it.
         """
         record, seconds = self.job.record, self._returned
         if record.branches:  # the program has used its job for an answer of its own
@@ -209,7 +209,7 @@ class ProgramRun:
             self._parts.append(GenerationTrace(0.0, "target", dataclasses.replace(record), given=own))
             seconds = record.seconds if text in (None, own) else seconds
             text = own if text is None else text
-        self._unsettled.settle(whatever=True)
+        self._pending_reuse.settle(include_unfinished=True)
         made, answer = sorted(self._parts, key=lambda part: part.began), self.shown if text is None else text
         generation_trace.place(made, answer)
         generations = generation_trace.write(record, made)

@@ -33,7 +33,7 @@ class Sure:
 
 
 class Cascade:
-    """Asks the stages in order, until one is sure; the last decides whatever it says.
+    """Asks the stages in order until one is sure; the verdict of the last always counts.
 
     The verdict is the deciding stage's own, with those before it in ``earlier``: their scores are what
     ``lr-sglang calibrate`` reads.

@@ -25,7 +25,7 @@ class Encoder(Protocol):
 class Embedding:
     """Accepts a cosine of at least ``threshold``.
 
-    A thread beside the event loop encodes whatever is waiting as one batch; the model would hold the loop up.
+    A thread encodes all waiting pairs as one batch, because the model would block the event loop.
     """
 
     name = "embedding"
@@ -70,7 +70,7 @@ class Embedding:
         pairs = [(target, draft) for _, target, draft in batch]
         try:
             cosines = await in_thread(lambda: self._cosines(pairs), "lr-embedding")
-        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for these verdicts
+        except Exception as error:  # noqa: BLE001 - answers wait for these verdicts
             failure = BadReply(f"the embedding model failed: {error!r}")
             for cosine, _, _ in batch:
                 if not cosine.done():

@@ -51,7 +51,7 @@ def make(name: str, setup: Setup) -> Verifier:
 
 
 def fast(look: Lookahead, roles: Mapping[str, RuntimeBackend]) -> Verifier | None:
-    """Says of a drafted step whether it is certain, for fast acceptance; None where there is to be none.
+    """The verifier of fast acceptance; None where ``fast_accept`` is not set.
 
     It goes by the least likely token: the one that ends the step is then likely too, and so is every figure in it.
     """
@@ -66,7 +66,7 @@ def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
         made = found.make(setup) if hasattr(found, "make") else found(*arguments)
     except LookaheadError:
         raise
-    except Exception as error:  # it is not ours: whatever it raises, it cannot be had
+    except Exception as error:  # code of another package: it may raise anything
         hint = "docs/verifiers.md has an example"
         raise ConfigError(f"--verifier {setup.name}: {error!r}", hint=hint) from error
     if not callable(getattr(made, "verify", None)):
@@ -75,7 +75,7 @@ def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
 
 
 class Outside:
-    """One that is not ours: where it raises something, or gives no ``Verdict``, it rejects and says so."""
+    """A verifier of a user's: an error, or a result that is no ``Verdict``, becomes a failed rejection."""
 
     def __init__(self, inner: Any, asked: str) -> None:
         self.inner, self.name = inner, str(getattr(inner, "name", asked))
@@ -85,7 +85,7 @@ class Outside:
             verdict = self.inner.verify(inquiry)
         except LookaheadError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, a failed verdict is slower and never wrong
+        except Exception as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
             return Verdict(False, self.name, repr(error), failed=True)
         if verdict is None:
             verdict = inquiry.replied()
@@ -96,7 +96,7 @@ class Outside:
             return self._checked(await verdict)
         except LookaheadError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, a failed verdict is slower and never wrong
+        except Exception as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
             return Verdict(False, self.name, repr(error), failed=True)
 
     def _checked(self, verdict: Any) -> Verdict:

@@ -15,9 +15,9 @@ from lr_sglang.verifiers.setup import Setup
 
 
 class Oracle:
-    """For models of random weights: what the judge says of their words means nothing, how long it takes does.
+    """For models of random weights: the judge's verdicts mean nothing, but the time that they take does.
 
-    Token ids of such models are mostly no text. The judge is shown as many words as there are tokens instead.
+    Token ids of such models are mostly no text. The judge reads one word for each token instead.
     """
 
     name = "oracle"

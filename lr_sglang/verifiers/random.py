@@ -1,4 +1,4 @@
-"""Accepts a given share of steps, whatever they say, and asks nobody: for measuring speed at a known acceptance."""
+"""Accepts a random share of steps and sends no request: for measuring speed at a known acceptance."""
 
 from __future__ import annotations
 

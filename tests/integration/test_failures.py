@@ -284,8 +284,8 @@ def test_what_was_aborted_in_the_queue_cannot_be_shared(prefilled, monkeypatch):
 
     monkeypatch.setattr(backend.transport, "generate", generate)
     within_bounds(lambda: broken.run(backend=backend)["good"])
-    after = backend.ledger.add((*ids, 1), time.time())
-    assert backend.ledger.shareable(after) == (len(ids) if prefilled else 0)
+    after = backend.request_log.add((*ids, 1), time.time())
+    assert backend.request_log.shareable(after) == (len(ids) if prefilled else 0)
 
 
 def test_whatever_goes_wrong_in_the_transport_is_named(monkeypatch):

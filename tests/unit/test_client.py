@@ -425,7 +425,7 @@ def test_a_server_that_hears_no_abort_is_hung_up_on(server, http):
     running.cancel()
     assert isinstance(running.end(), Cancelled)
     assert watched.closed.wait(5)
-    assert running.request.hung_up and http.client.abort_failed
+    assert running.request.connection_closed and http.client.abort_failed
     assert len(server.aborts) <= 2
     server.abort = lambda handler, body: server.stop(body["rid"]) or handler.reply(None)
     server.generate = server.until_aborted

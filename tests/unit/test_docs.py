@@ -1,7 +1,9 @@
 """What the pages say is so: commands exist, metrics and fields are listed, every module has its line."""
 
+import io
 import json
 import re
+import tokenize
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -203,6 +205,58 @@ def test_no_word_stands_that_must_be_read_twice():
     texts = {path: " ".join(path.read_text("utf-8").split()) for path in files}
     assert len(texts) > 40
     assert not [f"{path.relative_to(ROOT)}: {hit[0]}" for path, text in texts.items() for hit in words.finditer(text)]
+
+
+# Folders of lr_sglang/ whose docstrings and comments hold none of these words; "" are the modules beside the folders.
+PLAIN = (
+    "",
+    "algorithm",
+    "api",
+    "cpu",
+    "engine",
+    "frontend",
+    "pocket",
+    "runtimes",
+    "sglang_api",
+    "simulated",
+    "steps",
+    "user_programs",
+    "verifiers",
+)
+
+
+def prose(source: str) -> str:
+    """The comments and string literals of a Python source, which docstrings and messages are among."""
+    kinds = {tokenize.COMMENT, tokenize.STRING}
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return " ".join(" ".join(token.string.lstrip("#").split()) for token in tokens if token.type in kinds)
+
+
+@pytest.mark.parametrize("folder", PLAIN)
+def test_no_word_stands_in_the_code_that_must_be_read_twice(folder):
+    root = ROOT / "lr_sglang" / folder
+    files = list(root.rglob("*.py") if folder else root.glob("*.py"))
+    words = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
+    assert files and words.search(prose("x = 1  # so\n# many\n"))
+    found = [(path, hit[0]) for path in files for hit in words.finditer(prose(path.read_text("utf-8")))]
+    assert not [f"{path.relative_to(ROOT)}: {hit}" for path, hit in found]
+
+
+# Identifiers that have a plain name now.
+GONE = re.compile(
+    r"\b(spares|hearing|takes_turn|Witness|Course|Noted|unmark|why_not|poison|Ledger|Unsettled|deaf|hang_up|doubted"
+    r"|to_weigh|Scene|Ahead|Delivery|verifier_names|MOST_\w+)\b"
+)
+
+
+def test_former_names_stay_gone():
+    files = [path for folder in ("lr_sglang", "programs", "examples") for path in (ROOT / folder).rglob("*.py")]
+    assert len(files) > 200 and GONE.search("def why_not(): ...")
+    names = {
+        path: {token.string for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline)}
+        for path in files
+    }
+    assert not [f"{path.relative_to(ROOT)}: {name}" for path in files for name in names[path] if GONE.fullmatch(name)]
 
 
 # -- links

@@ -11,7 +11,7 @@ from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import built_in, load_deployment
 from lr_sglang.runtimes.placement import gpus
-from lr_sglang.runtimes.placement.assign import MOST, OVERHEAD, again, fits, place, placed
+from lr_sglang.runtimes.placement.assign import MAX_SHARE, OVERHEAD, again, fits, place, placed
 from lr_sglang.runtimes.placement.memory import Need, need
 
 # GiB that are free on cards of 80, 141, 48 and 24 GB.
@@ -107,7 +107,7 @@ def test_servers_that_share_a_gpu_leave_each_other_room(models, machine):
 
 def test_a_server_alone_on_a_gpu_gets_most_of_it():
     for where in place(needs(QWEN), [H100] * 4).values():
-        assert where.memory_fraction == pytest.approx(MOST, abs=1e-3)
+        assert where.memory_fraction == pytest.approx(MAX_SHARE, abs=1e-3)
 
 
 @pytest.mark.parametrize(

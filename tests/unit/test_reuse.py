@@ -10,11 +10,9 @@ from lr_sglang.engine.prefix_reuse import LoggedRequest, PendingReuse, RequestLo
 from lr_sglang.steps.tree import Branch
 
 
-def noted(
-    ledger: RequestLog, ids: str, entered: float, prefilled: float = 0.0, finished: float = 0.0, output: str = ""
-):
+def noted(log: RequestLog, ids: str, entered: float, prefilled: float = 0.0, finished: float = 0.0, output: str = ""):
     """A request that has ended, at the given times."""
-    entry = ledger.add(tuple(map(ord, ids)), entered)
+    entry = log.add(tuple(map(ord, ids)), entered)
     entry.prefilled, entry.finished = prefilled or entered, finished or entered
     entry.wrote(tuple(map(ord, output)))
     return entry
@@ -31,89 +29,89 @@ def test_the_common_prefix_is_the_longest(a, b):
 
 
 def test_the_first_request_can_share_nothing():
-    ledger = RequestLog()
-    assert ledger.shareable(noted(ledger, HEAD, 1)) == 0
+    log = RequestLog()
+    assert log.shareable(noted(log, HEAD, 1)) == 0
 
 
 def test_a_prompt_that_was_prefilled_before_can_be_shared_but_for_one_token():
-    ledger = RequestLog()
-    noted(ledger, HEAD, 1, prefilled=2)
-    assert ledger.shareable(noted(ledger, HEAD, 3)) == len(HEAD) - 1
-    assert ledger.shareable(noted(ledger, HEAD + "x", 3)) == len(HEAD)
+    log = RequestLog()
+    noted(log, HEAD, 1, prefilled=2)
+    assert log.shareable(noted(log, HEAD, 3)) == len(HEAD) - 1
+    assert log.shareable(noted(log, HEAD + "x", 3)) == len(HEAD)
 
 
 def test_a_prompt_that_was_not_prefilled_in_time_cannot_be_shared():
-    ledger = RequestLog()
-    noted(ledger, HEAD, 1, prefilled=5)
-    assert ledger.shareable(noted(ledger, HEAD + "x", 3)) == 0
+    log = RequestLog()
+    noted(log, HEAD, 1, prefilled=5)
+    assert log.shareable(noted(log, HEAD + "x", 3)) == 0
 
 
 def test_an_output_can_be_shared_once_it_is_finished_but_for_its_last_token():
-    ledger = RequestLog()
-    noted(ledger, HEAD, 1, prefilled=1, finished=5, output="abcd")
+    log = RequestLog()
+    noted(log, HEAD, 1, prefilled=1, finished=5, output="abcd")
     for text, now, shared in (("abcdef", 3, 0), ("abcdef", 6, 3), ("abxdef", 6, 2)):
-        entry = LoggedRequest(ledger, tuple(map(ord, HEAD + text)), now)
-        assert ledger.shareable(entry) == len(HEAD) + shared
+        entry = LoggedRequest(log, tuple(map(ord, HEAD + text)), now)
+        assert log.shareable(entry) == len(HEAD) + shared
 
 
 def test_the_longest_of_several_counts():
-    ledger = RequestLog()
+    log = RequestLog()
     for ids in ("ab", "abcd", "abx"):
-        noted(ledger, HEAD + ids, 1)
-    assert ledger.shareable(noted(ledger, HEAD + "abcdef", 3)) == len(HEAD) + 4
+        noted(log, HEAD + ids, 1)
+    assert log.shareable(noted(log, HEAD + "abcdef", 3)) == len(HEAD) + 4
 
 
 def test_what_the_runtime_reports_as_cached_was_there_to_share():
-    ledger = RequestLog()
-    entry = noted(ledger, HEAD, 1)
+    log = RequestLog()
+    entry = noted(log, HEAD, 1)
     entry.cached = 7
-    assert ledger.shareable(entry) == 7
+    assert log.shareable(entry) == 7
 
 
 def test_an_empty_prompt_shares_nothing():
-    ledger = RequestLog()
-    noted(ledger, "", 1)
-    assert ledger.shareable(noted(ledger, "", 2)) == 0
+    log = RequestLog()
+    noted(log, "", 1)
+    assert log.shareable(noted(log, "", 2)) == 0
 
 
 def test_only_the_last_requests_are_remembered():
-    ledger = RequestLog(size=2)
-    noted(ledger, HEAD, 1)
+    log = RequestLog(size=2)
+    noted(log, HEAD, 1)
     for n in range(2):
-        noted(ledger, f"{n}" + HEAD, 2)
-    assert ledger.shareable(LoggedRequest(ledger, tuple(map(ord, HEAD + "x")), 9)) == 0
+        noted(log, f"{n}" + HEAD, 2)
+    assert log.shareable(LoggedRequest(log, tuple(map(ord, HEAD + "x")), 9)) == 0
 
 
 def test_long_prompts_are_forgotten_sooner():
-    ledger = RequestLog(tokens=3 * len(HEAD))
+    log = RequestLog(tokens=3 * len(HEAD))
     for n in range(4):
-        noted(ledger, f"{n}{HEAD}"[: len(HEAD)], 1)
+        noted(log, f"{n}{HEAD}"[: len(HEAD)], 1)
     for n, shared in ((0, 0), (1, len(HEAD))):
-        assert ledger.shareable(LoggedRequest(ledger, tuple(map(ord, f"{n}{HEAD}")), 9)) == shared
+        assert log.shareable(LoggedRequest(log, tuple(map(ord, f"{n}{HEAD}")), 9)) == shared
 
 
 def test_a_branch_is_settled_once_all_before_it_have_ended():
-    ledger, unsettled = RequestLog(), PendingReuse()
+    log, pending = RequestLog(), PendingReuse()
     first, second = (Branch("target", position, cached_tokens=0) for position in (0, 1))
     for branch in (first, second):
-        unsettled.add(branch)
-    first.entry, second.entry = ledger.add((1, 2), 1), ledger.add((1, 2, 3), 3)
+        pending.add(branch)
+    first.entry, second.entry = log.add((1, 2), 1), log.add((1, 2, 3), 3)
     second.ended = 4.0
-    unsettled.settle()
+    pending.settle()
     assert second.shared_tokens is None, "the first may have been prefilled in time"
     first.entry.prefilled, first.ended = 2, 5.0
-    unsettled.settle()
+    pending.settle()
     assert (first.shared_tokens, second.shared_tokens) == (0, 2)
     assert first.entry is second.entry is None
 
 
 def test_what_never_ended_is_settled_at_the_close():
-    ledger, unsettled = RequestLog(), PendingReuse()
+    log, pending = RequestLog(), PendingReuse()
     stuck, second = Branch("target", 0), Branch("target", 1, ended=1.0, cached_tokens=0)
-    unsettled.add(stuck)
-    unsettled.add(second)
-    second.entry = ledger.add((1, 2), 1)
-    unsettled.settle(whatever=True)
+    pending.add(stuck)
+    pending.add(second)
+    second.entry = log.add((1, 2), 1)
+    pending.settle(include_unfinished=True)
     assert second.shared_tokens == 0
 
 
@@ -126,12 +124,12 @@ times = st.integers(0, 4)
 def test_it_equals_the_definition(head, block, requests, order):
     """Every request of the runtime compared in full, token by token, whoever is asked about first."""
     with patch("lr_sglang.engine.prefix_reuse.HEAD", head), patch("lr_sglang.engine.prefix_reuse.BLOCK", block):
-        ledger = RequestLog()
+        log = RequestLog()
         entries = []
         for text, entered, prefilled, finished, output in requests:
-            entries.append(noted(ledger, text, entered, prefilled or 0.5, finished or 0.5, output))
+            entries.append(noted(log, text, entered, prefilled or 0.5, finished or 0.5, output))
         for one in order.sample(entries, len(entries)):
-            assert ledger.shareable(one) == defined(one, [other for other in entries if other is not one])
+            assert log.shareable(one) == defined(one, [other for other in entries if other is not one])
 
 
 def defined(entry, others):
@@ -147,20 +145,20 @@ def defined(entry, others):
 @pytest.mark.timeout(20)
 def test_a_long_answer_is_looked_up_quickly():
     """A thousand prompts that grow by a step each: nothing is copied or compared that cannot be the longest."""
-    ledger, prompt = RequestLog(), tuple(range(100))
+    log, prompt = RequestLog(), tuple(range(100))
     entries = []
     for n in range(1024):
         prompt += tuple(range(50))
-        entry = ledger.add(prompt, float(n))
+        entry = log.add(prompt, float(n))
         entry.prefilled = entry.finished = float(n)
         entries.append(entry)
-    assert [ledger.shareable(e) for e in entries[-20:]] == [len(e.prompt) - 50 for e in entries[-20:]]
+    assert [log.shareable(e) for e in entries[-20:]] == [len(e.prompt) - 50 for e in entries[-20:]]
 
 
 def test_where_the_runtime_does_not_say_what_it_shared_nothing_is_looked_up():
-    ledger, unsettled = RequestLog(), PendingReuse()
+    log, pending = RequestLog(), PendingReuse()
     branch = Branch("target", 0, ended=1.0)
-    branch.entry = ledger.add((1, 2), 1)
-    unsettled.add(branch)
-    unsettled.settle()
+    branch.entry = log.add((1, 2), 1)
+    pending.add(branch)
+    pending.settle()
     assert branch.shared_tokens is branch.entry is None

@@ -331,7 +331,7 @@ def test_where_no_worker_can_be_told_the_connection_is_closed(front, workers, ht
 
 def test_a_worker_that_is_found_later_is_told_too(front, workers, http, monkeypatch):
     monkeypatch.setattr(router, "REFRESH_SECONDS_FOR_ABORT", 0.0)
-    monkeypatch.setattr(RouterClient, "_all_deaf", lambda self: False)
+    monkeypatch.setattr(RouterClient, "_none_takes_aborts", lambda self: False)
     new, front.listed = front.listed[:1], front.listed[1:]
     http.refresh()
     front.urls[:] = [workers[0].url]

@@ -738,7 +738,7 @@ class Runtime:
                     raise RuntimeTimeout("late")
                 await asyncio.sleep(0.005)
         except asyncio.CancelledError:
-            request.raise_if_hung_up("draft")
+            request.raise_if_closed("draft")
             raise
         if request.cancelled:
             raise Cancelled("cancelled")

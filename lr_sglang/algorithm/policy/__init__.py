@@ -1,4 +1,4 @@
-"""How far to look ahead: what an answer may have in flight, which branches are worth it, and what is learnt of it.
+"""How far to look ahead: how many requests may be in flight, which branches to begin, and what verdicts teach.
 
 ``docs/policies.md`` says what each option is for, and what it was measured to do.
 """
@@ -34,10 +34,10 @@ __all__ = [
 
 
 def experience_for(look: Lookahead) -> RunStatistics:
-    """What the answers of a run begin with: nothing, or what an earlier run has calibrated.
+    """The statistics that a run begins with: empty, or with the calibration of an earlier run.
 
     Raises:
-        ConfigError: there is no such calibration.
+        ConfigError: the calibration file cannot be read.
     """
     return RunStatistics(calibration=Calibration.read(look.calibration)) if look.calibration else RunStatistics()
 
@@ -48,6 +48,6 @@ def make(
     """The policy of one answer.
 
     Args:
-        experience: what the answers of a run learn together.
+        experience: statistics shared by the answers of a run.
     """
     return (Adaptive if look.policy == "adaptive" else Policy)(look, tree, experience, clock)

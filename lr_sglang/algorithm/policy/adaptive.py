@@ -1,4 +1,4 @@
-"""The adaptive policy: depth and width follow what is measured, so that lookahead gives way where it does not pay."""
+"""The adaptive policy: depth and width follow measurements; lookahead stops where it gives no speed-up."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lr_sglang.algorithm.policy.forecast import Choice, Conditions, Runtime, bes
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import Branch, Node, StepTree
 
-# Where lookahead does not pay, one step in so many is drafted all the same, to notice when it would; and one of so
-# many of these is looked ahead from, which shows what more branches cost.
+# Where lookahead does not pay, one step in PROBE is drafted all the same, to notice when it would. One of DEEP_PROBE
+# such drafts is looked ahead from (depth 2), to measure what more branches cost.
 PROBE, DEEP_PROBE = 24, 4
-# Until there is a first measurement: nothing is known of the runtimes.
+# The choice before the first measurement.
 BLIND = Choice(4, 1, 0.0)
 
 
@@ -30,7 +30,7 @@ class Adaptive(Policy):
         self.choice = BLIND
 
     def __enter__(self) -> Adaptive:
-        # answers that begin together do not all look into the same thing at the same time
+        # answers that begin together probe at different steps
         self._since = self.experience.answers * 7 % PROBE
         self._probes = self.experience.answers
         self.experience.answers += 1
@@ -56,7 +56,7 @@ class Adaptive(Policy):
             return True
         furthest = self.choice.depth - (self.look.schedule == "async")
         if self.tree.hedged(node):
-            # as likely to be needed as the furthest that is looked ahead to, or it is not should_expand as much
+            # a hedge must be as likely to be needed as the furthest branch of the window
             return super().should_expand(node) and self.chance(node) >= self._alpha() ** furthest
         return self.tree.ahead(node) <= furthest and super().should_expand(node)
 
@@ -78,21 +78,21 @@ class Adaptive(Policy):
         return self.experience.alpha(self.own)
 
     def _choose(self) -> None:
-        scene = self._scene()
-        if scene is None:
+        conditions = self._conditions()
+        if conditions is None:
             self.choice = BLIND if self.experience.answers <= 8 else Choice(0, 1, 0.0)
         else:
-            self.choice = best(scene, self.look.depth, self.look.width)
+            self.choice = best(conditions, self.look.depth, self.look.width)
         if self.choice.depth:
             return
         self._since += 1
         if self._since >= PROBE or self.experience.first.judged < LEARNS:
             self._since, self._probes = 0, self._probes + 1
-            deep = self._probes % DEEP_PROBE == 0 and scene is not None
+            deep = self._probes % DEEP_PROBE == 0 and conditions is not None
             self.choice = Choice(2 if deep else 1, 1, 0.0)
 
-    def _scene(self) -> Conditions | None:
-        """What is known, rounded so that little news are none; None before there is a measurement."""
+    def _conditions(self) -> Conditions | None:
+        """The measurements, rounded so that small changes alter no choice; None before the first one."""
         known = self.experience
         target, draft = known.load("target"), known.load("draft")
         if not target.known or not draft.known:

@@ -1,4 +1,4 @@
-"""How sure the draft is of a step, and what that is worth: its own log-probabilities, calibrated against verdicts."""
+"""The draft's confidence in a step (mean log-probability), and its calibration against verdicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError
 
-# Verdicts that say nothing about the step: it came too late, failed, or was never compared.
+# ``Verdict.by`` of steps that were not compared: the draft came too late, failed, or followed a cut step.
 NO_COMPARISON = ("late", "draft", "guard")
 _ROUNDS = 25
 Sample = tuple[float, bool]
@@ -31,8 +31,8 @@ class Calibration:
     """The probability that a drafted step is accepted: a logistic curve over its confidence.
 
     Attributes:
-        centre: a confidence; ``level`` is the log-odds there, and ``slope`` what one more of it adds.
-        samples: verdicts that it was fitted to.
+        centre: the mean confidence; ``level`` is the log-odds there, ``slope`` their change per unit of confidence.
+        samples: number of verdicts that it was fitted to.
     """
 
     level: float = 0.0
@@ -41,15 +41,15 @@ class Calibration:
     samples: int = 0
 
     def chance(self, confidence: float) -> float:
-        """That a step of this confidence is accepted."""
+        """The probability that a step of this confidence is accepted."""
         return _logistic(self.level + self.slope * (confidence - self.centre))
 
     @classmethod
     def read(cls, path: str) -> Calibration:
-        """From the file that ``lr-sglang calibrate`` wrote.
+        """Reads the file that ``lr-sglang calibrate`` wrote.
 
         Raises:
-            ConfigError: there is no such file, or it has nothing for a gate.
+            ConfigError: there is no such file, or it has no calibration for the gate.
         """
         hint = "lr-sglang calibrate makes it, from records of a run with --gate"
         try:
@@ -66,7 +66,7 @@ class Calibration:
 
     @classmethod
     def fit(cls, samples: Sequence[Sample]) -> Calibration:
-        """By Newton's method, with a penalty on the slope as if it had been seen to be 0 a little."""
+        """Fits by Newton's method, with a weak Gaussian prior around 0 on the slope."""
         if not samples:
             return cls()
         xs = [x for x, _ in samples]

@@ -1,4 +1,4 @@
-"""What the answers of a run learn together: which drafts agree, how long everything takes, how busy runtimes are."""
+"""Statistics shared by the answers of a run: acceptance of drafts, durations, load of the runtimes."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from lr_sglang.algorithm.policy.confidence import NO_COMPARISON, Calibration, Sa
 from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.steps.tree import Node
 
-# Verdicts that count; older ones fade.
+# Verdicts that count; older ones fade exponentially.
 MEMORY = 400
-# Before anything is known: so many verdicts, half of them accepted.
+# Weight of the prior acceptance rate of 1/2, in verdicts.
 PRIOR = 2.0
-# Further versions of a step are taken to be as good as the first until so many verdicts on them say otherwise: what is
-# not tried is not learnt of either.
+# Further versions of a step have the acceptance rate of the first as their prior, with the weight of 16 verdicts: a
+# low prior would never be corrected, because versions that are not drafted are not measured.
 SECOND = 16.0
-# What all answers have seen counts in one answer as so many verdicts of its own.
+# In one answer, the rate of all answers is a prior with the weight of 16 verdicts.
 COMMON = 16.0
-_REFIT = 16  # new verdicts until the calibration is made again
-# Verdicts of its own until a run goes by them instead of by the calibration that it began with.
+_REFIT = 16  # new verdicts between two fits of the calibration
+# Verdicts of its own after which a run replaces the calibration that it was given.
 _OWN = 100
 
 
 @dataclass
 class Share:
-    """Accepted of judged, the recent ones most."""
+    """The share of judged drafts that were accepted; recent verdicts weigh most."""
 
     accepted: float = 0.0
     judged: float = 0.0
 
     def add(self, accepted: bool) -> None:
-        """One more verdict."""
+        """Adds a verdict."""
         fade = 1 - 1 / MEMORY
         self.accepted, self.judged = self.accepted * fade + accepted, self.judged * fade + 1
 
     def rate(self, prior: float, trust: float) -> float:
-        """With a prior that counts as so many verdicts."""
+        """The acceptance rate, with a prior rate that has the weight of ``trust`` verdicts."""
         return (self.accepted + trust * prior) / (self.judged + trust)
 
 
 @dataclass
 class Mean:
-    """Of values, the recent ones most."""
+    """A mean in which recent values weigh most."""
 
     value: float = 0.0
     weight: float = 0.0
 
     def add(self, value: float) -> None:
-        """One more."""
+        """Adds a value."""
         self.weight = self.weight * (1 - 1 / MEMORY) + 1
         self.value += (value - self.value) / self.weight
 
@@ -58,9 +58,9 @@ class RunStatistics:
     """Shared by the answers of a run.
 
     Attributes:
-        answers: that are being written now.
-        first: acceptance of the first draft of a step; ``others`` of further ones where the first was refused.
-        verdict: seconds of a verdict; ``tokens`` of a step.
+        answers: number of answers that are being made now.
+        first: acceptance of the first draft of a step; ``others``: of further drafts where the first was rejected.
+        verdict: mean seconds of a verdict; ``tokens``: mean tokens of a step.
         calibration: of the draft's confidence; an earlier run's may be given.
     """
 
@@ -79,15 +79,15 @@ class RunStatistics:
         self._least = _OWN if self.calibration.samples else 0
 
     def load(self, role: str) -> Load:
-        """Of the runtime that plays a role."""
+        """The load of the runtime that plays a role."""
         return self._loads.setdefault(role, Load())
 
     def alpha(self, own: Share) -> float:
-        """Acceptance of a step's first draft in an answer with these verdicts of its own."""
+        """Expected acceptance of a step's first draft, in an answer whose own verdicts are ``own``."""
         return own.rate(self.first.rate(0.5, PRIOR), COMMON)
 
     def decided(self, node: Node, own: Share) -> None:
-        """The step after ``node`` is decided: what its verdicts say."""
+        """Learns from the verdicts on the step after ``node``, which is decided."""
         verdicts = [c.verdict for c in node.children]
         if node.chosen is not None and node.chosen.step is not None:
             self.tokens.add(len(node.chosen.step.ids))

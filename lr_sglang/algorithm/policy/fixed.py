@@ -10,22 +10,23 @@ from lr_sglang.algorithm.policy.room import priority
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import Branch, Node, StepTree
 
-# So many verdicts on drafts with a confidence before anything is held back.
+# The gate opens for every branch until the calibration has this number of verdicts.
 LEARNS = 16
-# A draft costs less than a branch of the target, and where it is there already the gate can open without delay.
+# The gate's threshold for drafts, as a share of that for target branches: a draft costs less, and one that is ready
+# lets the target begin without delay.
 DRAFTS = 0.25
 
 
 class Policy:
-    """Says of one answer's tree what is should_expand a branch, and is told what came of it.
+    """Decides which nodes of one answer's tree get branches, and learns from the verdicts.
 
-    The gate holds back what is not likely enough to be needed: the draft's confidence in each step on the way, as
-    calibrated against the verdicts so far.
+    The gate holds a branch back while it is unlikely to be needed. The probability is the product over the undecided
+    steps before it: the draft's confidence in each, calibrated against the verdicts so far.
 
     Args:
-        look: the most that may be done.
-        experience: what all answers of the run have learnt.
-        clock: seconds.
+        look: the settings; depth and width are upper limits.
+        experience: statistics shared by all answers of the run.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -44,27 +45,27 @@ class Policy:
 
     @property
     def is_static(self) -> bool:
-        """Whether it is known beforehand how the draft goes on: in one version, as far as the window is open."""
+        """Whether drafting is a plain chain: one version per position, always to the full depth."""
         look = self.look
         return look.width == 1 and not (look.gate or look.hedge or look.priorities)
 
     def width(self, node: Node) -> int:
-        """In how many versions the draft may write the step after ``node``; 0 is not now."""
+        """How many versions of the step after ``node`` may be drafted now; 0 is none yet."""
         return self.look.width if self._likely(node, DRAFTS * self.look.gate) else 0
 
     def should_expand(self, node: Node) -> bool:
-        """Whether the target may write the step after ``node`` now. Always so at the root: asked again and again."""
+        """Whether the target may write the step after ``node`` now; always True at the root. Asked repeatedly."""
         return self._likely(node, self.look.gate)
 
     def _likely(self, node: Node, enough: float) -> bool:
         if not self.look.gate or node is self.tree.root or self.experience.calibration.samples < LEARNS:
             return True
         chance = self.chance(node)
-        # what could still be saved by waiting, against what the wait would cost if the branch is needed after all
+        # start when the expected time lost by waiting is at least the expected work that waiting would save
         return chance * self._wait(node) * (1 - enough) >= (1 - chance) * enough
 
     def _wait(self, node: Node) -> float:
-        """How long it takes until more is known of the least certain step on the way, in target steps, at most 1."""
+        """Time until the verdict on the least certain step before ``node``, in target steps, at most 1."""
         before = min(self._undecided(node), key=lambda pair: self._step(pair[1]), default=None)
         if before is None or not self._seconds.value:
             return 1.0
@@ -81,11 +82,11 @@ class Policy:
             node = before
 
     def chance(self, node: Node) -> float:
-        """That the answer comes this way, as far as it is not decided."""
+        """The probability that ``node`` becomes part of the answer."""
         return math.prod(self._step(after) for _, after in self._undecided(node))
 
     def _step(self, node: Node) -> float:
-        """That this prefix is chosen after the one before it."""
+        """The probability that ``node`` is chosen, given that its parent is."""
         assert node.parent is not None
         if node is node.parent.correction:
             refused = 1.0
@@ -102,20 +103,20 @@ class Policy:
         return self.experience.alpha(self.own)
 
     def priority(self, node: Node) -> int | None:
-        """Of what is asked after ``node``; None leaves the order to the runtime."""
+        """The priority of requests after ``node``; None leaves the order to the runtime."""
         return priority(self.tree, node) if self.look.priorities else None
 
     def decided(self, node: Node) -> None:
-        """The step after ``node`` is kept."""
+        """Learns from the verdicts on the step after ``node``, which has been kept."""
         self.experience.decided(node, self.own)
 
     def begun(self, branch: Branch) -> None:
-        """A branch begins."""
+        """Called when a branch begins."""
         if branch.role == "target" and self.look.gate:
             self._began[branch] = self.clock()
 
     def ended(self, branch: Branch, tokens: int = 0) -> None:
-        """It has ended, with so many tokens; none where it was cancelled or failed."""
+        """Called when a branch has ended; ``tokens`` is 0 where it was cancelled or failed."""
         began = self._began.pop(branch, None)
         if began is not None and tokens:
             self._seconds.add(self.clock() - began)

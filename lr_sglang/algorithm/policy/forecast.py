@@ -1,7 +1,7 @@
-"""What a depth and a width would give: the theory's speed-up, among as many branches as all answers would then have.
+"""Forecast of the speed-up of a depth and a width, by the theory, under the load that they would cause.
 
-Times are seconds. Every answer is taken to do the same, so that what one would gain at the cost of the others does not
-count as a gain. ``docs/policies.md`` has the derivation.
+Times are seconds. All answers are assumed to use the same depth and width, so that a gain of one answer at the cost of
+the others does not count. ``docs/policies.md`` has the derivation.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from lr_sglang.config import Schedule
 from lr_sglang.theory.judged import speedup
 from lr_sglang.theory.paper import expected_run
 
-# From here on a draft is as good as always right, or a draft as slow as the target: the formulas end there.
+# Upper limits of alpha and c1, just below 1, where the formulas have a pole.
 _ALPHA, _C1 = 0.995, 0.99
 _ROUNDS = 8
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """Seconds of a step with n requests at once: ``base + more n``."""
+    """Seconds of a step with n concurrent requests: ``base + more n``."""
 
     base: float
     more: float
 
     def step(self, requests: float) -> float:
-        """Seconds of a step among so many requests."""
+        """Seconds of a step with this number of concurrent requests."""
         return self.base + self.more * max(1.0, requests)
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What there is to know for a choice.
+    """The measurements that a choice of depth and width is made from.
 
     Attributes:
-        alpha: acceptance of a step's first draft; ``others`` of each further one where the first is refused.
+        alpha: acceptance of a step's first draft; ``others``: of each further draft where the first is rejected.
         judge: seconds of a verdict.
-        answers: at once.
-        hedge: a verdict holds nothing up.
+        answers: number of concurrent answers.
+        hedge: whether work goes on while a verdict is awaited.
     """
 
     schedule: Schedule
@@ -52,13 +52,13 @@ class Conditions:
     hedge: bool = False
 
     def accepted(self, width: int) -> float:
-        """That one of so many drafts is."""
+        """The probability that at least one of ``width`` drafts is accepted."""
         return min(_ALPHA, 1 - (1 - self.alpha) * (1 - self.others) ** (width - 1))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A depth, 0 is none; ``pace`` is the steps per second of one answer."""
+    """A depth (0: no lookahead) and a width; ``pace`` is the steps per second of one answer."""
 
     depth: int
     width: int
@@ -66,14 +66,14 @@ class Choice:
 
 
 @lru_cache(maxsize=4096)
-def best(scene: Conditions, depth: int, width: int, worthwhile: float = 1.01) -> Choice:
-    """The best of all depths and widths up to these; none if it is not worth while, as a factor over none."""
-    plain = Choice(0, 1, 1 / scene.target.step(scene.answers))
+def best(conditions: Conditions, depth: int, width: int, worthwhile: float = 1.01) -> Choice:
+    """The fastest depth and width up to these; depth 0 unless its pace is ``worthwhile`` times that of depth 0."""
+    plain = Choice(0, 1, 1 / conditions.target.step(conditions.answers))
     found = plain
     for wide in range(1, width + 1):
         fallen = 0
-        for deep in range(1 if scene.schedule == "sync" else 2, deepest(depth, wide) + 1):
-            pace = forecast(scene, deep, wide)
+        for deep in range(1 if conditions.schedule == "sync" else 2, deepest(depth, wide) + 1):
+            pace = forecast(conditions, deep, wide)
             if pace > found.pace * (1 + 1e-9):
                 found, fallen = Choice(deep, wide, pace), 0
             else:
@@ -83,20 +83,20 @@ def best(scene: Conditions, depth: int, width: int, worthwhile: float = 1.01) ->
     return found if found.pace > plain.pace * worthwhile else plain
 
 
-def forecast(scene: Conditions, depth: int, width: int) -> float:
+def forecast(conditions: Conditions, depth: int, width: int) -> float:
     """Steps per second of each answer."""
-    accepted, answers = scene.accepted(width), scene.answers
+    accepted, answers = conditions.accepted(width), conditions.answers
     target, draft = float(answers), 1.0  # requests at once on the two runtimes
     step = pace = 0.0
     for _ in range(_ROUNDS):
-        step = scene.target.step(target)
-        c1, judge = scene.draft.step(draft) / step, scene.judge / step
+        step = conditions.target.step(target)
+        c1, judge = conditions.draft.step(draft) / step, conditions.judge / step
         if c1 >= _C1:
             return 0.0  # every draft would be late
-        waits = 0.0 if scene.hedge else judge
-        steps = speedup(scene.schedule, accepted, c1, depth, waits)  # in the time of a target step
-        written, drafted = branches(scene.schedule, accepted, c1, judge, depth, width)
-        if scene.hedge:
+        waits = 0.0 if conditions.hedge else judge
+        steps = speedup(conditions.schedule, accepted, c1, depth, waits)  # in the time of a target step
+        written, drafted = branches(conditions.schedule, accepted, c1, judge, depth, width)
+        if conditions.hedge:
             written += judge
         target = (target + answers * max(1.0, steps * written)) / 2
         draft = (draft + answers * steps * drafted) / 2

@@ -1,22 +1,22 @@
-"""What a runtime takes for a token, and how much that grows with the requests it serves at once. No I/O, no clock."""
+"""Seconds per token of a runtime as a linear function of its concurrent requests. No I/O, no clock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# What each further request is taken to cost the others before there are measurements: a GPU is bandwidth-bound for
-# small batches. It counts as one measurement made DOUBT requests away from the mean.
+# Prior: each further request slows the others by 1 %, because a GPU is bandwidth-bound for small batches. It has the
+# weight of one measurement made DOUBT requests away from the mean.
 SLOWDOWN, DOUBT = 0.01, 2.0
-# Measurements that count; older ones fade.
+# Measurements that count; older ones fade exponentially.
 MEMORY = 2000.0
 
 
 @dataclass
 class Load:
-    """Measured from branches as they begin and end: seconds per token = base + more x (requests at once).
+    """Fitted to branches as they begin and end: seconds per token = base + more x (concurrent requests).
 
     Attributes:
-        running: requests at once, as far as we know of them.
+        running: concurrent requests of this process.
     """
 
     running: int = 0
@@ -29,13 +29,13 @@ class Load:
     _ny: float = 0.0
 
     def begin(self, now: float) -> tuple[float, float]:
-        """A request begins; returns what ``end`` needs."""
+        """Counts a request that begins; returns the mark that ``end`` needs."""
         self._pass(now)
         self.running += 1
         return self._now, self._area
 
     def end(self, now: float, mark: tuple[float, float], tokens: int = 0) -> None:
-        """It has ended, with so many tokens; none if it says nothing of the speed."""
+        """Counts a request that has ended; with ``tokens`` 0 its duration is not used."""
         self._pass(now)
         self.running -= 1
         seconds = self._now - mark[0]
@@ -44,11 +44,11 @@ class Load:
 
     @property
     def known(self) -> bool:
-        """Whether there was any measurement."""
+        """Whether there is any measurement."""
         return self._weight > 0
 
     def line(self) -> tuple[float, float]:
-        """Seconds per token with no request, and what each adds."""
+        """Seconds per token: ``base``, and ``more`` per concurrent request."""
         more = self._more()
         return self._y - more * self._n, more
 

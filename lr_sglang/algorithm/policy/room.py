@@ -1,4 +1,4 @@
-"""How much a lookahead policy can have in flight: what its runtimes must have room for, and what an answer may take."""
+"""How many requests a policy can have in flight: the slots that runtimes need, and the share of one answer."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from functools import lru_cache
 from lr_sglang.config import Lookahead, Role
 from lr_sglang.steps.tree import Node, StepTree
 
-# Beside the branches that count: what was cancelled and has not left the runtime yet.
+# Slots for requests that were cancelled and have not left the runtime yet.
 SPARE = 2
-# SGLang stops running work for what is this much more urgent; nothing of ours is.
+# SGLang preempts a running request for one whose priority is higher by this much; ours stay closer together.
 PREEMPTS = 10
-# Prefixes that the adaptive policy lets a tree of several versions have; a tree of one has as many as it is deep.
-MOST = 64
+# Prefixes that a tree of width > 1 may have under the adaptive policy.
+MAX_NODES = 64
 
 
 def in_flight(look: Lookahead, role: Role) -> int:
-    """The most requests of one answer that a role can have at a time, hedges included."""
+    """The maximum of one answer's concurrent requests to a role, hedges included."""
     return needed(look, role) + hedges(look, role)
 
 
 @lru_cache(maxsize=1024)  # asked before every branch
 def needed(look: Lookahead, role: str) -> int:
-    """The same without hedges.
+    """The maximum of one answer's concurrent requests to a role, without hedges.
 
     A position of the tree has ``width ** i`` prefixes when it is i steps ahead (paper section 3.1, multi-branch). The
     target writes after every prefix up to ``depth`` steps ahead in sync, up to ``depth - 1`` in async. Drafts in flight
-    hang on different prefixes, so they are at most as many as the last position has. A verdict may be asked for every
-    drafted step.
+    follow different prefixes, so there are at most as many of them as prefixes at the last position. A verdict may be
+    asked for every drafted step.
     """
     if look.policy == "adaptive" and look.width > 1:
         shapes = [(deep, wide) for wide in range(1, look.width + 1) for deep in range(1, deepest(look.depth, wide) + 1)]
@@ -39,51 +39,53 @@ def needed(look: Lookahead, role: str) -> int:
 
 
 def deepest(depth: int, width: int) -> int:
-    """How far the adaptive policy looks ahead in so many versions, if it may look this far ahead in one."""
-    fitting = (deep for deep in range(2, depth + 1) if width == 1 or sum(width**i for i in range(deep + 1)) <= MOST)
+    """The largest depth of the adaptive policy at this width; ``depth`` is its limit at width 1."""
+    fitting = (
+        deep for deep in range(2, depth + 1) if width == 1 or sum(width**i for i in range(deep + 1)) <= MAX_NODES
+    )
     return max(fitting, default=min(depth, 1))
 
 
 def hedges(look: Lookahead, role: str) -> int:
-    """Requests in flight that only a refusal will need. In sync nothing is begun while a verdict is awaited."""
+    """The maximum of hedges in flight (needed only after a rejection); 0 in sync, which begins none."""
     return max(needed(look, role), look.depth) if look.hedge and look.schedule == "async" else 0
 
 
 def fits(look: Lookahead, role: str, slots: int | None, running: tuple[int, int], hedged: bool, steps: int = 1) -> bool:
-    """Whether so many more steps may be in flight.
+    """Whether ``steps`` more requests may be in flight.
 
-    Hedges take only what the others could never need, so that they keep nobody waiting.
+    Hedges use only slots that the other branches can never need, so that no other branch waits for them.
 
     Args:
-        slots: what there may be in all; None is no limit.
-        running: how many there are: hedges, and others.
+        slots: the limit for all of them; None is no limit.
+        running: hedges and other branches in flight.
     """
     extra, main = running
     if hedged:
         spare = hedges(look, role)
         return extra + steps <= (spare if slots is None else min(spare, slots - needed(look, role)))
     if look.hedge and main + steps > needed(look, role):
-        return False  # the window is further open than what was counted on
+        return False  # hedging has opened the window further than ``needed`` counts
     return slots is None or not main or main + extra + steps <= slots
 
 
 def running_requests(look: Lookahead, role: Role, answers: int) -> int:
-    """Requests that a role's runtime should run at a time for so many answers at once."""
+    """Requests that a role's runtime should run at a time for ``answers`` concurrent answers."""
     return answers * in_flight(look, role) + SPARE
 
 
 def limit(max_running_requests: int | None, kv_tokens: int | None, look: Lookahead) -> int | None:
-    """Requests that a runtime can have in flight with none of them waiting; None is no limit.
+    """Requests that a runtime can have in flight without a queue; None is no limit.
 
     Args:
-        max_running_requests: that the runtime runs at a time; None is not known.
-        kv_tokens: that its KV memory holds; None is not known. A branch has at most a step of its own and the drafted
-            step before it there, beside what it shares with others.
+        max_running_requests: requests that the runtime runs at a time; None is not known.
+        kv_tokens: tokens that its KV memory holds; None is not known. A branch occupies at most its own step and the
+            drafted step before it, beside the prefix that it shares with others.
     """
     limits = [max_running_requests, None if kv_tokens is None else kv_tokens // (2 * look.max_step_tokens)]
     return min((known for known in limits if known is not None), default=None)
 
 
 def priority(tree: StepTree, node: Node) -> int:
-    """Of what is asked after ``node``: 9 at the accepted front, less further on, so that no two are 10 apart."""
+    """The priority of requests after ``node``: 9 at the accepted front, one less per step ahead, at least 0."""
     return max(0, PREEMPTS - 1 - tree.ahead(node) - tree.hedged(node))

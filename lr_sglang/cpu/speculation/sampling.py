@@ -1,4 +1,4 @@
-"""Sampling under speculation: every token is one draw from the target's distribution, whatever was drafted.
+"""Sampling under speculation: every token is one draw from the target's distribution, independent of the draft.
 
 Without a GPU, SGLang verifies drafts against the target's most probable tokens, at any temperature. Here the
 target draws a token after every node of the draft tree, as it would if that node were the end of the text, and the

@@ -26,7 +26,7 @@ from lr_sglang.runtimes.placement import models
 
 Progress = Callable[[ProgressEvent], None]
 
-# Answers at a time that a token layer's server has slots for, where nobody says how many there will be.
+# Concurrent answers that a token layer's server has slots for, where their number is not given.
 ANSWERS = 16
 
 
@@ -125,7 +125,7 @@ def launch(deployment: Deployment, logs: Path, progress: Progress | None = None,
 def prepared(deployment: Deployment, logs: Path) -> dict[str, Server]:
     """The servers that ``launch`` would start, with their commands; nothing is started, and ports are given up again.
 
-    A runtime that asks for a GPU gets the command for one, whatever this machine has.
+    A runtime that asks for a GPU gets the command for one, also on a machine without.
 
     Raises:
         LookaheadError: as ``launch`` before it starts a server.
@@ -191,7 +191,7 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path, device: flag
 
 
 def _slots(deployment: Deployment, role: str) -> int | None:
-    """With a token layer SGLang runs 48 requests at a time unless it is told, and our branches would wait unseen."""
+    """The slots of a runtime with a token layer: SGLang's default of 48 would let branches wait in its own queue."""
     if not deployment.runtimes[role].token_layer.on:
         return None
     roles = [name for name in ROLES if deployment.shared.get(name, name) == role]

@@ -2,9 +2,9 @@
 
 A script of its own, started with ``python -I -S guardian.py FD COMMAND...``; it imports nothing of the package.
 FD is the reading end of a pipe whose writing end only the launching process holds. When that end closes, because the
-launcher closed it or because it died in whatever way (SIGKILL too), the command and all its descendants are ended.
+launcher closed it or because it died (by SIGKILL too), the command and all its descendants are ended.
 The guardian leads the session and the process group of the command, ends with the command's exit status, and as a
-"child subreaper" adopts whatever its descendants leave behind, in other process groups too. It is two processes, so
+"child subreaper" adopts the processes that its descendants leave, in other process groups too. It is two processes, so
 that one of them may be killed (by the kernel for want of memory, say): the outer one ends what the inner one leaves,
 and the inner one ends with the outer. A variable TMPDIR that is empty asks for a temporary directory that goes with the
 command: SGLang leaves the sockets between its processes behind.
@@ -28,7 +28,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(pipe: int, command: list[str]) -> int:
-    """Runs the command until it ends, the pipe closes or we are told to end.
+    """Runs the command until it ends, the pipe closes or a signal asks this process to end.
 
     Returns:
         The command's exit status, 128 + N after signal N, as a shell would say it.

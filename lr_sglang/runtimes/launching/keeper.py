@@ -46,7 +46,7 @@ class Patience:
     restarts: int = 8
 
     def delay(self, ends: int) -> float:
-        """Seconds before the next try, after so many ends in a row."""
+        """Seconds before the next try, after ``ends`` ends in a row."""
         return float(min(self.longest, self.first * 2 ** min(ends - 1, 30)))
 
 
@@ -130,10 +130,10 @@ class Keeper:
             return
         if life.port is None:
             try:
-                # Nobody else shall be given the port while the server is away.
+                # Keeps the port from other servers of this user until the server is up again.
                 life.port = Reservation(int(self.fleet.servers[role].url.rpartition(":")[2]), role)
             except LaunchError:
-                life.port = None  # somebody has it: the server itself will say so, unless it is free by then
+                life.port = None  # it is taken: the server itself reports that, unless it is free by then
         delay = self.patience.delay(life.ends)
         life.due = time.monotonic() + delay
         self.tell(Event(role, "ended", error.message, delay, error.hint))

@@ -11,7 +11,7 @@ ANY = "0.0.0.0"  # a server's own processes meet at a port of all of them
 
 
 class Reservation:
-    """A port that nobody else is given while a server, which needs many seconds, makes its way to ``listen``.
+    """Reserves a port for the many seconds that a server takes until it listens.
 
     A bound socket that does not listen keeps the port from the kernel's own choices and from every program that binds
     plainly. With SO_REUSEADDR set on both sides Linux still lets the server bind and listen beside it.

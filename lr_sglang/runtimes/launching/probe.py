@@ -37,7 +37,7 @@ def model_info(url: str, *, api_key: str = "", timeout: float = 5.0, role: str |
     """Asks a server what it runs.
 
     Raises:
-        RuntimeDown: nobody answers.
+        RuntimeDown: no server answers.
         RuntimeTimeout: the answer takes longer than ``timeout`` seconds.
         NoSuchRoute: the address answers, but not as an SGLang server does.
         RuntimeRefused: it answers with an error status (a wrong API key, for example).

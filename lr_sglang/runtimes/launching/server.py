@@ -49,7 +49,7 @@ class Server:
         log: file for its output, written anew.
         env: variables on top of our own environment.
         meeting: the flag that says at which port its processes meet, which is kept for it from each start until it is
-            ready: one that it chooses itself can be somebody else's by the time that it listens. Empty: it chooses.
+            ready: a port that it chooses itself can be taken by the time that it listens. Empty: it chooses.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Server:
 
         Args:
             timeout: seconds for all of it.
-            stage: told ``loading``, ``warming`` and ``ready`` as they are reached.
+            stage: called with ``loading``, ``warming`` and ``ready`` as they are reached.
             cancelled: set by another thread to give up early.
 
         Raises:
@@ -177,7 +177,7 @@ class Server:
             if not loading and LOADING_MARK in self.tail(2000):
                 loading = True
                 stage("loading")
-            # While SGLang imports and loads, nobody listens: the connection is refused at once.
+            # While SGLang imports and loads, it does not listen: the connection is refused at once.
             with contextlib.suppress(LookaheadError):
                 info = probe.model_info(self.url, timeout=5.0, role=self.role)
                 break

@@ -1,7 +1,7 @@
 """The token layer: SGLang's speculative decoding, from our settings to the flags of a server.
 
 One table says how each algorithm takes them. Another package adds a row through an entry point of group
-``lr_sglang.token_layers``, whose value is an ``Algorithm``; it is imported when somebody asks for it.
+``lr_sglang.token_layers``, whose value is an ``Algorithm``; it is imported when its name is used.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _of_package(name: str, where: str) -> Algorithm:
         raise ConfigError(f"{where}: no token layer is called {name!r}", hint=f"one of {names}")
     try:
         found = points[name].load()
-    except Exception as error:  # it is not ours: whatever it raises, it cannot be had
+    except Exception as error:  # code of another package: it may raise anything
         raise _no_algorithm(points[name], where, repr(error)) from error
     if not isinstance(found, Algorithm):
         raise _no_algorithm(points[name], where, f"expected an Algorithm, not {type(found).__name__}")

@@ -19,7 +19,7 @@ OVERHEAD = 4.0
 # Tokens that each role must have room for, or the placement is refused: a long answer, and its branches.
 LEAST_TOKENS = 16_384
 # No more of a GPU than this for weights and KV memory of all its servers together.
-MOST = 0.9
+MAX_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def place(needs: Mapping[str, Need], gpus: Sequence[float]) -> dict[str, Place]:
 def placed(deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, bool]) -> Deployment:
     """A copy in which every runtime that goes on a GPU says on which, and with how much of its memory.
 
-    What the deployment says itself stays. Where some runtimes name GPUs, the others get those that nobody names.
+    GPUs named in the deployment stay. Runtimes that name none get the GPUs that no other runtime names.
 
     Args:
         on_gpu: by role, whether its runtime goes on a GPU.
 
     Raises:
-        ConfigError: it does not fit, or nobody knows how large a model is.
+        ConfigError: it does not fit, or the size of a model is unknown.
     """
     ours = {role: one for role, one in deployment.runtimes.items() if on_gpu.get(role) and not one.gpus}
     if not ours:
@@ -133,7 +133,7 @@ def _layouts(needs: Mapping[str, Need], count: int) -> Iterator[Layout]:
         layout = {first: tuple(range(size))}
         free = list(range(size, count)) or list(range(count))
         if any(needs[other].parallel > 1 for other in others):
-            continue  # several GPUs for another role than the target: whoever wants that says which
+            continue  # a role other than the target needs several GPUs: it must name them itself
         layout |= {other: (free[number % len(free)],) for number, other in enumerate(others)}
         yield layout
 
@@ -158,8 +158,8 @@ def _lack(layout: Layout, needs: Mapping[str, Need], gpus: Sequence[float]) -> s
 
 
 def _room(memory: float, servers: int) -> float:
-    """GiB of a GPU for weights and KV memory of so many servers."""
-    return min(MOST * memory, memory - OVERHEAD * servers)
+    """GiB of a GPU for the weights and KV memory of ``servers`` servers."""
+    return min(MAX_SHARE * memory, memory - OVERHEAD * servers)
 
 
 def _weights(role: str, layout: Layout, needs: Mapping[str, Need]) -> float:

@@ -79,9 +79,9 @@ def _need(model: str, runtime: Runtime, where: str) -> Need:
 
 
 def _bytes(model: str, runtime: Runtime) -> float:
-    told = f"{runtime.quantization} {model}".lower()
+    names = f"{runtime.quantization} {model}".lower()
     wide = WIDE.get(runtime.dtype, 2.0)
-    return next((size for name, size in QUANTISED if name in told), wide)
+    return next((size for name, size in QUANTISED if name in names), wide)
 
 
 def _config(model: str) -> Mapping[str, Any] | None:
@@ -108,7 +108,7 @@ def _plain(model: str) -> str:
 
 
 def _weights(config: Mapping[str, Any], heads: int, kv: int, head: int) -> float:
-    """Parameters of a dense model by its configuration; more experts than one count as so many layers' middles."""
+    """Parameters of a model by its configuration; the feed-forward part counts once for each expert."""
     hidden = int(config["hidden_size"])
     inner = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 4 * hidden)
     experts = int(config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts") or 1)

@@ -178,7 +178,7 @@ def make(name: str, role: str | None = None) -> Path:
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """All files or none: whoever finds the folder finds it whole, also where several processes make it at once."""
+    """Writes all files or none: the folder appears complete, also where several processes make it at once."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
     try:
