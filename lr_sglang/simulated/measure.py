@@ -47,7 +47,8 @@ class Shard:
         late: seconds that simulated runtimes answered after their time, in all: the loop was busy, or woken late.
         loop_late: seconds that one of a hundred timers of the event loop was late by, at least.
         wall, cpu: seconds of the process, from the first question to the last answer.
-        threads: at most at once, ``megabytes`` of memory likewise; ``grown`` of them in the second half of the run.
+        threads: the maximum at a time; ``megabytes``: the maximum of memory; ``grown``: its growth in MB in the second
+            half of the run.
         servers: seconds of CPU that runtimes in other processes took.
     """
 
