@@ -52,7 +52,7 @@ class Sizes:
         layer = attention + 3 * hidden * self.intermediate_size + 2 * hidden
         return self.num_hidden_layers * layer + hidden * (2 * vocabulary + 1)
 
-    def why_not(self, source: Sizes) -> str:
+    def mismatch(self, source: Sizes) -> str:
         """Why the source does not fit into these sizes; empty if it does."""
         for name, least in asdict(source).items():
             if getattr(self, name) < least:

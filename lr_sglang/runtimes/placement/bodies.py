@@ -42,7 +42,7 @@ def sizes_of(shape: str, source: Path, role: str | None = None) -> Sizes:
     else:
         hint = f"one of {', '.join(shapes.shapes())}, or sizes such as 512x4096x28 (hidden, inner, layers)"
         raise ConfigError(f"no architecture {shape!r} for a body", role=role, hint=hint)
-    if why := sizes.why_not(own):
+    if why := sizes.mismatch(own):
         raise ConfigError(f"the pocket model does not fit into @{shape}: {why}", role=role)
     return sizes
 
