@@ -149,6 +149,7 @@ def test_nothing_leaks(load):
     branches = grown(lambda sample: sum(sample.branches.values()))
     figures = f"memory {memory}, threads {threads}, files {files}, branches {branches}"
     assert memory[1] - memory[0] <= MORE_MEMORY, figures
+    assert threads[1] <= GROWN * threads[0], figures
     assert max(s.usage.threads for s in load.samples) <= 16, figures
     assert files[1] <= GROWN * files[0] + 24, figures  # connections come and go
     assert branches[1] <= 1.5 * branches[0], figures
