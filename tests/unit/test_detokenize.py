@@ -227,6 +227,6 @@ def test_a_stop_string_is_counted_in_tokens_wherever_the_text_was_cut(known):
 
 def test_many_tokens_without_a_text_lose_no_space(known):
     special = known._inner.convert_tokens_to_ids("<x>")
-    ids = (*known.encode("five"), *[special] * 20, *known.encode(" toys", True))
+    ids = (*known.encode("five"), *[special] * 70, *known.encode(" toys", True))
     steps = steps_of(ids, tuple(range(1, len(ids))), known)
     assert "".join(step.text for step in steps) == known.decode(ids) == "five toys"
