@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from mimetypes import guess_type
 from pathlib import Path
@@ -36,6 +37,8 @@ from lr_sglang.serve.streaming import Disconnected, EventStream, begun, unless_g
 
 # At the end, for the runtimes to be rid of the answers that were stopped.
 ABORT_SECONDS = 2.0
+# Threads that render and tokenize prompts beside the event loop. asyncio's own default grows with the machine's cores.
+PROMPT_THREADS = 4
 PAGE = Path(__file__).parent / "page"
 
 
@@ -63,6 +66,7 @@ def create_app(
     async def living(app: FastAPI) -> AsyncIterator[None]:
         health.start()
         engine.lateness.start()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(PROMPT_THREADS, "lr-prompt"))
         sharing = asyncio.create_task(engine.sharing.run())
         try:
             yield

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from lr_sglang.algorithm import policy
@@ -39,8 +38,6 @@ HANG_UP_AFTER = 5  # of these looks: an abort that is heard takes some milliseco
 
 # Seconds that a complete answer waits until its runtimes have ended its last requests.
 PATIENCE = 1.0
-# Threads that render and tokenize prompts beside the event loop. asyncio's own pool grows with the machine's cores.
-TOKENIZING = 4
 
 
 @dataclass(eq=False)
@@ -85,7 +82,6 @@ class AnswerEngine:
                 self._requests.verifier(name)
         self._operator_program = OperatorProgram(service.program, self._requests) if service.program else None
         self._running: set[_Answer] = set()
-        self._tokenizing = ThreadPoolExecutor(TOKENIZING, "tokenizing")
         metrics.watch(metrics.running, lambda: len(self._running))
         metrics.watch(metrics.waiting, lambda: self.admission.waiting)
         self.lateness = Lateness()
@@ -118,8 +114,7 @@ class AnswerEngine:
         self.admission.check()  # before the work that a long prompt is
         try:
             async with asyncio.timeout_at(deadline):
-                work = prepare, options, self.roles["target"], self.service
-                prompt = await asyncio.get_running_loop().run_in_executor(self._tokenizing, *work)
+                prompt = await asyncio.to_thread(prepare, options, self.roles["target"], self.service)
                 await self.admission.enter()
             try:
                 answer = self._begin(options, prompt)
