@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -146,7 +147,7 @@ class PendingReuse:
                 branch.shared_tokens = entry.log.shareable(entry)
 
 
-def common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
     """Length of the longest common prefix."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:  # as it mostly is

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from lr_sglang.engine import end_ids
 from lr_sglang.engine.bounded_cache import Memo
+from lr_sglang.engine.prefix_encoding import PrefixEncoder
 from lr_sglang.errors import ConfigError
 from lr_sglang.steps.token_text import TokenText
 
@@ -99,11 +100,14 @@ class ModelTokenizer:
         self._normalizes = any(t.normalized for t in added) and getattr(self._fast, "normalizer", None) is not None
         self._rendered = Memo(self._render, lambda text, *_: len(text.ids), PROMPTS)
         self._encoded = lru_cache(maxsize=64)(self._encode)  # how a reply is opened, at every verdict
+        self._prefixes: PrefixEncoder | None = None
         begin = self._inner.bos_token_id
         self._opening = (begin,) if begin is not None and self._inner.encode("")[:1] == [begin] else ()
         before, both, alone = map(tuple, self._encode_each([LEAD, LEAD + "a", "a"]))
         spaced = both[: len(before)] == before and both[len(before) :] != alone  # it puts a space in front of a text
         self._leading: tuple[int, ...] = before if spaced else ()
+        if self._fast is not None and not spaced:
+            self._prefixes = PrefixEncoder(self._fast, max(map(len, self._added), default=0))
         # A step is decoded when it arrives, and again to be cut.
         self._decoded = lru_cache(maxsize=STEPS)(self._decode)
 
@@ -173,6 +177,8 @@ class ModelTokenizer:
                     return [self._inner.encode(text, add_special_tokens=False) for text in texts]
             if sum(map(len, texts)) > LONG:
                 return [one.ids for one in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
+            if self._prefixes is not None:
+                return [self._prefixes.encode(text) for text in texts]
             return [self._fast.encode(text, add_special_tokens=False).ids for text in texts]
         except (TypeError, UnicodeEncodeError) as error:
             hint = "decode it from what encoding it really has"

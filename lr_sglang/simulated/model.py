@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 from lr_sglang.config_model import ConfigModel, need
 from lr_sglang.simulated.words import BASE, HEAD, NUMBERS, Head, Words, pocket_words
 
+TURN = 64  # tokens that a judge's prompt may have around its two steps
 TARGET = 0  # the version that the target writes of every step; drafts are versions from 1
 Finish = Literal["delimiter", "end", "length"]
 
@@ -208,8 +209,11 @@ class Writer:
         head = self.words.read(ids[:HEAD])
         return self.model.confidence(head.question, head.position, head.version) if head else 0.0
 
-    def judge(self, text: str) -> str:
+    def judge(self, prompt: Sequence[int]) -> str:
         """The label for the last two steps that a judge's prompt shows; it has opened the label with a bracket."""
-        heads = self.words.find(text)[-2:]
+        for reach in (2 * self.model.longest + TURN, len(prompt)):  # most prompts end with the steps
+            heads = self.words.find(self.words.tokenizer.decode(prompt[-reach:]))[-2:]
+            if len(heads) == 2:
+                break
         alike = len(heads) == 2 and heads[0][:2] == heads[1][:2] and heads[0].meaning == heads[1].meaning
         return "aligned" if alike else "unaligned"

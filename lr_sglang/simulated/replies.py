@@ -43,7 +43,7 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
     most = WHOLE if asked is None else int(asked)
     capped = {"type": "length", "length": most}
     if role == "judge":
-        label = words.tokenizer.encode(writer.judge(words.tokenizer.decode(prompt)))
+        label = words.tokenizer.encode(writer.judge(prompt))
         return Reply(label[:most], capped, len(prompt), Place(0))
     if most <= 0:
         start = payload.get("logprob_start_len", -1) if payload.get("return_logprob") else -1

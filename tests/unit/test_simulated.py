@@ -85,7 +85,7 @@ def test_versions_that_agree_mean_the_same_and_the_judge_sees_it(own_words):
         agrees = writer.model.agrees(5, position, 1)
         assert (target == draft) == (agrees and not own_words)
         texts = [WORDS.tokenizer.decode(ids).strip() for ids in (target, draft)]
-        label = writer.judge("Step 1: {}\nStep 2: {}".format(*texts))
+        label = writer.judge(writer.words.tokenizer.encode("Step 1: {}\nStep 2: {}".format(*texts)))
         assert label == ("aligned" if agrees else "unaligned")
 
 

@@ -1,0 +1,77 @@
+"""Tokenizes texts that begin alike, such as a judge's prompts, without tokenizing their beginning again.
+
+A tokenizer first cuts a text into words, each of which it tokenizes by itself. Where a word ends depends on the
+characters shortly after it, not on those further on. So two texts that begin alike have the same tokens up to some
+characters before the place where they differ.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+from lr_sglang.engine.prefix_reuse import common_prefix
+
+HEAD = 256  # texts are looked up by this number of first characters
+MARGIN = 64  # characters before a difference that are tokenized again, beside the length of the longest added token
+KEPT = 32  # texts
+
+
+class _Known:
+    """A text that was tokenized whole: its tokens, and where its words begin, in characters and in tokens.
+
+    Attributes:
+        right: whether another text had the tokens that follow from it; None before that was tried.
+    """
+
+    def __init__(self, text: str, encoding: Any) -> None:
+        self.text = text
+        self.ids: list[int] = encoding.ids
+        words, places = encoding.word_ids, [begin for begin, _ in encoding.offsets]
+        starts = [n for n in range(1, len(words)) if words[n] != words[n - 1]]
+        # not before two blanks: whether the word before goes on there may depend on what follows all blanks
+        starts = [n for n in starts if not text[places[n] : places[n] + 2].isspace()]
+        self.characters, self.tokens = [places[n] for n in starts], starts
+        self.right: bool | None = None
+
+
+class PrefixEncoder:
+    """Remembers the last texts of different beginnings. Thread-safe.
+
+    Args:
+        tokenizer: a ``tokenizers.Tokenizer`` that does not put a space in front of a text.
+        longest: characters of its longest added token.
+    """
+
+    def __init__(self, tokenizer: Any, longest: int) -> None:
+        self._tokenizer, self._margin = tokenizer, MARGIN + longest
+        self._known: dict[str, _Known] = {}
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, without special tokens at its ends."""
+        head = text[:HEAD]
+        known = self._known.get(head)
+        if known is None:
+            return self._ids(text) if len(text) <= 2 * HEAD else self._first(text, head)
+        same = common_prefix(known.text, text) - self._margin
+        at = bisect_right(known.characters, same) - 1
+        if at < 0 or known.right is False:
+            return self._ids(text)
+        ids = known.ids[: known.tokens[at]] + self._ids(text[known.characters[at] :])
+        if known.right is None:  # some tokenizer may cut its texts in another way
+            whole = self._ids(text)
+            known.right, ids = ids == whole, whole
+        return ids
+
+    def _first(self, text: str, head: str) -> list[int]:
+        known = self._known[head] = _Known(text, self._whole(text))
+        while len(self._known) > KEPT:
+            self._known.pop(next(iter(self._known)), None)
+        return known.ids
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._whole(text).ids
+        return ids
+
+    def _whole(self, text: str) -> Any:
+        return self._tokenizer.encode(text, add_special_tokens=False)
