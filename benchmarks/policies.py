@@ -119,9 +119,11 @@ class Adapted:
         return self.found >= 0.95 * self.fixed and self.found >= 0.98
 
 
-def adapt(load: int, alpha: float, c1: float, fixed: Sequence[tuple[int, int]] = FIXED) -> Adapted:
+def adapt(
+    load: int, alpha: float, c1: float, fixed: Sequence[tuple[int, int]] = FIXED, steps: int | None = None
+) -> Adapted:
     """One case of the grid: ``load`` questions at once, beside the best of some fixed depths and widths."""
-    scene = Conditions(alpha, c1, count=load, steps=LENGTHS[load], slowdown=SLOWDOWN, width=3)
+    scene = Conditions(alpha, c1, count=load, steps=steps or LENGTHS[load], slowdown=SLOWDOWN, width=3)
     tried = {(0, 1): 1.0}
     for depth, width in fixed:
         if width == 1 or load * width ** (depth - 1) <= MAX_AT_ONCE:

@@ -27,6 +27,7 @@ JOIN_SECONDS = 10  # for threads of states that were ended
 @pytest.hookimpl(trylast=True)
 def pytest_configure() -> None:
     leave_a_trace()
+    gc.disable()  # until all tests are imported: a fifth of the time of these imports would go into looking for garbage
 
 
 @pytest.hookimpl(trylast=True)
@@ -47,6 +48,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def event_loop_thread() -> None:
-    """The process's event loop runs from the start, so that tests that count threads count it always."""
+def as_in_a_command() -> None:
+    """The process's event loop runs from the start, so that tests that count threads count it always; what is imported
+    by then is not looked through for garbage.
+    """
+    from lr_sglang.api.runner import keep_what_is_imported
+
     background()
+    keep_what_is_imported()
+    gc.enable()

@@ -211,10 +211,14 @@ def test_closing_stops_what_is_running():
 
 
 SCRIPT = """
+from lr_sglang.sglang_api.light_import import leave_torch_out
+leave_torch_out()
 import lr_sglang as lr
-from tests.integration.test_api import simulated
+from lr_sglang.simulated.model import Model
+from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
 
-with lr.deployment(simulated(steps=50)) as d:
+with lr.deployment(simulated_roles(Simulation(Model(alpha=(0.7,), steps=50), 0.005, 0.2, 0.001))) as d:
     def fail(event):
         if event.kind == "accepted":
             d.roles["target"].transport.faults.dead = True

@@ -2,44 +2,35 @@
 
 import json
 import shutil
-import subprocess
 import sys
 import threading
 from collections import namedtuple
 
 import pytest
+import torch
 
 from lr_sglang import pocket
 from lr_sglang.config import Runtime
 from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.pocket.body import Sizes
+from lr_sglang.pocket.body import Sizes, write
 from lr_sglang.runtimes.attach import model_of, prompt_for
 from lr_sglang.runtimes.launching import platforms
 from lr_sglang.runtimes.placement import bodies, memory, models
 from tests import FULL
 
 OWN = Sizes(128, 384, 2, 2, 64, 2)
-SAME = """
-import sys
-import torch
-from transformers import AutoModelForCausalLM
-from lr_sglang.pocket.body import Sizes
 
-torch.set_num_threads(1)
-source, dtype, *folders = sys.argv[1:]
-ids = torch.arange(3, 700, 7)[None]
-answers = []
-for folder in (source, *folders):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+
+def computed(folder):
+    """What a model makes of some tokens: logits in float32, and the greedy text."""
+    from transformers import AutoModelForCausalLM
+
+    ids = torch.arange(3, 700, 7)[None]
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    counted = sum(weights.numel() for weights in model.parameters())
     with torch.no_grad():
-        answers.append((model(ids).logits.float(), model.generate(ids, max_new_tokens=40, do_sample=False)))
-    if folder != source:
-        counted = sum(weights.numel() for weights in model.parameters())
-        assert counted == Sizes.of(model.config.to_dict()).parameters(model.config.vocab_size)
-(logits, text), *others = answers
-for other, written in others:
-    print((logits - other).abs().max().item(), (text == written).all().item())
-"""
+        text = model.generate(ids, max_new_tokens=40, do_sample=False)
+        return model(ids).logits, text, counted, model.config.to_dict()
 
 
 @pytest.fixture(autouse=True)
@@ -58,17 +49,17 @@ def small(monkeypatch):
 
 
 @pytest.mark.parametrize("role", pocket.ROLES if FULL else ["draft"])
-def test_a_body_computes_what_the_model_does(role, small):
+def test_a_body_computes_what_the_model_does(role, small, tmp_path):
     """Width, heads, their size, layers: logits to rounding in float32, and the same greedy text."""
     source = pocket.weights(role)
     layers = Sizes.of(json.loads((source / "config.json").read_text())).num_hidden_layers
-    wide = [bodies.make(source, shape) for shape in (f"384x500x{layers + 1}", *([small] if layers < 4 else []))]
-    command = [sys.executable, "-c", SAME, source, "float32", *wide]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = [line.split() for line in done.stdout.splitlines()]
-    assert len(found) == len(wide), done.stderr[-2000:]
-    for difference, same in found:
-        assert float(difference) < 1e-4 and same == "True"
+    logits, text, *_ = computed(source)
+    for shape in (f"384x500x{layers + 1}", *([small] if layers < 4 else [])):
+        (tmp_path / shape).mkdir()
+        write(source, tmp_path / shape, bodies.sizes_of(shape, source))
+        other, written, counted, config = computed(tmp_path / shape)
+        assert (logits - other).abs().max() < 1e-4 and (text == written).all()
+        assert counted == Sizes.of(config).parameters(config["vocab_size"])
 
 
 def test_a_body_is_made_once_and_again_when_damaged(cache):

@@ -101,8 +101,9 @@ def test_hedges_take_only_what_the_others_could_never_need():
 
 @pytest.mark.parametrize(("alpha", "c1"), [(0.3, 0.05), (0.63, 0.1), (0.9, 0.05), (0.9, 0.25)])
 def test_with_hedging_a_verdict_costs_almost_nothing(alpha, c1):
-    at_once, _ = Case(alpha, c1, judge=0.0).run()
-    late = Case(alpha, c1, judge=0.2)
+    steps = 300 if FULL else 100
+    at_once, _ = Case(alpha, c1, steps=steps, judge=0.0).run()
+    late = Case(alpha, c1, steps=steps, judge=0.2)
     assert late.run(hedge=True)[0] >= 0.95 * at_once
     assert late.run()[0] < 0.95 * at_once
 
@@ -153,9 +154,9 @@ def test_only_what_was_compared_is_learnt_from():
     assert list(pairs_of(records)) == [(-0.5, True)]
 
 
-@pytest.mark.parametrize("judge", [0.0, 0.2])
+@pytest.mark.parametrize("judge", [0.0, 0.2] if FULL else [0.2])
 def test_the_gate_saves_a_third_of_the_branches_and_costs_little(judge):
-    case = Case(0.62, 0.1, count=3, steps=600, judge=judge, auc=0.8)
+    case = Case(0.62, 0.1, count=3 if FULL else 1, steps=600, judge=judge, auc=0.8)
     speed, branches = case.run()
     gated, fewer = case.run(gate=0.075)
     assert fewer <= branches * 2 / 3
@@ -206,7 +207,10 @@ def test_lookahead_gives_way_to_load():
     assert best(scene(0.9, 1, c1=1.2), 12, 1).depth == 0, "a draft slower than the target"
 
 
-@pytest.mark.parametrize(("alpha", "c1", "depth", "width"), itertools.product((0.5, 0.9), (0.05, 0.2), (2, 6), (1,)))
+FORECASTS = list(itertools.product((0.5, 0.9), (0.05, 0.2), (2, 6), (1,)))
+
+
+@pytest.mark.parametrize(("alpha", "c1", "depth", "width"), FORECASTS if FULL else FORECASTS[::3])
 def test_the_forecast_is_what_comes_of_it(alpha, c1, depth, width):
     case = Case(alpha, c1, judge=0.05, slowdown=0.02, count=2)
     pace = forecast(scene(alpha, 2, c1=c1), depth, width) * (1 + 0.02)
@@ -221,7 +225,7 @@ if FULL:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("load", "alpha", "c1"), GRID)
 def test_the_adaptive_policy_is_about_as_good_as_the_best_fixed_one(load, alpha, c1):
-    one = adapt(load, alpha, c1, FIXED if FULL else FIXED[::3])
+    one = adapt(load, alpha, c1) if FULL else adapt(load, alpha, c1, FIXED[::3], LENGTHS[load] // 4)
     assert one.found >= 0.95 * one.fixed, one
     assert one.found >= 0.98, one
 
@@ -254,7 +258,7 @@ def test_priorities_are_never_ten_apart():
 
 
 def test_priorities_help_where_slots_are_scarce_and_nobody_knows_it():
-    case = Case(0.63, 0.1, count=4, steps=80, slots=8, spread=0.3)
+    case = Case(0.63, 0.1, count=4, steps=80 if FULL else 40, slots=8, spread=0.3)
     assert case.run(told=False, priorities=True)[0] > 1.1 * case.run(told=False)[0]
     assert case.run(priorities=True)[0] == pytest.approx(case.run()[0], rel=0.02)
 
@@ -264,6 +268,6 @@ def test_priorities_help_where_slots_are_scarce_and_nobody_knows_it():
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8, 16, 32] if FULL else [4, 16])
 def test_shared_slots_are_as_good_as_the_best_split_and_nobody_is_held_up(count):
-    made = share(count, steps=80) if FULL else share(count, steps=40, tried=(1, 2, 6))
+    made = share(count, steps=80) if FULL else share(count, steps=25, tried=(1, 2, 6))
     assert made.seconds <= min(made.split.values()) / 0.95
     assert made.slowest < 1.1

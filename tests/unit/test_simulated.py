@@ -399,25 +399,29 @@ def setting(alpha, c1, judge, steps=200, **more):
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 @pytest.mark.parametrize(("alpha", "c1", "depth", "judge"), POINTS)
 def test_it_is_the_simulated_clock_of_the_theory_with_the_same_draws(schedule, alpha, c1, depth, judge):
-    simulation, asked = setting(alpha, c1, judge), questions(1)
+    steps = 200 if FULL else 60
+    simulation, asked = setting(alpha, c1, judge, steps), questions(1)
     (number,) = numbers(Writer(simulation.model), asked)
     (answer,) = answer_all(simulation, Lookahead(schedule, depth), asked)
-    other = clocked(schedule, lambda n: simulation.model.agrees(number, n, 1), c1, depth, judge, steps=200)
-    assert len(answer.steps) == 200
+    other = clocked(schedule, lambda n: simulation.model.agrees(number, n, 1), c1, depth, judge, steps=steps)
+    assert len(answer.steps) == steps
     assert answer.seconds == pytest.approx(other.now, rel=1e-9)
-    assert alone(simulation, [number]) == [pytest.approx(200)]
+    assert alone(simulation, [number]) == [pytest.approx(steps)]
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 def test_the_mean_of_many_answers_is_the_formulas(schedule):
-    count, near = (150, 0.025) if FULL else (40, 0.05)
+    count, near = (150, 0.025) if FULL else (12, 0.05)
     answers = answer_all(setting(0.63, 0.1, 0.2, steps=60), Lookahead(schedule), questions(count))
     mean = sum(answer.seconds for answer in answers) / len(answers)
     assert mean == pytest.approx(answer_time(schedule, 0.63, 0.1, 6, 0.2, 60), rel=near)
     assert 60 / mean == pytest.approx(speedup(schedule, 0.63, 0.1, 6, 0.2, 60), rel=near)
 
 
-@pytest.mark.parametrize(("schedule", "verifier"), itertools.product(("async", "sync"), ("judge", "exact")))
+VERIFIED = list(itertools.product(("async", "sync"), ("judge", "exact")))
+
+
+@pytest.mark.parametrize(("schedule", "verifier"), VERIFIED if FULL else VERIFIED[::3])
 def test_what_an_answer_was_made_of_goes_without_a_garbage_collection(schedule, verifier):
     """A busy process seldom looks for garbage (``runner.keep_what_is_imported``), so there must be little."""
     look = Lookahead(schedule, 4, 2, verifier=verifier)
@@ -437,11 +441,13 @@ def test_what_an_answer_was_made_of_goes_without_a_garbage_collection(schedule, 
     assert left < 40  # the state of the answer, and what hung on its last step
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.5])
-@pytest.mark.parametrize(("schedule", "width"), itertools.product(("async", "sync"), (1, 2)))
+BESIDE = list(itertools.product(("async", "sync"), (1, 2), (0.0, 0.5)))
+
+
+@pytest.mark.parametrize(("schedule", "width", "spread"), BESIDE if FULL else BESIDE[::3])
 def test_side_by_side_each_answer_is_as_it_is_alone(schedule, width, spread):
     """Where its runtimes have room for all, and none slows another down."""
-    simulation = setting(0.6, 0.13, 0.17, steps=40, spread=spread, width=width)
+    simulation = setting(0.6, 0.13, 0.17, steps=40 if FULL else 20, spread=spread, width=width)
     look = Lookahead(schedule, 3, width, max_step_tokens=simulation.model.longest)
     together = answer_all(simulation, look, questions(5))
     one_by_one = [answer_all(simulation, look, [question])[0] for question in questions(5)]
