@@ -6,7 +6,9 @@ Neither needs torch, but both import it, and much that is built on it, for model
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 # It mends transformers' models for SGLang's servers, and nothing of the tokenizers that come with transformers.
 _PATCHES = "sglang.srt.utils.hf_transformers_patches"
@@ -30,6 +32,12 @@ def leave_torch_out() -> None:
         import sglang  # noqa: F401
     finally:
         del sys.modules[_PATCHES]
+
+
+def call_without_torch(module: str, name: str, *arguments: Any) -> None:
+    """Calls a function by its name: what a new process begins with, before it imports the function's module."""
+    leave_torch_out()
+    getattr(import_module(module), name)(*arguments)
 
 
 def _no() -> bool:

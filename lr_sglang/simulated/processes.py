@@ -14,7 +14,7 @@ from lr_sglang.config import ROLES
 from lr_sglang.engine.client import Client
 from lr_sglang.errors import LaunchError
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.sglang_api.light_import import leave_torch_out
+from lr_sglang.sglang_api.light_import import call_without_torch
 from lr_sglang.simulated.serving import serve
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
@@ -37,7 +37,8 @@ class RuntimeProcesses:
         self._processes, ends = [], []
         for role in ROLES:
             mine, theirs = fresh.Pipe()
-            process = fresh.Process(target=_serve, args=(simulation, role, theirs), daemon=True)
+            called = (__name__, _serve.__name__, simulation, role, theirs)
+            process = fresh.Process(target=call_without_torch, args=called, daemon=True)
             process.start()
             self._processes.append(process)
             ends.append(mine)
@@ -74,5 +75,4 @@ def simulated_backends(simulation: Simulation, servers: RuntimeProcesses) -> Ite
 
 
 def _serve(simulation: Simulation, role: str, urls: Connection) -> None:
-    leave_torch_out()
     serve(simulation, {role: 0}, ready=urls.send)

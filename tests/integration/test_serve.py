@@ -24,7 +24,7 @@ from lr_sglang.cli import cli
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.serve_work import _tell, listening
 from lr_sglang.config import Lookahead
-from lr_sglang.serve import logs
+from lr_sglang.serve import health, logs
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.middleware import ROUTES
@@ -567,6 +567,14 @@ FAULTS = [(role, kind) for role in ("draft", "judge") for kind in ("fail", "garb
 FEW = [("draft", "hang"), ("draft", "garbage"), ("judge", "die"), ("judge", "fail")]
 
 
+@pytest.fixture
+def often(monkeypatch):
+    """Runtimes are looked at more often, and tried out for a shorter time."""
+    monkeypatch.setattr(health, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(health, "GENERATE_SECONDS", 1.5)
+
+
+@pytest.mark.usefixtures("often")
 @pytest.mark.parametrize(("role", "kind"), FAULTS if full else FEW)
 def test_without_draft_or_judge_answers_go_on_and_it_comes_back(role, kind):
     with serving(simulated(steps=30 if kind == "hang" else 10, seconds=0.06), SERVICE.replace(stall=0.3)) as one:

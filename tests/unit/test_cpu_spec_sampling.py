@@ -10,6 +10,7 @@ import torch
 
 from lr_sglang.cpu import grammar, seeds
 from lr_sglang.cpu.speculation import sampling
+from tests import grid
 from tests.attention import registered, same_numbers, visible  # noqa: F401
 
 VOCABULARY, START = 8, 5  # tokens; how many stand before the first drafted tree
@@ -189,8 +190,7 @@ def p_value(texts: list[list[int]], length: int, **filters) -> float:
     return float(torch.special.gammaincc(torch.tensor((len(expected) - 1) / 2).double(), statistic / 2))
 
 
-@pytest.mark.parametrize("shape", ["chain", "top-k 2", "n-gram", "padded"])
-@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize(("shape", "draft"), grid(["chain", "top-k 2", "n-gram", "padded"], DRAFTS))
 def test_what_is_drafted_does_not_change_the_distribution(shape, draft):
     torch.manual_seed(1)
     texts = grow(settings(MANY, seed=HALF), shape, draft)
@@ -198,8 +198,7 @@ def test_what_is_drafted_does_not_change_the_distribution(shape, draft):
         assert p_value(texts, length) > 1e-3
 
 
-@pytest.mark.parametrize("shape", ["chain", "top-k 2", "n-gram"])
-@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize(("shape", "filters"), grid(["chain", "top-k 2", "n-gram"], FILTERS))
 def test_filters_are_those_of_plain_sampling(shape, filters):
     torch.manual_seed(2)
     texts = grow(settings(MANY, seed=HALF, **FILTERS[filters]), shape)
@@ -240,8 +239,10 @@ def one_number_for_all_depths(tree):
     return draw
 
 
-@pytest.mark.parametrize("error", [most_probable, what_is_probable_enough, one_number_for_all_depths])
-@pytest.mark.parametrize("shape", ["chain", "top-k 2", "n-gram"])
+ERRORS = [most_probable, what_is_probable_enough, one_number_for_all_depths]
+
+
+@pytest.mark.parametrize(("error", "shape"), grid(ERRORS, ["chain", "top-k 2", "n-gram"]))
 def test_a_wrong_verification_is_seen(error, shape):
     torch.manual_seed(3)
     assert p_value(grow(settings(MANY), shape, error=error), 3) < 1e-6
@@ -272,8 +273,7 @@ def undrafted(seed, length, request=None, bias=None, mask=None, temperature=0.6,
     return text[2:]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize(("shape", "filters"), grid(SHAPES, FILTERS))
 def test_a_seed_gives_the_same_tokens_with_and_without_drafts(shape, filters):
     numbers = list(range(12))
     texts = grow(settings(12, seed=numbers, **FILTERS[filters]), shape, length=25)
