@@ -1,14 +1,18 @@
 """Tokens per second of one SGLang server without a GPU, and of transformers beside it, with one thread each.
 
-    python benchmarks/cpu_decode.py MODEL [--prompt 20 --prompt 1000] [--tokens 200] [--flag disable-radix-cache]
+    python benchmarks/cpu_decode.py MODEL [--dtype bfloat16] [--prompt 20 --prompt 1000] [--tokens 200]
 
 Both are given the same prompts of random tokens, one at a time and eight at a time. On a machine that does other
 work too, compare the second figure: tokens per second of processor time, of the scheduler's process alone.
+
+Every token reads all weights once. A line says how fast one thread reads as many bytes here, in the same run, and what
+share of that one sequence reached. Another says if other processes kept the machine busy, so that it does not count.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -23,10 +27,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+import psutil
+import torch
+from safetensors import safe_open
 
 from lr_sglang.cpu import settings
 
 EIGHT = 8
+BUSY = 0.1  # cores that other processes may take
 
 
 class Server:
@@ -105,7 +113,8 @@ def best(work: Callable[[], None], clock: Callable[[], float], tokens: int, repe
     return tokens / min(wall), tokens / min(processor)
 
 
-def time_server(server: Server, prompts: list[list[int]], tokens: int) -> None:
+def time_server(server: Server, prompts: list[list[int]], tokens: int) -> float:
+    """Returns tokens per second of one sequence, by the wall clock."""
     for prompt in prompts:
         server.generate(prompt, 1)  # its prefix is in the cache from here on: decoding is what we time
     alone: list[list[int]] = []
@@ -120,14 +129,52 @@ def time_server(server: Server, prompts: list[list[int]], tokens: int) -> None:
     report("server", len(prompts[0]), one, eight)
     if alone[0] != together[0]:
         click.echo("  tokens of one request differ alone and among eight")
+    return one[0]
 
 
-def time_transformers(model: str, lengths: tuple[int, ...], tokens: int) -> None:
-    import torch
+def weight_bytes(model: str, dtype: torch.dtype) -> int:
+    """Bytes of the weights that every token reads: all but the embedding, unless that is the output's too."""
+    config = json.loads((Path(model) / "config.json").read_text("utf-8"))
+    count = 0
+    for path in Path(model).glob("*.safetensors"):
+        with safe_open(path, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - it is no dict
+                if config.get("tie_word_embeddings") or "embed_tokens" not in name:
+                    count += math.prod(tensors.get_slice(name).get_shape())
+    return count * dtype.itemsize
+
+
+def memory_rate(size: int) -> float:
+    """Bytes per second that one thread reads of memory of this size: the best of some runs."""
+    memory, seconds = torch.ones(size // 8, dtype=torch.int64), []
+    for _ in range(7):
+        began = time.monotonic()
+        memory.sum()
+        seconds.append(time.monotonic() - began)
+    return size / min(seconds)
+
+
+class Others:
+    """Cores that processes which are not of this benchmark keep busy, on average from its making on."""
+
+    def __init__(self, server: Server) -> None:
+        self._pid, self._began, self._used = server.process.pid, time.monotonic(), self._now(server.process.pid)
+
+    def cores(self) -> float:
+        return (self._now(self._pid) - self._used) / (time.monotonic() - self._began)
+
+    @staticmethod
+    def _now(pid: int) -> float:
+        spent = psutil.cpu_times()
+        root = psutil.Process(pid)
+        own = [one.cpu_times() for one in (psutil.Process(), root, *root.children(recursive=True))]
+        return float(spent.user + spent.nice + spent.system - sum(one.user + one.system for one in own))
+
+
+def time_transformers(model: str, dtype: torch.dtype, lengths: tuple[int, ...], tokens: int) -> None:
     from transformers import AutoModelForCausalLM
 
-    torch.set_num_threads(1)
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
 
     def work(prompts: list[list[int]]) -> Callable[[], None]:
         ids = torch.tensor(prompts)
@@ -158,15 +205,25 @@ def report(who: str, length: int, one: tuple[float, float], eight: tuple[float, 
 @click.argument("model")
 @click.option("--prompt", "lengths", type=int, multiple=True, default=(20, 200), help="Tokens of a prompt.")
 @click.option("--tokens", default=200, help="Tokens to generate.")
+@click.option("--dtype", type=click.Choice(("float32", "bfloat16")), default="float32", help="Of both.")
 @click.option("--flag", "extra", multiple=True, help="Another flag of the server: NAME or NAME=VALUE, without dashes.")
 @click.option("--transformers/--no-transformers", "beside", default=True, help="Time transformers too.")
-def main(model: str, lengths: tuple[int, ...], tokens: int, extra: tuple[str, ...], beside: bool) -> None:
-    flags = settings.flags() | {name: value or True for name, _, value in (item.partition("=") for item in extra)}
+def main(model: str, lengths: tuple[int, ...], tokens: int, dtype: str, extra: tuple[str, ...], beside: bool) -> None:
+    torch.set_num_threads(1)
+    flags = settings.flags() | {"dtype": dtype}
+    flags |= {name: value or True for name, _, value in (item.partition("=") for item in extra)}
+    size = weight_bytes(model, getattr(torch, dtype))
     with serve(model, flags) as server:
+        others, rate = Others(server), memory_rate(size)
         for length in lengths:
-            time_server(server, make_prompts(length), tokens)
+            fastest = time_server(server, make_prompts(length), tokens)
+            click.echo(
+                f"  {fastest * size / rate:.2f} of what memory gives: {size / 1e6:.0f} MB at {rate / 1e9:.1f} GB/s"
+            )
+        if (busy := others.cores()) > BUSY:
+            click.echo(f"  does not count: other processes took {busy:.1f} cores")
     if beside:
-        time_transformers(model, lengths, tokens)
+        time_transformers(model, getattr(torch, dtype), lengths, tokens)
 
 
 if __name__ == "__main__":

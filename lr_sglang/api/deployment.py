@@ -18,8 +18,9 @@ from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
-from lr_sglang.runtimes.attach import model_of, prompt_for
+from lr_sglang.runtimes.attach import model_of
 from lr_sglang.runtimes.connect import deployed
+from lr_sglang.runtimes.placement.models import prompt_for
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of, backends
 from lr_sglang.verifiers.requests import RequestMaker
 

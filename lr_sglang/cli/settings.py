@@ -12,7 +12,8 @@ from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.config import ROLES, Deployment, Sampling
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
-from lr_sglang.runtimes.attach import model_of, prompt_for
+from lr_sglang.runtimes.attach import model_of
+from lr_sglang.runtimes.placement.models import prompt_for
 
 # How a family's makers advise to sample it; the first name that stands in the model's name counts.
 FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (

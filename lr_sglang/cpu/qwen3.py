@@ -3,7 +3,8 @@
 A small model on one core spends its time between the operators, not in them. This walks the weights that
 SGLang has loaded: residual additions go into the matrix products, queries and keys are normed and rotated
 together, and what all layers share (rotary angles, the rows of the KV cache) is computed once. Results are
-those of SGLang's own layers up to float32 rounding.
+those of SGLang's own layers up to rounding. With weights in bfloat16 the residual stream, norms and rotations
+are float32, which SGLang rounds in every layer.
 """
 
 from collections.abc import Callable, Collection
@@ -13,27 +14,29 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from lr_sglang.cpu import products
 from lr_sglang.cpu.attention import BatchedAttention
+from lr_sglang.cpu.products import Product
 
 _CACHE = "_lr_sglang_forward"
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """One layer's weights, matrices as [in, out]; `qk_norm` is [heads + kv_heads, head_dim]."""
+    """One layer's weights; the norms' are float32, `qk_norm` is [heads + kv_heads, head_dim]."""
 
     attention: Any
     input_norm: torch.Tensor
-    qkv: torch.Tensor
+    qkv: Product
     qk_norm: torch.Tensor
-    output: torch.Tensor
+    output: Product
     mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    gate_up: Product
+    down: Product
 
 
 def forward_qwen3(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around Qwen3Model.forward: ours for a plain float32 model on one worker, SGLang's for any other."""
+    """Around Qwen3Model.forward: ours for a plain float32 or bfloat16 model on one worker, SGLang's for any other."""
     decoder = model.__dict__.get(_CACHE)
     if decoder is None:
         decoder = Qwen3Forward(model) if _is_plain(model) else False
@@ -52,8 +55,8 @@ class Qwen3Forward:
         self._embed = model.embed_tokens
         self._heads, self._kv_heads = attention.num_heads, attention.num_kv_heads
         self._head_dim = attention.head_dim
-        self._rotary = attention.rotary_emb
-        self._norm = model.norm.weight
+        self._cos_sin = _cos_sin(attention.rotary_emb)
+        self._norm, self._dtype = model.norm.weight.float(), attention.qkv_proj.weight.dtype
         hidden = self._norm.shape[0]
         self._hidden_mean = torch.full((hidden, 1), 1.0 / hidden)
         self._head_mean = torch.full((self._head_dim, 1), 1.0 / self._head_dim)
@@ -68,28 +71,28 @@ class Qwen3Forward:
         input_embeds: torch.Tensor | None = None,
         captured: Collection[int] = (),
     ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]:
-        """Token ids and positions [tokens] -> normed hidden states [tokens, hidden].
+        """Token ids and positions [tokens] -> normed hidden states [tokens, hidden], in the weights' type.
 
         Where layers are `captured`, for an EAGLE3 head to draft from, also what goes into each of them.
         """
-        residual = self._embed(input_ids) if input_embeds is None else input_embeds
-        tokens = residual.shape[0]
+        residual = (self._embed(input_ids) if input_embeds is None else input_embeds).float()
+        tokens, dtype = residual.shape[0], self._dtype
         cos, sin = self._angles(positions)
         attend = self._attention(forward_batch, tokens)
         rotated = self._heads + self._kv_heads
         aux = []
         for i, layer in enumerate(self._layers):
             if i in captured:
-                aux.append(residual)
-            qkv = self._rms_norm(residual, layer.input_norm) @ layer.qkv
+                aux.append(residual.to(dtype))
+            qkv = layer.qkv(self._rms_norm(residual, layer.input_norm).to(dtype))
             qkv = qkv.view(tokens, rotated + self._kv_heads, self._head_dim)
-            qk = self._norm_heads(qkv[:, :rotated], layer.qk_norm)
-            qk = torch.addcmul(qk * cos, qk.roll(self._head_dim // 2, -1), sin)
+            qk = self._norm_heads(qkv[:, :rotated].float(), layer.qk_norm)
+            qk = torch.addcmul(qk * cos, qk.roll(self._head_dim // 2, -1), sin).to(dtype)
             mixed = attend(layer.attention, qk[:, : self._heads], qk[:, self._heads :], qkv[:, rotated:])
-            residual = torch.addmm(residual, mixed, layer.output)
-            gate, up = (self._rms_norm(residual, layer.mlp_norm) @ layer.gate_up).chunk(2, -1)
-            residual = torch.addmm(residual, F.silu(gate, inplace=True).mul_(up), layer.down)
-        hidden = self._rms_norm(residual, self._norm)
+            residual = layer.output.added(residual, mixed)
+            gate, up = layer.gate_up(self._rms_norm(residual, layer.mlp_norm).to(dtype)).chunk(2, -1)
+            residual = layer.down.added(residual, F.silu(gate, inplace=True).mul_(up))
+        hidden = self._rms_norm(residual, self._norm).to(dtype)
         return (hidden, aux) if aux else hidden
 
     def _rms_norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -103,7 +106,7 @@ class Qwen3Forward:
 
     def _angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines, [tokens, 1, head_dim]: rotating is x * cos + (x's halves swapped) * sin."""
-        cos, sin = self._rotary.cos_sin_cache.index_select(0, positions).unsqueeze(1).chunk(2, -1)
+        cos, sin = self._cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, -1)
         return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
     def _attention(self, forward_batch: Any, tokens: int) -> Callable[..., torch.Tensor]:
@@ -126,20 +129,26 @@ def _layer(layer: Any) -> _Layer:
     heads, kv_heads = attention.num_heads, attention.num_kv_heads
     return _Layer(
         attention=attention.attn,
-        input_norm=layer.input_layernorm.weight,
-        qkv=attention.qkv_proj.weight.t(),
+        input_norm=layer.input_layernorm.weight.float(),
+        qkv=products.of(attention.qkv_proj),
         qk_norm=torch.cat(
             [attention.q_norm.weight.expand(heads, -1), attention.k_norm.weight.expand(kv_heads, -1)]
-        ).contiguous(),
-        output=attention.o_proj.weight.t(),
-        mlp_norm=layer.post_attention_layernorm.weight,
-        gate_up=mlp.gate_up_proj.weight.t(),
-        down=mlp.down_proj.weight.t(),
+        ).float(),
+        output=products.of(attention.o_proj),
+        mlp_norm=layer.post_attention_layernorm.weight.float(),
+        gate_up=products.of(mlp.gate_up_proj),
+        down=products.of(mlp.down_proj),
     )
 
 
+def _cos_sin(rotary: Any) -> torch.Tensor:
+    """Cosines and sines by position, [positions, head_dim] float32; SGLang may keep them in the model's type."""
+    cache: torch.Tensor = rotary.cos_sin_cache
+    return cache if cache.dtype == torch.float32 else rotary._compute_cos_sin_cache().float()
+
+
 def _is_plain(model: Any) -> bool:
-    """Whether the model is one that Qwen3Forward computes: float32, no bias, adapter or split of any kind."""
+    """Whether the model is one that Qwen3Forward computes: of one type, no bias, adapter or split of any kind."""
     from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
     from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
     from sglang.srt.runtime_context import get_parallel
@@ -160,6 +169,6 @@ def _is_plain(model: Any) -> bool:
         and rotary.is_neox_style
         and rotary.rotary_dim == attention.head_dim
         and attention.attn.logit_cap == 0
-        and dtypes == {torch.float32}
-        and rotary.cos_sin_cache.dtype == torch.float32
+        and len(dtypes) == 1
+        and products.has(dtypes.pop())
     )

@@ -23,7 +23,7 @@ def flags(*, max_total_tokens: int = 20_000, max_running_requests: int = 32) -> 
     """
     return {
         "device": "cpu",
-        # Half precision is slower here and makes a sequence's tokens depend on the batch that it is in.
+        # Of models that fit into the processor's caches. Larger ones are faster in bfloat16 (``dtype`` of the runtime).
         "dtype": "float32",
         # The backend that calls our operators; the other one, torch_native, loops over the sequences.
         "attention-backend": "intel_amx",

@@ -120,11 +120,6 @@ def model_of(role: str, runtime: Runtime) -> str:
     return f"{models.POCKET}{pocket[1]}" if pocket else shapes.name_of(model) or model
 
 
-def prompt_for(judge: str) -> str:
-    """The judge's prompt that suits a model, where no deployment file says one."""
-    return "pocket" if models.is_pocket(judge) else "paper"
-
-
 def _elsewhere(tokenizer: str) -> bool:
     return models.is_path(tokenizer) and not plugin_files.expanded(tokenizer).is_dir()
 

@@ -11,6 +11,7 @@ from typing import Any
 from lr_sglang import plugin_files
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes.placement.models import prompt_for
 
 BUILT_IN = (Path(__file__).parent, Path(__file__).parent / "presets")
 DEFAULT = "pocket"
@@ -150,7 +151,9 @@ def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
         except ConfigError as error:
             message = error.message if error.message.startswith(where) else f"{where}: {error.message}"
             raise ConfigError(message, hint=error.hint) from error
-    return Deployment.from_dict({**table, "runtimes": runtimes, "shared": shared}, "deployment")
+    made = Deployment.from_dict({**table, "runtimes": runtimes, "shared": shared}, "deployment")
+    judge = made.runtime("judge")
+    return made if judge is None or "judge_prompt" in table else made.replace(judge_prompt=prompt_for(judge.model))
 
 
 def _rooted(runtime: Runtime, folder: Path) -> Runtime:

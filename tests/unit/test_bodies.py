@@ -13,9 +13,10 @@ from lr_sglang import pocket
 from lr_sglang.config import Runtime
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.pocket.body import Sizes, write
-from lr_sglang.runtimes.attach import model_of, prompt_for
+from lr_sglang.runtimes.attach import model_of
 from lr_sglang.runtimes.launching import platforms
 from lr_sglang.runtimes.placement import bodies, memory, models
+from lr_sglang.runtimes.placement.models import prompt_for
 from tests import FULL
 
 OWN = Sizes(128, 384, 2, 2, 64, 2)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lr_sglang.cpu import compile_lock, hooks, operators, settings
+from lr_sglang.cpu import compile_lock, hooks, operators, products, settings
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import cache, trees, verify
@@ -482,6 +482,29 @@ def test_what_an_eagle3_head_drafts_from(monkeypatch):
         expected = shorter(ids, positions, None)
         normed = state * torch.rsqrt((state * state).mean(-1, keepdim=True) + 1e-6)
         torch.testing.assert_close(normed, expected)
+
+
+@pytest.mark.skipif(not products.has(torch.bfloat16), reason="this processor has no bfloat16")
+@torch.no_grad()
+def test_the_lean_forward_in_bfloat16_is_near_float32_and_knows_no_batch(monkeypatch):
+    attend = lambda attention, q, k, v: q.flatten(1) + v.repeat(1, 2, 1).flatten(1)  # noqa: E731
+    monkeypatch.setattr(Qwen3Forward, "_attention", lambda *_: attend)
+    ids, positions = torch.arange(24) * 4, torch.arange(24)
+    exact = Qwen3Forward(a_model(4))(ids, positions, None)
+    model = a_model(4)
+    linears = [one for layer in model.layers for one in vars(layer.mlp).values()]
+    linears += [one for layer in model.layers for one in (layer.self_attn.qkv_proj, layer.self_attn.o_proj)]
+    for linear in linears:
+        linear.weight = linear.weight.bfloat16()
+    shapes = [linear.weight.shape for linear in linears]
+    forward = Qwen3Forward(model)
+    together = forward(ids, positions, None)
+    assert together.dtype == torch.bfloat16
+    torch.testing.assert_close(together.float(), exact, atol=0.05, rtol=0.05)
+    for rows in (slice(0, 1), slice(3, 8), slice(8, 24)):  # what a row is does not depend on the others
+        assert torch.equal(forward(ids[rows], positions[rows], None), together[rows])
+    assert [linear.weight.shape for linear in linears] == shapes
+    assert {linear.weight.untyped_storage().nbytes() for linear in linears} == {2}
 
 
 def test_every_operator_of_the_package_is_registered():

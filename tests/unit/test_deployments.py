@@ -47,6 +47,21 @@ def test_a_role_may_share_the_runtime_of_another(written):
     assert deployment == load_deployment(written(f'{TARGET}[shared]\njudge = "target"\n'))
 
 
+@pytest.mark.parametrize(
+    ("judge", "prompt"),
+    [
+        ('[runtimes.judge]\nmodel = "pocket:judge"\n', "pocket"),
+        ('[runtimes.judge]\nmodel = "pocket:judge@qwen3-0.6b"\n', "pocket"),
+        ('[runtimes.judge]\nmodel = "Qwen/Qwen2.5-7B-Instruct"\n', "paper"),
+        ('[shared]\njudge = "target"\n', "paper"),
+        ("", "paper"),
+    ],
+)
+def test_a_file_without_a_judge_prompt_has_that_of_its_judge(written, judge, prompt):
+    assert load_deployment(written(TARGET + judge)).judge_prompt == prompt
+    assert load_deployment(written(f'judge_prompt = "other"\n{TARGET}{judge}')).judge_prompt == "other"
+
+
 def test_paths_that_begin_with_a_dot_are_relative_to_the_file(written, tmp_path):
     layer = 'token_layer = {algorithm = "eagle", draft_model = "../small"}'
     path = written(f'[runtimes.target]\nmodel = "./big"\n{layer}\nextra = {{lora-paths = "../more", n = 1}}\n')

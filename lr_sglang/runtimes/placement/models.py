@@ -17,6 +17,11 @@ def is_pocket(model: str) -> bool:
     return model.startswith(POCKET)
 
 
+def prompt_for(judge: str) -> str:
+    """The judge's prompt that suits a model, where no deployment file says one."""
+    return "pocket" if is_pocket(judge) else "paper"
+
+
 def is_body(model: str) -> bool:
     """True for such a model in a larger body: ``pocket:target@qwen3-0.6b``."""
     return is_pocket(model) and "@" in model
