@@ -10,9 +10,10 @@ from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.tasks.plan import plan
+from tests import FULL
 
 STEP, C1, JUDGE = 0.15, 0.2, 0.15
-MADE = Simulation(Model(steps=10), step_seconds=STEP, c1=C1, judge_seconds=JUDGE)
+MADE = Simulation(Model(steps=10 if FULL else 6), step_seconds=STEP, c1=C1, judge_seconds=JUDGE)
 
 
 def records(schedule, depth, simulation=MADE):
