@@ -21,8 +21,8 @@ demo: setup  ## answer a few questions on three real SGLang runtimes, on this ma
 browser:
 	@bash scripts/browser.sh
 
-test: setup browser  ## all tests, about 21 minutes on 2 cores
-	env -u LR_SGLANG_FULL $(PYTEST) --session-timeout=2700 tests $(ARGS)
+test: setup browser  ## all tests, those on servers beside the others
+	env -u LR_SGLANG_FULL bash scripts/test.sh $(PYTHON_RUN) $(ARGS)
 
 test-unit: setup  ## the tests that start nothing: under a minute
 	env -u LR_SGLANG_FULL $(PYTEST) tests/unit $(ARGS)
