@@ -154,6 +154,64 @@ def test_files_are_short():
     assert not {name: lines for name, lines in long.items() if lines > MAX_LINES}
 
 
+# Where the modules went that stood flat in the package when every fork was a thread, without config, errors, tables and
+# files: by their names then, the modules that do their work now. A module stands once.
+CORE = {
+    "aborter": "engine/client",
+    "ahead": "frontend/gen_options",
+    "answer": "algorithm/answer algorithm/verification",
+    "api": "api/solve",
+    "asking": "api/resolve",
+    "backend": "frontend/backend",
+    "call": "engine/request",
+    "catalog": "user_programs/program_registry",
+    "chat": "engine/tokenizer engine/bounded_cache engine/end_ids engine/prefix_encoding",
+    "choices": "frontend/choices",
+    "connect": "runtimes/connect",
+    "course": "user_programs/program_run",
+    "delivery": "frontend/stream_text",
+    "dsl": "frontend/dsl frontend/run",
+    "events": "steps/events",
+    "flight": "algorithm/branches",
+    "frontend": "user_programs/lookahead_backend",
+    "generation": "engine/generation",
+    "hearing": "algorithm/inquiry",
+    "job": "algorithm/answer_request",
+    "lean": "sglang_api/light_import",
+    "live": "api/deployment",
+    "modes": "modes",
+    "node": "steps/node",
+    "parts": "user_programs/generation_trace",
+    "poison": "",
+    "program": "user_programs/program",
+    "reuse": "engine/prefix_reuse",
+    "router": "engine/router",
+    "runner": "api/runner",
+    "solution": "api/solution",
+    "spares": "",
+    "speculation": "steps/speculation",
+    "stages": "engine/timings",
+    "steps": "steps/step steps/detokenize",
+    "streaming": "api/stream",
+    "tokens": "steps/token_text",
+    "trace": "steps/trace",
+    "transport": "",  # with aborter
+    "tree": "steps/tree",
+    "verifier_names": "verifiers/verifier_registry",
+    "witness": "steps/event_emitter",
+    "writing": "frontend/execution frontend/executor frontend/values "
+    "engine/loop engine/pool engine/clock engine/lateness",
+}
+CORE_LINES = 7_000  # they may become fewer
+
+
+def test_the_core_does_not_grow():
+    modules = " ".join(CORE.values()).split()
+    assert len(modules) == len(set(modules))
+    files = [ROOT / "lr_sglang" / f"{module}.py" for module in modules]
+    assert sum(len(file.read_text("utf-8").splitlines()) for file in files) <= CORE_LINES
+
+
 # Answers are made on one event loop. Who knows of threads, and what for.
 THREADS = {
     "engine/loop.py": "the loop's own thread, and one for each synchronous program",
