@@ -211,38 +211,17 @@ def resolve(text: str, tokenizer: Tokenizer, begins: bool = False) -> tuple[int,
     return tuple(ids)
 
 
-def _turns(text: str, contents: tuple[str, ...]) -> tuple[str, ...] | None:
-    """What each turn of a conversation says, as it was given: SGLang cuts the white space before it.
-
-    Args:
-        text: of all turns.
-        contents: of each, cut.
-
-    Returns:
-        None where ``text`` has more in it.
-    """
-    said, at = [], 0
-    for number, content in enumerate(contents):
-        begin = text.find(content, at)
-        if begin < 0 or text[at:begin].strip():
-            return None
-        end = begin + len(content) if content or number + 1 < len(contents) else len(text)
-        said.append(text[at:end])
-        at = end
-    return None if text[at:].strip() else tuple(said)
-
-
 def render(s: Any, tokenizer: Tokenizer) -> TokenText:
     """What the template makes of the turns of a state (SGLang's executor), without the assistant's open one.
 
     Raises:
         ConfigError: some text stands outside of any turn.
     """
-    closed = slice(None if s.cur_role is None else s.cur_role_begin_pos)
-    said = _turns(str.__getitem__(s.text_, closed), tuple(m["content"] for m in s.messages_))
-    if said is None:
+    closed = str.__getitem__(s.text_, slice(None if s.cur_role is None else s.cur_role_begin_pos))
+    said = "".join(s.turns)
+    if said != closed and "".join(said.split()) != "".join(closed.split()):
         raise ConfigError("text stands outside of any role", hint="put it into sgl.user or another role")
-    turns = [{"role": m["role"], "content": text} for m, text in zip(s.messages_, said, strict=True)]
+    turns = [{"role": m["role"], "content": text} for m, text in zip(s.messages_, s.turns, strict=True)]
     if s.cur_role not in (None, "assistant"):
         turns.append({"role": s.cur_role, "content": s.text_[s.cur_role_begin_pos :]})
     return tokenizer.chat(turns, s.cur_role == "assistant")

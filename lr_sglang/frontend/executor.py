@@ -14,7 +14,7 @@ from lr_sglang.engine.loop import running_loop
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.execution import Execution, ForkHere
 from lr_sglang.frontend.values import Flag, TextEvent
-from lr_sglang.sglang_api.interpreter import ProgramState, StreamExecutor
+from lr_sglang.sglang_api.interpreter import ProgramState, SglRoleEnd, StreamExecutor
 
 
 class NotReady(LookaheadError):
@@ -23,7 +23,17 @@ class NotReady(LookaheadError):
 
 class Executor(Execution):
     """One state of a program, as its readers see it. Made on its event loop, or in another thread for the loop of the
-    backend; arguments as for ``Execution``."""
+    backend; arguments as for ``Execution``.
+
+    Attributes:
+        turns: what each closed turn says; SGLang's ``messages_`` lack the white space before it.
+    """
+
+    turns: tuple[str, ...] = ()
+
+    def _execute_role_end(self, expr: SglRoleEnd) -> None:
+        self.turns = (*self.turns, str.__getitem__(self.text_, slice(self.cur_role_begin_pos, None)))
+        super()._execute_role_end(expr)
 
     def sync(self) -> None:
         """Waits in a program's thread; on the loop it must not wait.
@@ -130,7 +140,7 @@ class _Forked(ForkHere):
         """Copies the parent, which has executed everything before the fork."""
         made, task = self._made, self._made._task
         made.variables = {**parent.variables, **made.variables}
-        made.text_, made.messages_ = parent.text_, list(parent.messages_)
+        made.text_, made.messages_, made.turns = parent.text_, list(parent.messages_), parent.turns
         made.cur_role, made.cur_role_begin_pos = parent.cur_role, parent.cur_role_begin_pos
         made.fork_start_text_pos = len(parent.text_)
         if task is not None and not task.done():

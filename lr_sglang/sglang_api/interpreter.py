@@ -17,6 +17,7 @@ from sglang.lang.ir import (
     SglExprList,
     SglFunction,
     SglGen,
+    SglRoleEnd,
     SglSamplingParams,
     SglSelect,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "SglExprList",
     "SglFunction",
     "SglGen",
+    "SglRoleEnd",
     "SglSamplingParams",
     "SglSelect",
     "StreamExecutor",

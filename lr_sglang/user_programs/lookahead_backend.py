@@ -242,7 +242,7 @@ class LookaheadBackend(BaseBackend):
     def _beside(self, s: Executor) -> ProgramState:
         """A fork of a state that is generating, at its present text."""
         made = Executor(self.target, s.arguments, SglSamplingParams(), self.chat_template, False)
-        made.text_, made.messages_ = s.text_, list(s.messages_)
+        made.text_, made.messages_, made.turns = s.text_, list(s.messages_), s.turns
         made.cur_role, made.cur_role_begin_pos = s.cur_role, s.cur_role_begin_pos
         made.fork_start_text_pos = len(s.text_)
         return ProgramState(made)

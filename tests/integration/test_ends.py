@@ -166,6 +166,8 @@ def test_what_a_user_says_arrives_as_it_is(asked):
         {"role": "system", "content": " \n" + asked + "be brief"},
         {"role": "user", "content": "  first"},
         {"role": "assistant", "content": "\n\nan answer\n"},
+        {"role": "user", "content": "   "},
+        {"role": "assistant", "content": ""},
         {"role": "user", "content": asked},
     ]
     backend = runtimes("abc" + E, (True, 1))
