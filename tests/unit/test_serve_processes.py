@@ -1,6 +1,7 @@
 """What the processes of one endpoint share: places, slots, connections and counts. Here they are in one process."""
 
 import asyncio
+import fcntl
 import random
 import socket
 import time
@@ -91,6 +92,19 @@ def test_a_process_that_is_gone_keeps_nobody_waiting(tmp_path, how):
             turn.cancel()
 
     asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_a_process_that_was_stopped_with_the_lock_stops_no_other(tmp_path):
+    file = tmp_path / "board"
+    Board.make(file, 2)
+    board, other = Board(file, 0, 2), Board(file, 1, 2)
+    with other.locked():  # and it stays there: a lock of another open file, as another process would have it
+        for value in range(1000):
+            with board.locked():
+                board.write(Column.RUNNING, value)
+    assert board.column(Column.RUNNING) == [999.0, 0.0]
+    with board.locked(), pytest.raises(BlockingIOError), file.open("r+b") as third:
+        fcntl.flock(third, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it is locked again
 
 
 def test_slots_go_to_who_has_use_for_them():

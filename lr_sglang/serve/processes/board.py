@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
+# How long a process waits for the lock. It is held for microseconds, unless a signal has stopped the process that holds
+# it: then the others go on without it for a while, and at worst admit a request too many.
+LOCK_SECONDS, UNLOCKED_SECONDS = 0.05, 1.0
 FRESH_SECONDS = 1.0  # a row that is older is left out: its process may hang
 
 
@@ -52,6 +55,7 @@ class Board:
         self._file = None if path is None else path.open("r+b")
         rows = array("d", bytes(8 * WIDTH * processes)) if self._file is None else mmap.mmap(self._file.fileno(), 0)
         self._cells = memoryview(rows).cast("B").cast("d")
+        self._unlocked_until = 0.0
 
     @staticmethod
     def make(path: Path, processes: int) -> None:
@@ -64,15 +68,35 @@ class Board:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """No other process changes it meanwhile. The kernel gives the lock back when its owner dies."""
+        """No other process changes it meanwhile, unless one was stopped while it had the lock.
+
+        The kernel gives the lock back when its owner dies.
+        """
         if self._file is None:
             yield
             return
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        held = self._lock(self._file.fileno())
         try:
             yield
         finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            if held:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _lock(self, file: int) -> bool:
+        """Whether this process has the lock: the event loop must not stand while another process is stopped."""
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                now = time.monotonic()
+                if now < self._unlocked_until:
+                    return False
+                if now > deadline:
+                    self._unlocked_until = now + UNLOCKED_SECONDS
+                    return False
+                time.sleep(0.0002)
 
     def write(self, column: int, value: float) -> None:
         """Says something of this process."""
