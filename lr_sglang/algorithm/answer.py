@@ -172,8 +172,11 @@ class Answer:
             self._refuse(child, Verdict(False, "draft", str(arrival.result), failed=True))
             return
         written, child.state = arrival.step(self.roles["draft"].tokenizer)
-        tokens = len(resolve(written.tokens(), self.roles["target"].tokenizer))
-        if not written.ids or tokens > self.tree.room(arrival.node):
+        tokens, room = len(resolve(written.tokens(), self.roles["target"].tokenizer)), self.tree.room(arrival.node)
+        if tokens == room and not written.complete:  # the answer's last step: half a character is shown, and counts
+            shown = completed(written, self.roles["draft"].tokenizer)
+            tokens = len(resolve(shown.tokens(), self.roles["target"].tokenizer))
+        if not written.ids or tokens > room:
             self._refuse(child, Verdict(False, "draft", "it is empty, or longer than what is left", failed=True))
             return
         child.confidence = policy.confidence(arrival.result.meta, len(written.ids))
