@@ -1,6 +1,6 @@
 """SGLang's own speculative decoding in target and draft: the same tokens, fewer forward passes, nothing left running.
 
-One set of servers after the other, after the shared ones are gone: speculation is set when a server starts.
+Speculation is set when a server starts: one with a token layer is started here, beside those that the session shares.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ import pytest
 
 from lr_sglang import tasks
 from lr_sglang.api.runner import Runner, Settings
-from lr_sglang.config import Deployment, Limits, Lookahead, Sampling, Schedule, TokenLayer
+from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Runtime, Sampling, Schedule, TokenLayer
 from lr_sglang.engine.loop import call
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
@@ -28,7 +28,7 @@ from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.steps.speculation import Speculation
 from lr_sglang.tasks.plan import Work, plan
-from tests.e2e.conftest import full
+from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import load
 
 ROOT = Path(__file__).parents[2]
@@ -68,20 +68,24 @@ class Layered:
         return "sd" if LAYERS[self.name] else "autoregressive"
 
 
-def deployment(name: str) -> Deployment:
-    pocket, layers = load_deployment("pocket"), LAYERS[name]
-    runtimes = {
-        role: pocket.runtimes[role].replace(token_layer=layers.get(role, TokenLayer()), max_running_requests=40)
-        for role in ("target", "draft")
-    }
+def deployment(name: str, shared: Mapping[str, str]) -> Deployment:
+    """Pocket, with the session's servers for the roles without a token layer."""
+    pocket, runtimes = load_deployment("pocket"), {}
+    for role in ROLES:
+        runtimes[role] = Runtime(url=shared[role])
+        if layer := LAYERS[name].get(role):
+            runtimes[role] = pocket.runtimes[role].replace(token_layer=layer, max_running_requests=40)
     if name == "adaptive":
         runtimes["target"] = runtimes["target"].replace(extra={"speculative-adaptive": True})
     return pocket.replace(runtimes=runtimes)
 
 
 @pytest.fixture(scope="module", params=LAYERS)
-def layered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layered]:
-    with deployed(deployment(request.param), tmp_path_factory.mktemp("logs"), timeout=280) as roles:
+def layered(
+    request: pytest.FixtureRequest, pocket: Pocket, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Layered]:
+    plan = deployment(request.param, pocket.fleet.urls)
+    with deployed(plan, tmp_path_factory.mktemp("logs"), timeout=280) as roles:
         yield Layered(request.param, roles)
 
 
@@ -196,10 +200,15 @@ def test_the_log_names_no_missing_operator(layered: Layered, tmp_path_factory: p
 
 
 @pytest.mark.timeout(600)
-def test_the_four_modes_side_by_side_on_the_embedded_default(tmp_path: Path) -> None:
-    """As a user calls it: two sets of servers, one after the other, and a table of both layers."""
+def test_the_four_modes_side_by_side_on_the_embedded_default(pocket: Pocket, tmp_path: Path) -> None:
+    """As a user calls it: two targets, one after the other, and a table of both layers. In the full run each set of
+    servers is whole; else draft and judge, which are the same in both, are the session's.
+    """
     modes = [word for name in ("autoregressive", "sd", "lookahead", "lookahead+sd") for word in ("--mode", name)]
     command = [sys.executable, ROOT / "cli.py", "run", "--task", "pocket", "--limit", "8" if full else "1", *modes]
+    if not full:
+        command += ["--draft", pocket.fleet.urls["draft"], "--judge", pocket.fleet.urls["judge"]]
+        command += ["--judge-prompt", "pocket"]
     done = subprocess.run(
         [*command, "--output", tmp_path / "out"], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False
     )

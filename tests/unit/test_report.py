@@ -65,6 +65,12 @@ def made(*folders, margin=0.02):
     return report.make(collection.read(folders), margin)
 
 
+@pytest.fixture(scope="module")
+def whole(run):
+    """The report of the two tasks; it takes a second to make."""
+    return made(run)
+
+
 def table(found, title):
     return next(one for one in found.tables if one.title.startswith(title))
 
@@ -240,8 +246,8 @@ def test_nobody_knows_the_models_of_a_reference_folder(tmp_path):
 # -- tables
 
 
-def test_table_1_has_the_papers_shape(run):
-    found = table(made(run), "Table 1")
+def test_table_1_has_the_papers_shape(whole):
+    found = table(whole, "Table 1")
     assert found.columns == ["", "gsm8k", "aime24"]
     assert [row[0] for row in found.rows] == [
         *("target accuracy %", "sd accuracy %", "sd speed-up"),
@@ -290,8 +296,8 @@ def test_a_draft_that_answers_alone_is_called_so(tmp_path):
     assert any(name.startswith("draft") for name in names) and any(name.startswith("target") for name in names)
 
 
-def test_verifiers_and_widths_have_tables_when_they_vary(tmp_path, run):
-    assert not [one for one in made(run).tables if one.title.startswith(("Table 2", "Table 3"))]
+def test_verifiers_and_widths_have_tables_when_they_vary(tmp_path, whole):
+    assert not [one for one in whole.tables if one.title.startswith(("Table 2", "Table 3"))]
     records = []
     for verifier in ("judge", "embedding:0.95"):
         for width in (1, 2):
@@ -303,14 +309,14 @@ def test_verifiers_and_widths_have_tables_when_they_vary(tmp_path, run):
     assert table(found, "Table 3").columns == ["", "width 1", "width 2"]
 
 
-def test_the_times_of_every_run_are_accounted_for(run):
-    for m in made(run).measures:
+def test_the_times_of_every_run_are_accounted_for(whole):
+    for m in whole.measures:
         assert m.time["share"] == pytest.approx(1, abs=0.02)
-    assert {row[-1] for row in table(made(run), "Where the time went").rows} == {"100.0"}
+    assert {row[-1] for row in table(whole, "Where the time went").rows} == {"100.0"}
 
 
-def test_simulated_and_dummy_runs_are_marked_everywhere(tmp_path, run):
-    assert formats.markdown(made(run)).count("**Simulated runtimes") == len(made(run).tables)
+def test_simulated_and_dummy_runs_are_marked_everywhere(tmp_path, whole):
+    assert formats.markdown(whole).count("**Simulated runtimes") == len(whole.tables)
     records = synthetic.run(Truth(), 3, 1)
     for record in records:
         record["versions"] = {}
@@ -370,12 +376,12 @@ def test_names_from_files_are_no_markup_and_no_formula(tmp_path):
     assert "\x1b" not in invoke(folder).stdout
 
 
-def test_text_has_all_tables_and_no_broken_figure(run):
+def test_text_has_all_tables_and_no_broken_figure(run, whole):
     text = invoke(run).stdout
-    for one in made(run).tables:
+    for one in whole.tables:
         assert one.title[:40] in text
     assert "…" not in text
-    assert made(run).measures[2].group.name in text
+    assert whole.measures[2].group.name in text
 
 
 def test_a_report_can_be_written_to_a_file(tmp_path, run):
