@@ -9,18 +9,32 @@ python benchmarks/policies.py adaptive --full --load 64 --load 128
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from lr_sglang.config import Lookahead
+from lr_sglang import verifiers
+from lr_sglang.algorithm import policy
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.config import Lookahead, Sampling
+from lr_sglang.engine.clock import run_virtually
+from lr_sglang.engine.pool import Pool
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.run import run_program
+from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.simulated.model import Model, Writer
 from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
+from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.simulated.virtual import alone, numbers, questions
+from lr_sglang.steps.trace import Trace
+from lr_sglang.tasks import Question
+from lr_sglang.tasks.prompts import messages
 
 STEP = 0.2  # seconds of a target step alone
 
@@ -50,10 +64,73 @@ class Conditions:
 
     def run(self, told: bool = True, **look: Any) -> tuple[float, float]:
         """Speed-up over plain decoding, and target branches per step."""
-        answers = answer_all(self.simulation, Lookahead(**look), self.asked, self.writer, told=told, alike=True)
+        answers = measured(self.simulation, Lookahead(**look), self.asked, self.writer, told=told)
         count = len(answers)
         seconds = sum(answer.seconds for answer in answers) / count
         return self.plain / seconds, sum(len(a.of("target")) for a in answers) / count / self.steps
+
+
+@dataclass(eq=False)
+class SameDrafts(AnswerRequest):
+    """A request whose drafts follow from their position and number alone: what is compared has the same luck."""
+
+    def seed(self, *where: Any) -> int:
+        return int(where[-1])
+
+
+def own_slots(roles: Mapping[str, RuntimeBackend], slots: int) -> dict[str, RuntimeBackend]:
+    """The same runtimes, with slots of one answer's own."""
+    mine = {role: copy(backend) for role, backend in roles.items()}
+    for backend in mine.values():
+        backend.roles, backend.pool = mine, Pool(slots)
+    return mine
+
+
+def measured(
+    simulation: Simulation,
+    look: Lookahead,
+    asked: Sequence[Question],
+    writer: Writer,
+    *,
+    told: bool = True,
+    each: int | None = None,
+) -> list[Trace]:
+    """``answer_all``, of which the same drafts agree whatever is tried.
+
+    Args:
+        told: whether the runtimes say how many requests they run at once.
+        each: requests at once on every runtime that are one answer's own; None shares them all.
+
+    Returns:
+        The trace of each; its ``seconds`` are those of the virtual clock, until the last step was kept.
+    """
+
+    async def answer() -> list[Trace]:
+        roles = simulated_roles(simulation, writer)
+        if not told:
+            for backend in roles.values():
+                backend.set_capacity(None, None)
+        sampling, experience = Sampling(seed=simulation.model.seed), policy.RunStatistics()
+        shares = [roles if each is None else own_slots(roles, each) for _ in asked]
+        requests = [
+            SameDrafts(
+                look,
+                sampling,
+                verifier=verifiers.make(look.verifier, verifiers.Setup(mine, "paper")),
+                question=one.id,
+                experience=experience,
+                fast=verifiers.fast(look, mine),
+            )
+            for one, mine in zip(asked, shares, strict=True)
+        ]
+        programs = (
+            run_program(lookahead, messages(one.question), request, backend=mine["target"])
+            for one, request, mine in zip(asked, requests, shares, strict=True)
+        )
+        await asyncio.gather(*programs)
+        return [request.record for request in requests]
+
+    return run_virtually(answer())
 
 
 Row = tuple[Any, ...]
@@ -184,7 +261,7 @@ def share(count: int, slots: int = 16, steps: int = 80, tried: Sequence[int] = (
     scene, look = Conditions(0.63, 0.1, count, steps=steps, slots=slots, trace=(agree,)), Lookahead()
 
     def seconds(each: int | None = None) -> list[float]:
-        made = answer_all(scene.simulation, look, scene.asked, scene.writer, alike=True, each=each)
+        made = measured(scene.simulation, look, scene.asked, scene.writer, each=each)
         return [answer.seconds for answer in made]
 
     shared = seconds()

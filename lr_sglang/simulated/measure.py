@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from lr_sglang.api.runner import Runner, Settings
@@ -27,7 +28,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.results.record import Record
 from lr_sglang.sglang_api.light_import import leave_torch_out
 from lr_sglang.simulated.model import Writer
-from lr_sglang.simulated.processes import RuntimeProcesses, simulated_backends
+from lr_sglang.simulated.processes import runtime_processes
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import SimulatedTransport, simulated_roles, wake_exactly
 from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
@@ -67,7 +68,6 @@ class Shard:
     megabytes: float
     grown: float
     servers: float = 0.0
-    errors: list[str] = field(default_factory=list)
 
 
 def measure(
@@ -86,14 +86,13 @@ def measure(
     if http:
         if processes > 1:
             raise ConfigError("runtimes over HTTP serve one process here", hint="leave out --http, or --processes")
-        with RuntimeProcesses(simulation) as servers, simulated_backends(simulation, servers) as roles, on_one_core(0):
-            used = servers.cpu()
-            made = shard(simulation, look, asked, roles)
-            return [replace(made, servers=servers.cpu() - used)]
+        with runtime_processes(simulation) as (roles, cpu):
+            used = cpu()
+            made = shard(simulation, look, asked, roles=roles)
+            return [replace(made, servers=cpu() - used)]
     if processes == 1:
-        with on_one_core(0):
-            return [shard(simulation, look, asked)]
-    if not simulation.timing().steady:
+        return [shard(simulation, look, asked)]
+    if not simulation.steady:
         raise ConfigError(
             "several processes have runtimes of their own",
             hint="leave out --batch-slowdown and --slots, or --processes",
@@ -101,12 +100,7 @@ def measure(
     parts = [part for n in range(processes) if (part := asked[n::processes])]
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(parts), fresh, leave_torch_out) as pool:  # nothing but this runs in them
-        return list(pool.map(_on_its_core, range(len(parts)), [simulation] * len(parts), [look] * len(parts), parts))
-
-
-def _on_its_core(number: int, simulation: Simulation, look: Lookahead, asked: Sequence[Question]) -> Shard:
-    with on_one_core(number):
-        return shard(simulation, look, asked)
+        return list(pool.map(partial(shard, simulation, look), parts, range(len(parts))))
 
 
 @contextmanager
@@ -131,29 +125,30 @@ def shard(
     simulation: Simulation,
     look: Lookahead,
     asked: Sequence[Question],
+    core: int = 0,
     roles: Mapping[str, RuntimeBackend] | None = None,
 ) -> Shard:
     """Answers questions at once in this process.
 
     Args:
+        core: which one it is kept on.
         roles: None is runtimes in this process.
 
     Raises:
         LookaheadError: an answer failed.
     """
-    writer = Writer(simulation.model)
-    known = numbers(writer, asked)
-    wake_exactly()
-    loop = background(None if roles else selectors.SelectSelector())
-    roles = roles or simulated_roles(simulation, writer)
+    writer, records = Writer(simulation.model), dict[str, Record]()
     settings = Settings(lookahead=look, sampling=Sampling(seed=simulation.model.seed))
     watch, late = _Watch(), Lateness()
-    loop.call_soon_threadsafe(late.start)
-    records: dict[str, Record] = {}
-    with Runner(roles, settings, len(asked)) as runner, watch:
-        for record in runner.run(plan(asked, [MODE]), watch.look):
-            records[record["question_id"]] = record
-    loop.call_soon_threadsafe(late.stop)
+    with on_one_core(core):
+        wake_exactly()
+        loop = background(None if roles else selectors.SelectSelector())
+        roles = roles or simulated_roles(simulation, writer)
+        loop.call_soon_threadsafe(late.start)
+        with Runner(roles, settings, len(asked)) as runner, watch:
+            for record in runner.run(plan(asked, [MODE]), watch.look):
+                records[record["question_id"]] = record
+        loop.call_soon_threadsafe(late.stop)
     made = [records[question.id] for question in asked]
     for record in made:
         if error := record["error"]:
@@ -161,7 +156,7 @@ def shard(
     return Shard(
         seconds=[record["seconds"] for record in made],
         bound=[answer.seconds for answer in answer_all(simulation, look, asked, writer)],
-        alone=alone(simulation, known, writer),
+        alone=alone(simulation, numbers(writer, asked), writer),
         steps=sum(len(record["steps"]) for record in made),
         judged=sum(record["judged"] for record in made),
         accepted=sum(record["accepted"] for record in made),

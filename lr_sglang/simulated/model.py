@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from statistics import NormalDist
 from typing import Literal, NamedTuple
@@ -138,19 +138,10 @@ class Written:
 
 
 class Writer:
-    """Writes for every role.
+    """Writes for every role."""
 
-    Args:
-        model: what there is to write.
-        words: how to write it.
-        length_first: an end that is exactly the last token asked for is reported as ``length``, as SGLang 0.5.16 does.
-        passes: tokens that a pass of the target gives. Where one crosses the last token asked for, SGLang 0.5.16
-            reports ``length``, and what the pass wrote after an end is among the tokens.
-    """
-
-    def __init__(self, model: Model, words: Words | None = None, *, length_first: bool = True, passes: int = 1) -> None:
-        self.model, self.words = model, words or pocket_words()
-        self.length_first, self.passes = length_first, passes
+    def __init__(self, model: Model) -> None:
+        self.model, self.words = model, pocket_words()
         self._step = lru_cache(maxsize=4096)(partial(model.step, self.words))  # the next prompt has it in it
 
     def place(self, prompt: Sequence[int]) -> Place:
@@ -196,13 +187,8 @@ class Writer:
                 return Written(ids, "delimiter", Place(question, position))
 
     def reported(self, written: Written, most: int) -> Written:
-        """What a server makes of it that was asked for ``most`` tokens."""
-        size = len(written.ids)
-        after = -(-size // self.passes) * self.passes
-        if not self.length_first or written.finish == "length" or after < most:
-            return written
-        beyond = self.words.filler(bytes(range(min(after, most) - size)))
-        return Written((*written.ids, *beyond), "length", written.place)
+        """What a server reports that was asked for ``most`` tokens: of an end at the last of them, the length."""
+        return written if len(written.ids) < most else replace(written, finish="length")
 
     def confidence(self, ids: Sequence[int]) -> float:
         """The draft's, in the step that it wrote."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
-from typing import Self
 
 import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
@@ -22,56 +21,34 @@ from lr_sglang.simulated.transport import simulated_roles
 START_SECONDS = 120.0
 
 
-class RuntimeProcesses:
-    """The servers of one simulation, a process for each role, until the ``with`` block ends.
+@contextmanager
+def runtime_processes(simulation: Simulation) -> Iterator[tuple[Mapping[str, RuntimeBackend], Callable[[], float]]]:
+    """A server for each role, in a process of its own until the ``with`` block ends.
 
-    Attributes:
-        urls: by role.
+    Returns:
+        Backends by role, and what gives the seconds of CPU that the servers have used so far.
 
     Raises:
         LaunchError: one of them does not start.
     """
-
-    def __init__(self, simulation: Simulation) -> None:
-        fresh = multiprocessing.get_context("spawn")
-        self._processes, ends = [], []
+    fresh, roles = multiprocessing.get_context("spawn"), simulated_roles(simulation)
+    processes, ends = [], []
+    with ExitStack() as stack:
         for role in ROLES:
             mine, theirs = fresh.Pipe()
             called = (__name__, _serve.__name__, simulation, role, theirs)
             process = fresh.Process(target=call_without_torch, args=called, daemon=True)
             process.start()
-            self._processes.append(process)
+            stack.callback(process.join)
+            stack.callback(process.kill)
+            processes.append(process)
             ends.append(mine)
-        self.urls: dict[str, str] = {}
         for role, end in zip(ROLES, ends, strict=True):
             if not end.poll(START_SECONDS):
                 raise LaunchError(f"the simulated runtime did not start in {START_SECONDS:g} s", role=role)
-            self.urls |= end.recv()
-
-    def cpu(self) -> float:
-        """Seconds of CPU that the servers have used so far."""
-        return sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in self._processes)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            process.kill()
-            process.join()
-
-
-@contextmanager
-def simulated_backends(simulation: Simulation, servers: RuntimeProcesses) -> Iterator[Mapping[str, RuntimeBackend]]:
-    """Backends for the runtimes of these servers, by role."""
-    roles = simulated_roles(simulation)
-    for role, backend in roles.items():
-        backend.transport = Client(servers.urls[role], role)
-    try:
-        yield roles
-    finally:
-        for backend in roles.values():
-            backend.shutdown()
+            roles[role].transport = Client(end.recv()[role], role)
+            stack.callback(roles[role].shutdown)
+        yield roles, lambda: sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in processes)
 
 
 def _serve(simulation: Simulation, role: str, urls: Connection) -> None:

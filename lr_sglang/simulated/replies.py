@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang.simulated import scores
-from lr_sglang.simulated.model import Place, Writer
+from lr_sglang.simulated.model import Writer
 
 # Meta_info and server_info of everything simulated say so.
 MARK = {"simulated": True}
@@ -20,14 +20,13 @@ class Reply:
     Attributes:
         ids: all tokens that it will have.
         finish: its finish_reason then.
-        end: where the answer is then; of no meaning for a judge.
+        trimmed: tokens at the end that its text leaves out.
         scored: log-probabilities of the last tokens of the prompt, as many as were asked for.
     """
 
     ids: tuple[int, ...]
     finish: dict[str, Any]
     prompt_tokens: int
-    end: Place
     trimmed: int = 0
     scored: tuple[float, ...] = ()
 
@@ -41,27 +40,23 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
     prompt, sampling = payload["input_ids"], payload.get("sampling_params") or {}
     words, asked = writer.words, sampling.get("max_new_tokens")
     most = WHOLE if asked is None else int(asked)
-    capped = {"type": "length", "length": most}
-    if role == "judge":
-        label = words.tokenizer.encode(writer.judge(prompt))
-        return Reply(label[:most], capped, len(prompt), Place(0))
+    finish: dict[str, Any] = {"type": "length", "length": most}
+    said = writer.judge(prompt) if role == "judge" else None
+    if role == "target" and most > 0:
+        said = scores.rating(writer, prompt)
+    if said is not None:
+        return Reply(words.tokenizer.encode(said)[:most], finish, len(prompt))
     if most <= 0:
         start = payload.get("logprob_start_len", -1) if payload.get("return_logprob") else -1
         # as SGLang's: none for the first that is asked about
         scored = scores.score(writer, prompt, start + 1) if start >= 0 else ()
-        return Reply((), capped, len(prompt), Place(0), scored=tuple(scored))
-    if role == "target" and (digit := scores.rating(writer, prompt)):
-        return Reply(words.tokenizer.encode(digit)[:most], capped, len(prompt), Place(0))
-    one_step = bool(sampling.get("stop"))
-    version = writer.model.version(role, sampling.get("sampling_seed"))
-    written = writer.reported(writer.write(writer.place(prompt), version, most, one_step), most)
-    finish: dict[str, Any] = {
-        "delimiter": {"type": "stop", "matched": sampling.get("stop")},
-        "end": {"type": "stop", "matched": words.eos},
-        "length": capped,
-    }[written.finish]
+        return Reply((), finish, len(prompt), scored=tuple(scored))
+    stop, version = sampling.get("stop"), writer.model.version(role, sampling.get("sampling_seed"))
+    written = writer.reported(writer.write(writer.place(prompt), version, most, bool(stop)), most)
+    if written.finish != "length":
+        finish = {"type": "stop", "matched": stop if written.finish == "delimiter" else words.eos}
     keeps = written.finish == "length" or sampling.get("no_stop_trim")
-    return Reply(written.ids, finish, len(prompt), written.place, 0 if keeps else 1)
+    return Reply(written.ids, finish, len(prompt), 0 if keeps else 1)
 
 
 def body(

@@ -1,9 +1,17 @@
-"""A simulated runtime on an event loop: behind a server's routes (``server``), or in this process (``transport``)."""
+"""A simulated runtime on an event loop: behind a server's routes (``server``), or in this process (``transport``).
+
+The requests in a batch share its speed equally: n of them run at 1 / (1 + slowdown (n - 1)) of the speed of one alone.
+Beyond ``slots`` they wait, most urgent first.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
+import math
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang.engine.prefix_reuse import common_prefix
@@ -11,7 +19,6 @@ from lr_sglang.simulated.faults import Faults
 from lr_sglang.simulated.model import Writer
 from lr_sglang.simulated.replies import body, reply
 from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.timing import Ticket
 
 NEVER = 1e9  # seconds
 
@@ -41,38 +48,49 @@ class Cache:
         self._seen.clear()
 
 
+@dataclass(eq=False)
+class _Ticket:
+    """One request.
+
+    Attributes:
+        work: seconds that it takes alone.
+        done: the share of it that was done when it left.
+        finish: the ``_service`` at which it is done; infinite while it waits for a slot.
+    """
+
+    work: float
+    done: asyncio.Future[float]
+    priority: int
+    finish: float = math.inf
+    left: bool = False
+
+
 class SimulatedRuntime:
     """One role's runtime, within the event loop that serves it.
 
     Attributes:
         calls, aborted: requests so far, and those of them that were stopped.
+        most: the maximum of requests that were served at once.
         late: seconds that requests ended after their time, in all.
     """
 
     def __init__(self, role: str, simulation: Simulation, writer: Writer) -> None:
         self.role, self.simulation, self.writer = role, simulation, writer
         self.faults = Faults(simulation.model.seed)
-        self.calls = self.aborted = 0
+        self.calls = self.aborted = self.most = 0
         self.late = 0.0
-        self._timing = simulation.timing()
-        self._tickets: dict[str, Ticket] = {}
+        self._tickets: dict[str, _Ticket] = {}
+        self._waiting: list[_Ticket] = []
+        self._served: list[tuple[float, int, _Ticket]] = []  # a heap; who has left stays until it is on top
+        self._order, self._count = itertools.count(), 0  # requests that are served
+        self._service, self._now = 0.0, 0.0  # seconds of service that each request in the batch has had, and when
         self._timer: asyncio.TimerHandle | None = None
-        self._first: Ticket | None = None  # that it rings for
+        self._first: _Ticket | None = None  # that it rings for
 
     @property
     def running(self) -> int:
         """Requests that are served or wait for it."""
         return len(self._tickets)
-
-    @property
-    def most(self) -> int:
-        """Requests that were served at once, at most."""
-        return self._timing.most
-
-    @property
-    def steady(self) -> bool:
-        """Whether no request's end depends on the others."""
-        return self._timing.steady
 
     async def answer(
         self, payload: dict[str, Any], rid: str, more: float = 0.0, cache: Cache | None = None
@@ -108,48 +126,87 @@ class SimulatedRuntime:
         """
         if rid in self._tickets:
             raise ValueError(f"Duplicate request ID detected: {rid}")
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[float] = loop.create_future()
-        ticket = self._tickets[rid] = Ticket(work, done, priority)
+        ticket = self._tickets[rid] = _Ticket(work, asyncio.get_running_loop().create_future(), priority)
         self.calls += 1
-        self._timing.add(loop.time(), ticket)
-        self._set_timer()
+        self._advance()
+        self._waiting.append(ticket)
+        self._admit()
         try:
-            return await done
+            return await ticket.done
         finally:
             del self._tickets[rid]
-            self._timing.remove(loop.time(), ticket)
-            self._set_timer()
+            self._remove(ticket)
 
     def abort(self, rid: str, everything: bool = False) -> None:
         """Stops requests whose id begins with ``rid``, as SGLang does."""
-        now = asyncio.get_running_loop().time()
-        found = [rid] if rid in self._tickets and not everything else list(self._tickets)
-        for known in found:
+        self._advance()
+        for known in [rid] if rid in self._tickets and not everything else list(self._tickets):
             ticket = self._tickets[known]
-            if (everything or (rid and known.startswith(rid))) and not ticket.owner.done():
+            if (everything or (rid and known.startswith(rid))) and not ticket.done.done():
                 self.aborted += 1
+                left = (ticket.finish - self._service) / ticket.work if ticket.work else 0.0
                 # one that is just about to end was stopped nevertheless
-                ticket.owner.set_result(min(self._timing.served(now, ticket), 1 - 1e-9))
+                ticket.done.set_result(max(0.0, min(1 - left, 1 - 1e-9)))
+
+    def _remove(self, ticket: _Ticket) -> None:
+        if ticket.left:
+            return
+        self._advance()
+        ticket.left = True
+        if ticket.finish < math.inf:
+            self._count -= 1
+        else:
+            self._waiting.remove(ticket)
+        self._admit()
+
+    def _admit(self) -> None:
+        slots = self.simulation.slots
+        while self._waiting and (slots is None or self._count < slots):
+            ticket = max(self._waiting, key=lambda waiting: waiting.priority)  # the first of equals
+            self._waiting.remove(ticket)
+            ticket.finish = self._service + ticket.work
+            heapq.heappush(self._served, (ticket.finish, next(self._order), ticket))
+            self._count += 1
+        self.most = max(self.most, self._count)
+        self._set_timer()
+
+    def _advance(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._count:
+            self._service += (now - self._now) * self._speed()
+        self._now = now
+
+    def _speed(self) -> float:
+        return 1 / (1 + self.simulation.slowdown * max(0, self._count - 1))
+
+    def _head(self) -> _Ticket | None:
+        """The one that is served first."""
+        while self._served and self._served[0][2].left:
+            heapq.heappop(self._served)
+        return self._served[0][2] if self._served else None
+
+    def _due(self, ticket: _Ticket) -> float:
+        """When a request is served if no other comes or goes."""
+        return self._now + max(0.0, ticket.finish - self._service) / self._speed()
 
     def _set_timer(self) -> None:
-        head = self._timing.head()
-        if head is self._first and self.steady:
+        head = self._head()
+        if head is self._first and self.simulation.steady:
             return  # its timer is set
         if self._timer is not None:
             self._timer.cancel()
         self._first = head
         loop = asyncio.get_running_loop()
-        self._timer = None if head is None else loop.call_at(self._timing.due(head), self._ring)
+        self._timer = None if head is None else loop.call_at(self._due(head), self._ring)
 
     def _ring(self) -> None:
         self._first = None  # it has rung, which may be too early for its ticket
         now = asyncio.get_running_loop().time()
-        while (head := self._timing.head()) is not None and self._timing.due(head) <= now + 1e-6:
-            self.late += max(0.0, now - self._timing.due(head))
-            self._timing.remove(now, head)
-            if not head.owner.done():
-                head.owner.set_result(1.0)
+        while (head := self._head()) is not None and (due := self._due(head)) <= now + 1e-6:
+            self.late += max(0.0, now - due)
+            if not head.done.done():
+                head.done.set_result(1.0)
+            self._remove(head)
         self._set_timer()
 
     def info(self) -> dict[str, Any]:

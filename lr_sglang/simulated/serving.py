@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import uvicorn
 
@@ -20,27 +21,59 @@ from lr_sglang.simulated.simulation import Simulation
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, runtime: SimulatedRuntime) -> None:
-        app = SimulatedServer(runtime, self.die).app()
-        super().__init__(
-            uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=60)
-        )
-        self.up = asyncio.Event()
+    """Serves all roles: a request is for the role whose port it came to.
+
+    Args:
+        ready: called once all of them answer.
+    """
+
+    def __init__(self, ready: Callable[[], None]) -> None:
+        config = uvicorn.Config(self._route, interface="asgi3", log_level="warning", access_log=False, lifespan="off")
+        config.timeout_keep_alive = 60
+        super().__init__(config)
+        self.apps: dict[int, Any] = {}  # by port
+        self._ready = ready
+
+    async def _route(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.apps[scope["server"][1]](scope, receive, send)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.up.set()
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Waits for no request: it may hang."""
+        self._hang_up(set(self.apps))
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are for the command, which has several servers."""
-        yield
+        """A signal ends the server between two events, and then the command, as its own handler says.
 
-    def die(self) -> None:
-        """As a crash: no request gets an answer any more."""
-        self.should_exit = self.force_exit = True
+        A handler that raises in a request would have the server take it for the request's own error and go on.
+        """
+        ends = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if callable(signal.getsignal(n))]
+        before = {number: signal.signal(number, self.handle_exit) for number in ends}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        for captured in self._captured_signals[:1]:
+            signal.raise_signal(captured)
+
+    def die(self, port: int) -> None:
+        """As a crash of one role: no request to it gets an answer any more."""
+        del self.apps[port]
+        for server in self.servers:
+            if any(sock.getsockname()[1] == port for sock in server.sockets):
+                server.close()
+        self._hang_up({port})
+        self.should_exit = self.should_exit or not self.apps
+
+    def _hang_up(self, ports: Container[int]) -> None:
         for connection in list(self.server_state.connections):
-            if connection.transport is not None:
+            if connection.transport.get_extra_info("sockname")[1] in ports:
                 connection.transport.abort()
 
 
@@ -59,85 +92,18 @@ def serve(
         ready: called with the URLs by role, once all of them answer.
 
     Raises:
-        LaunchError: a port is taken, or a server does not start.
+        LaunchError: a port is taken.
     """
     sockets = {role: _listen(host, port, role) for role, port in ports.items()}
-    stopped = asyncio.run(_serve(simulation, sockets, faults or {}, ready))
-    if stopped is not None:
-        signal.raise_signal(stopped)  # the command's own handler says how it ends
-
-
-async def _serve(
-    simulation: Simulation,
-    sockets: Mapping[str, socket.socket],
-    faults: Mapping[str, Sequence[Fault]],
-    ready: Callable[[dict[str, str]], None],
-) -> int | None:
-    """Returns the signal that ended it; None where all runtimes have died."""
-    writer, tasks, urls, servers = Writer(simulation.model), list[asyncio.Task[None]](), {}, []
-    for role, sock in sockets.items():
+    names = {role: sock.getsockname()[:2] for role, sock in sockets.items()}
+    server = _Server(lambda: ready({role: f"http://{address}:{port}" for role, (address, port) in names.items()}))
+    writer = Writer(simulation.model)
+    for role, (_, port) in names.items():
         runtime = SimulatedRuntime(role, simulation, writer)
-        for fault in faults.get(role, ()):
+        for fault in (faults or {}).get(role, ()):
             runtime.faults.order(fault)
-        server = _Server(runtime)
-        servers.append(server)
-        tasks.append(asyncio.ensure_future(server.serve(sockets=[sock])))
-        host, port = sock.getsockname()[:2]
-        urls[role] = f"http://{host}:{port}"
-    for role, server, task in zip(sockets, servers, tasks, strict=True):
-        await _up(role, server, task)
-    serving, stopped = asyncio.gather(*tasks), list[int]()
-
-    def stop(number: int) -> None:
-        stopped.append(number)
-        serving.cancel()
-
-    with _signals(stop):
-        ready(urls)
-        try:
-            await serving
-        except asyncio.CancelledError:
-            if not stopped:
-                raise
-    return stopped[0] if stopped else None
-
-
-async def _up(role: str, server: _Server, task: asyncio.Task[None]) -> None:
-    """Waits until a server answers, or has ended without; its task is not awaited elsewhere yet.
-
-    Raises:
-        LaunchError: it does not start.
-    """
-    up = asyncio.ensure_future(server.up.wait())
-    await asyncio.wait((up, task), return_when=asyncio.FIRST_COMPLETED)
-    if up.done():
-        return
-    up.cancel()
-    try:
-        await task
-    except OSError as error:
-        raise LaunchError(f"it cannot be served: {error.strerror or error}", role=role) from error
-    raise LaunchError("its server ended while it was starting", role=role)
-
-
-@contextmanager
-def _signals(stop: Callable[[int], None]) -> Iterator[None]:
-    """Signals that have a handler are heard between two events: one that raises would do so within a request, where
-    the server takes it for the request's own error and goes on."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in before.items() if callable(handler)}
-    for number in before:
-        loop.add_signal_handler(number, stop, number)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)
+        server.apps[port] = SimulatedServer(runtime, partial(server.die, port)).app()
+    asyncio.run(server.serve(list(sockets.values())))
 
 
 def _listen(host: str, port: int, role: str) -> socket.socket:

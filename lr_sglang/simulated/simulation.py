@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from lr_sglang.config_model import ConfigModel, need
 from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.timing import RuntimeTiming
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ class Simulation(ConfigModel):
         seconds = self.step_seconds * (tokens + self.prefill * scored) / self.model.tokens
         return seconds * self.c1 if role == "draft" else seconds
 
-    def timing(self) -> RuntimeTiming:
-        """One runtime's."""
-        return RuntimeTiming(self.slowdown, self.slots)
+    @property
+    def steady(self) -> bool:
+        """Whether no request's end depends on the others."""
+        return not self.slowdown and self.slots is None

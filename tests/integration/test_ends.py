@@ -11,7 +11,7 @@ from lr_sglang.errors import BadReply
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.program import answer_request
-from lr_sglang.simulated.model import Model, Writer
+from lr_sglang.simulated.model import Model, Writer, Written
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
@@ -146,12 +146,28 @@ def test_a_stop_string_around_the_cap_is_never_shown(place, server):
         assert state.get_meta_info("answer")["finish_reason"] == {"type": "stop", "matched": "STOP"}
 
 
+class Reporter(Writer):
+    """Reports an end at the last token asked for as SGLang 0.5.16 does, or 0.5.23, with so many tokens in a pass."""
+
+    def __init__(self, model, length_first, passes):
+        super().__init__(model)
+        self.length_first, self.passes = length_first, passes
+
+    def reported(self, written, most):
+        size = len(written.ids)
+        after = -(-size // self.passes) * self.passes
+        if not self.length_first or written.finish == "length" or after < most:
+            return written
+        beyond = self.words.filler(bytes(range(min(after, most) - size)))
+        return Written((*written.ids, *beyond), "length", written.place)
+
+
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 @pytest.mark.parametrize("server", SERVERS)
 def test_simulated_runtimes_play_every_server(server, schedule):
     simulation = Simulation(Model(alpha=(0.7,), steps=3, tokens=12, own_words=False), 0.001, 0.2, 0.0)
     for cap in (10, 11, 12, 13):  # a simulated model knows where it is once the head of a step is written
-        roles = simulated_roles(simulation, Writer(simulation.model, length_first=server[0], passes=server[1]))
+        roles = simulated_roles(simulation, Reporter(simulation.model, *server))
         whole, ahead = AnswerRequest(), AnswerRequest(Lookahead(schedule, max_step_tokens=cap), verifier=Exact())
         autoregressive.run(QUESTION, whole, backend=roles["target"])
         lookahead.run(QUESTION, ahead, backend=roles["target"])

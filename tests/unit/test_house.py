@@ -232,7 +232,6 @@ THREADS = {
     "cli/doctor_checks.py": "a question that may never be answered",
     "serve/processes/supervisor.py": "only the main thread takes signals",
     "serve/processes/worker.py": "the end of the parent is noticed although the loop is busy",
-    "simulated/serving.py": "only the main thread takes signals",
     "simulated/measure.py": "threads are counted",
 }
 

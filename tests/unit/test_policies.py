@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from benchmarks.policies import ALPHAS, C1S, FIXED, LENGTHS, adapt, share
+from benchmarks.policies import ALPHAS, C1S, FIXED, LENGTHS, adapt, measured, share
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.policy.confidence import Calibration, confidence, pairs_of
 from lr_sglang.algorithm.policy.experience import RunStatistics
@@ -36,9 +36,9 @@ class Case:
         self.writer, self.asked, self.steps = Writer(known), QUESTIONS[:count], steps
         assert numbers(self.writer, self.asked) == list(range(count))
 
-    def run(self, told=True, **look):
+    def run(self, **look):
         """Speed-up over plain decoding, and target branches per step."""
-        answers = answer_all(self.simulation, Lookahead(**look), self.asked, self.writer, told=told)
+        answers = answer_all(self.simulation, Lookahead(**look), self.asked, self.writer)
         plain = sum(alone(self.simulation, numbers(self.writer, self.asked), self.writer))
         branches = sum(len(a.of("target")) for a in answers) / len(answers) / self.steps
         return plain / sum(a.seconds for a in answers), branches
@@ -259,8 +259,24 @@ def test_priorities_are_never_ten_apart():
 
 def test_priorities_help_where_slots_are_scarce_and_nobody_knows_it():
     case = Case(0.63, 0.1, count=4, steps=80 if FULL else 40, slots=8, spread=0.3)
-    assert case.run(told=False, priorities=True)[0] > 1.1 * case.run(told=False)[0]
-    assert case.run(priorities=True)[0] == pytest.approx(case.run()[0], rel=0.02)
+
+    def seconds(**more):
+        return sum(a.seconds for a in measured(case.simulation, asked=case.asked, writer=case.writer, **more))
+
+    plain, urgent = Lookahead(), Lookahead(priorities=True)
+    assert seconds(look=plain, told=False) > 1.1 * seconds(look=urgent, told=False)
+    assert seconds(look=urgent) == pytest.approx(seconds(look=plain), rel=0.02)
+
+
+def test_what_is_compared_has_the_same_luck():
+    """Whatever is tried, the drafts of a position agree or not: where more versions or hedges are asked for, too."""
+    case = Case(0.6, 0.1, judge=0.1, steps=60, width=2)
+    looks = [Lookahead(depth=depth, hedge=hedge) for depth in (1, 3) for hedge in (False, True)]
+    found = {
+        tuple(step.source for step in measured(case.simulation, look, case.asked, case.writer)[0].steps[:20])
+        for look in looks
+    }
+    assert len(found) == 1
 
 
 # -- slots that are shared

@@ -8,6 +8,7 @@ import socket
 
 import httpx
 import pytest
+import uvicorn
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli
@@ -25,7 +26,6 @@ from lr_sglang.simulated.replies import body, reply
 from lr_sglang.simulated.runtime import Cache, SimulatedRuntime
 from lr_sglang.simulated.server import SimulatedServer
 from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.timing import RuntimeTiming, Ticket
 from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.simulated.words import Head, pocket_words
 from lr_sglang.steps.node import Node
@@ -205,44 +205,38 @@ def test_weighing_takes_a_prefill_and_no_more():
 # -- time
 
 
-def serve(engine, arrivals):
-    """When each of (time, work) is served."""
-    tickets = [(at, Ticket(work, n)) for n, (at, work) in enumerate(arrivals)]
-    ends, now = {}, 0.0
-    while tickets or engine.head():
-        coming = tickets[0][0] if tickets else float("inf")
-        if coming <= engine.next_due():
-            now, ticket = tickets.pop(0)
-            engine.add(now, ticket)
-        else:
-            now, ticket = engine.next_due(), engine.head()
-            engine.remove(now, ticket)
-            ends[ticket.owner] = now
-    return [ends[n] for n in range(len(arrivals))]
+def served(*arrivals, **how):
+    """When each request of (time, work, priority) has been served."""
+
+    async def scene():
+        runtime, now = SimulatedRuntime("target", Simulation(**how), Writer(Model())), asyncio.get_running_loop().time
+
+        async def one(rid, at, work, priority=0):
+            await asyncio.sleep(at)
+            assert await runtime.serve(work, rid, priority) == 1
+            return now()
+
+        return await asyncio.gather(*(one(str(n), *arrival) for n, arrival in enumerate(arrivals)))
+
+    return run_virtually(scene())
 
 
 def test_requests_alone_take_what_they_take():
-    assert serve(RuntimeTiming(), [(0, 1), (0.5, 2), (0.6, 0.1)]) == pytest.approx([1, 2.5, 0.7])
+    assert served((0, 1), (0.5, 2), (0.6, 0.1)) == pytest.approx([1, 2.5, 0.7])
 
 
 def test_a_batch_is_slower_for_all_of_it():
     # two at half the speed (slowdown 1): the first has done 1 of 2 when the second comes
-    assert serve(RuntimeTiming(slowdown=1.0), [(0, 2), (1, 2)]) == pytest.approx([3, 4])
+    assert served((0, 2), (1, 2), slowdown=1.0) == pytest.approx([3, 4])
 
 
 def test_beyond_its_slots_a_runtime_lets_wait():
-    assert serve(RuntimeTiming(slots=1), [(0, 2), (1, 2), (1, 1)]) == pytest.approx([2, 4, 5])
+    assert served((0, 2), (1, 2), (1, 1), slots=1) == pytest.approx([2, 4, 5])
 
 
 def test_of_those_that_wait_the_most_urgent_goes_first():
-    engine = RuntimeTiming(slots=1)
-    for priority, name in ((0, "running"), (0, "none"), (3, "low"), (9, "front"), (9, "front too")):
-        engine.add(0, Ticket(1, name, priority))
-    order = []
-    while (head := engine.head()) is not None:
-        order.append(head.owner)
-        engine.remove(engine.due(head), head)
-    assert order == ["running", "front", "front too", "low", "none"]
+    ends = served(*((0, 1, priority) for priority in (0, 0, 3, 9, 9)), slots=1)
+    assert ends == pytest.approx([1, 5, 4, 2, 3])
 
 
 def test_a_timer_that_rings_too_early_is_set_again():
@@ -279,7 +273,7 @@ def test_over_http_the_most_urgent_that_waits_is_served_first():
             assert await asyncio.gather(running, *rest) == [200] * 4
             assert await ask(client, "wrong", "soon") == 400
 
-    asyncio.run(all_of_them())
+    run_virtually(all_of_them())
     assert done == ["running", "front", "low", "none", "wrong"]
 
 
@@ -292,7 +286,7 @@ def over_http(use, simulation=None, role="target"):
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://simulated") as client:
             return await use(client)
 
-    return asyncio.run(run())
+    return run_virtually(run())
 
 
 @pytest.mark.parametrize(
@@ -346,15 +340,18 @@ def test_over_http_only_what_was_written_is_cached():
 
 
 def test_who_leaves_makes_the_others_faster():
-    engine, first, second = RuntimeTiming(slowdown=1.0), Ticket(2), Ticket(2)
-    engine.add(0, first)
-    engine.add(0, second)
-    assert engine.due(second) == pytest.approx(4)
-    assert engine.served(1, first) == pytest.approx(0.25)
-    engine.remove(1, first)
-    assert engine.due(second) == pytest.approx(2.5)
-    engine.remove(2, first)  # again: nothing happens
-    assert engine.next_due() == pytest.approx(2.5)
+    async def scene():
+        runtime = SimulatedRuntime("target", Simulation(slowdown=1.0, slots=2), Writer(Model()))
+        first, second, third = (asyncio.create_task(runtime.serve(2.0, rid)) for rid in ("1", "2", "3"))
+        await asyncio.sleep(1)
+        runtime.abort("3")
+        runtime.abort("1")
+        runtime.abort("1")  # again: nothing happens
+        assert await asyncio.gather(first, third) == [pytest.approx(0.25), 0]
+        assert (runtime.aborted, runtime.running, await second) == (2, 1, 1)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(scene()) == pytest.approx(2.5)
 
 
 # -- faults
@@ -481,17 +478,6 @@ def test_steps_cut_at_the_cap_are_gone_on_with():
     assert len(answer.steps) == 20
 
 
-def test_what_is_compared_has_the_same_luck():
-    """Whatever is tried, the drafts of a position agree or not: where more versions or hedges are asked for, too."""
-    simulation = setting(0.6, 0.1, 0.1, steps=60, width=2)
-    looks = [Lookahead(depth=depth, hedge=hedge) for depth in (1, 3) for hedge in (False, True)]
-    found = {
-        tuple(step.source for step in answer_all(simulation, look, questions(1), alike=True)[0].steps[:20])
-        for look in looks
-    }
-    assert len(found) == 1
-
-
 # -- the command line
 
 
@@ -532,27 +518,10 @@ def test_two_servers_on_one_port_are_refused():
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize(
-    ("failure", "error", "said"),
-    [
-        (OSError(98, "Address already in use"), LaunchError, "cannot be served: Address already in use"),
-        (ZeroDivisionError("a bug"), ZeroDivisionError, "a bug"),
-        (None, LaunchError, "ended while it was starting"),
-    ],
-)
-def test_a_server_that_does_not_start_ends_the_command(monkeypatch, failure, error, said):
-    """Whichever of them it is, and with its reason; the others are not waited for."""
-    startup = serving._Server.startup
-
+def test_a_server_that_does_not_start_ends_the_command(monkeypatch):
     async def failing(self, sockets=None):
-        if sockets[0].getsockname()[1] != port:
-            return await startup(self, sockets)
-        if failure is not None:
-            raise failure
-        self.should_exit = True
+        raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(serving._Server, "startup", failing)
-    port = free_port()
-    with pytest.raises(error, match=said) as caught:
-        serving.serve(Simulation(Model()), {"target": 0, "draft": port, "judge": 0})
-    assert getattr(caught.value, "role", "draft") == "draft"
+    monkeypatch.setattr(uvicorn.Server, "startup", failing)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        serving.serve(Simulation(Model()), dict.fromkeys(ROLES, 0))
