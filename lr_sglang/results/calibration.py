@@ -137,7 +137,7 @@ def calibrate(records: Sequence[Record], precision: float, truth: Truth | None =
         above = [a for s, a in known if stage.accept_above is not None and s >= stage.accept_above]
         below = [a for s, a in known if stage.reject_below is not None and s < stage.reject_below]
         fitted.append(Fitted(stage, len(samples), len(above), sum(above), len(below), len(below) - sum(below)))
-        samples = [sample for sample in samples if not _decides(stage, sample.scores[number])]
+        samples = [sample for sample in samples if stage.decides(sample.scores[number]) is None]
     return Calibration(precision, names[-1], tuple(fitted))
 
 
@@ -206,11 +206,3 @@ def read(records: Iterable[Record], truth: Truth | None = None) -> tuple[list[st
     if not whole:
         raise RecordError("the records have no pair that every stage was asked about", hint="--verifier cascade:A,B")
     return names, whole
-
-
-def _decides(stage: Stage, score: float | None) -> bool:
-    if score is None:
-        return False
-    return (stage.accept_above is not None and score >= stage.accept_above) or (
-        stage.reject_below is not None and score < stage.reject_below
-    )

@@ -20,19 +20,7 @@ if TYPE_CHECKING:
     from lr_sglang.verifiers.score import Score
     from lr_sglang.verifiers.setup import Setup
 
-__all__ = [
-    "Cascade",
-    "Embedding",
-    "Exact",
-    "Judge",
-    "Likelihood",
-    "Oracle",
-    "Random",
-    "Score",
-    "Setup",
-    "fast",
-    "make",
-]
+__all__ = ["Cascade", "Embedding", "Exact", "Judge", "Likelihood", "Oracle", "Random", "Score", "Setup", "fast", "make"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.engine.loop import in_thread
-from lr_sglang.errors import BadReply, ConfigError, SetupError
+from lr_sglang.errors import BadReply, ConfigError
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.setup import Setup
@@ -101,8 +101,7 @@ def load(model: str) -> Encoder:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
-        hint = "pip install 'lr-sglang[embedding]', or take another verifier"
-        raise SetupError("the embedding verifier needs the package sentence-transformers", hint=hint) from error
+        raise verifier_registry.no_embedding() from error
     try:
         return _Quiet(SentenceTransformer(model))
     except (OSError, ValueError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.engine.generation import Generation
@@ -31,9 +31,12 @@ class Judge:
         target, draft = inquiry.pair.target.text.strip(), inquiry.pair.draft.text.strip()
         if target == draft:
             return Verdict(True, "identical")
-        return self._asking.ask(
-            inquiry, lambda: judge.run(target, draft, self.prompt, backend=self.backend), self._read
-        )
+        return self._ask(inquiry, target, draft, self._read)
+
+    def _ask(
+        self, inquiry: Inquiry, target: str, draft: str, read: Callable[[Generation], Verdict]
+    ) -> Verdict | Awaitable[Verdict]:
+        return self._asking.ask(inquiry, lambda: judge.run(target, draft, self.prompt, backend=self.backend), read)
 
     def _read(self, generation: Generation) -> Verdict:
         label = self.backend.tokenizer.decode(generation.ids)

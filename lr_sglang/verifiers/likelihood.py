@@ -37,8 +37,7 @@ class Likelihood:
 
     @classmethod
     def make(cls, setup: Setup) -> Likelihood:
-        threshold, how = verifier_registry.likelihood(setup.argument)
-        return cls(setup.backend("target"), threshold, "min" if how == "min" else "mean")
+        return cls(setup.backend("target"), *verifier_registry.likelihood(setup.argument))
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         draft, state = inquiry.pair.draft, inquiry.state

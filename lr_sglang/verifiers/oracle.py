@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable
 
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.programs.judge import JudgePrompt, judge
+from lr_sglang.programs.judge import JudgePrompt
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
-from lr_sglang.verifiers.asking import Asking
+from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.random import Random
 from lr_sglang.verifiers.setup import Setup
 
 
-class Oracle:
+class Oracle(Judge):
     """For models of random weights: the judge's verdicts mean nothing, but the time that they take does.
 
     Token ids of such models are mostly no text. The judge reads one word for each token instead.
@@ -24,22 +25,17 @@ class Oracle:
     reads_words = False
 
     def __init__(self, backend: RuntimeBackend, prompt: JudgePrompt, alpha: float) -> None:
-        self.backend, self.prompt, self.random = backend, prompt, Random(alpha)
-        self._asking = Asking(self.name)
+        super().__init__(backend, prompt)
+        self.random = Random(alpha)
 
     @classmethod
     def make(cls, setup: Setup) -> Oracle:
-        """With the ``0.6`` of ``oracle:0.6``."""
-        alpha = verifier_registry.number(cls.name, setup.argument or "0.5", 0.0, 1.0, "oracle:0.6")
-        return cls(setup.backend("judge"), setup.prompt(), alpha)
+        return cls(setup.backend("judge"), setup.prompt(), verifier_registry.number(cls.name, setup.argument))
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         target, draft = (_words(ids) for ids in (inquiry.pair.target.ids, inquiry.pair.draft.ids))
-        drawn = self.random.verify(inquiry)
-        return self._asking.ask(
-            inquiry,
-            lambda: judge.run(target, draft, self.prompt, backend=self.backend),
-            lambda generation: Verdict(drawn.accepted, self.name),
+        return self._ask(
+            inquiry, target, draft, lambda _: dataclasses.replace(self.random.verify(inquiry), by=self.name)
         )
 
 

@@ -24,7 +24,7 @@ class Random:
     @classmethod
     def make(cls, setup: Setup) -> Random:
         """With the ``0.6`` of ``random:0.6``."""
-        return cls(verifier_registry.number(cls.name, setup.argument or "0.5", 0.0, 1.0, "random:0.6"))
+        return cls(verifier_registry.number(cls.name, setup.argument))
 
     def verify(self, inquiry: Inquiry) -> Verdict:
         key = repr((inquiry.pair.target.ids, inquiry.pair.draft.ids)).encode()

@@ -28,8 +28,7 @@ class Score:
 
     @classmethod
     def make(cls, setup: Setup) -> Score:
-        threshold = verifier_registry.number(cls.name, setup.argument or "7", 0.0, 9.0, "score:7")
-        return cls(setup.backend("target"), threshold)
+        return cls(setup.backend("target"), verifier_registry.number(cls.name, setup.argument))
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         draft, state = inquiry.pair.draft, inquiry.state

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 from lr_sglang import plugin_files
 from lr_sglang.config import Role
@@ -56,6 +56,12 @@ class Stage:
     verifier: str
     reject_below: float | None = None
     accept_above: float | None = None
+
+    def decides(self, score: float | None) -> bool | None:
+        """Whether this score is accepted; None where the stage is not sure, as of a verdict without a score."""
+        if score is not None and self.accept_above is not None and score >= self.accept_above:
+            return True
+        return False if score is not None and self.reject_below is not None and score < self.reject_below else None
 
 
 def parse(text: str) -> Chosen:
@@ -109,15 +115,12 @@ def runs_models(text: str) -> bool:
 def _check(kind: str, argument: str) -> None:
     if kind in ("judge", "exact") and argument:
         raise ConfigError(f"no verifier is called '{kind}:{argument}'", hint=f"--verifier {kind}")
-    if kind in ("random", "oracle"):
-        number(kind, argument or "0.5", 0.0, 1.0, f"{kind}:0.6")
-    elif kind == "score":
-        number(kind, argument or "7", 0.0, 9.0, "score:7")
+    if kind in ("random", "oracle", "score"):
+        number(kind, argument)
     elif kind == "embedding":
         embedding(argument)
         if find_spec("sentence_transformers") is None:
-            hint = "pip install 'lr-sglang[embedding]', or take another verifier"
-            raise SetupError("the embedding verifier needs the package sentence-transformers", hint=hint)
+            raise no_embedding()
     elif kind == "likelihood":
         likelihood(argument)
     elif kind == "cascade":
@@ -126,35 +129,53 @@ def _check(kind: str, argument: str) -> None:
                 raise ConfigError("a cascade has no cascade among its stages")
 
 
-def number(kind: str, text: str, low: float, high: float, example: str) -> float:
-    """A threshold or a share.
+def no_embedding() -> SetupError:
+    """The error where sentence-transformers is not installed."""
+    hint = "pip install 'lr-sglang[embedding]', or take another verifier"
+    return SetupError("the embedding verifier needs the package sentence-transformers", hint=hint)
+
+
+# What the number after a verifier's colon is: its default, minimum and maximum.
+_NUMBERS = {
+    "random": ("0.5", 0.0, 1.0),
+    "oracle": ("0.5", 0.0, 1.0),
+    "score": ("7", 0.0, 9.0),
+    "embedding": ("0.95", -1.0, 1.0),
+    "likelihood": ("-0.3", -math.inf, 0.0),
+    "likelihood:min": ("-3", -math.inf, 0.0),
+}
+
+
+def number(kind: str, text: str) -> float:
+    """The threshold or the share of a verifier; its default where ``text`` is empty.
 
     Raises:
         ConfigError: it is none.
     """
+    usual, low, high = _NUMBERS[kind]
     try:
-        value = float(text)
+        value = float(text or usual)
     except ValueError:
         value = math.nan
     if not low <= value <= high:
         what = "acceptance rate" if kind in ("random", "oracle") else "threshold"
         span = f"{low:g} to {high:g}" if low > -math.inf else f"at most {high:g}"
-        raise ConfigError(f"{kind}: {text!r} is no {what} ({span})", hint=f"for example {example}")
+        raise ConfigError(f"{kind}: {text!r} is no {what} ({span})", hint=f"for example {kind}:{usual}")
     return value
 
 
 def embedding(argument: str) -> tuple[float, str]:
     """Threshold and model of ``[THRESHOLD][:MODEL]``; the paper's are .85 and .95 of all-mpnet-base-v2."""
     threshold, _, model = argument.partition(":")
-    return number("embedding", threshold or "0.95", -1.0, 1.0, "embedding:0.95"), model or MODEL
+    return number("embedding", threshold), model or MODEL
 
 
-def likelihood(argument: str) -> tuple[float, str]:
+def likelihood(argument: str) -> tuple[float, Literal["mean", "min"]]:
     """Threshold and ``mean`` or ``min`` of ``[mean|min][:][THRESHOLD]``."""
     word, _, rest = argument.partition(":")
-    how, threshold = (word, rest) if word in ("mean", "min") else ("mean", argument)
-    usual = "-0.3" if how == "mean" else "-3"
-    return number("likelihood", threshold or usual, -math.inf, 0.0, "likelihood:-0.3 or likelihood:min:-3"), how
+    if word == "min":
+        return number("likelihood:min", rest), "min"
+    return number("likelihood", rest if word == "mean" else argument), "mean"
 
 
 def stages(argument: str) -> tuple[Stage, ...]:
@@ -171,8 +192,7 @@ def stages(argument: str) -> tuple[Stage, ...]:
         return tuple(Stage(name) for name in names)
     try:
         table: dict[str, Any] = json.loads(plugin_files.expanded(argument).read_text(encoding="utf-8"))
-        found = tuple(_stage(one) for one in table["stages"])
-        return (*found, Stage(str(table["last"])))
+        return (*map(_stage, table["stages"]), Stage(str(table["last"])))
     except OSError as error:
         raise ConfigError(f"cannot read {argument}: {error.strerror}", hint="lr-sglang calibrate makes it") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -180,9 +200,6 @@ def stages(argument: str) -> tuple[Stage, ...]:
         raise ConfigError(f"{argument}: no parameters of a cascade ({error!r})", hint=hint) from error
 
 
-def _stage(table: dict[str, Any]) -> Stage:
-    def bound(key: str) -> float | None:
-        value = table.get(key)
-        return None if value is None else float(value)
-
-    return Stage(str(table["verifier"]), bound("reject_below"), bound("accept_above"))
+def _stage(row: dict[str, Any]) -> Stage:
+    bounds = (row.get(key) for key in ("reject_below", "accept_above"))
+    return Stage(str(row["verifier"]), *(None if bound is None else float(bound) for bound in bounds))

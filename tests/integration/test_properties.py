@@ -23,7 +23,7 @@ from lr_sglang.programs.rate import OPENING
 from lr_sglang.simulated.faults import Fault, Faults
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, Setup, make
-from lr_sglang.verifiers.cascade import Sure
+from lr_sglang.verifiers.verifier_registry import Stage
 from tests import examples
 from tests.integration.test_semantics import QUESTION, Whole
 from tests.scripted import END, ScriptedTransport, deployment, reasoner
@@ -194,7 +194,8 @@ def made(name: str, roles):
     if name == "embedding":
         return Embedding(Lengths(), 0.9)
     if name == "sure":
-        return Cascade([Sure(make("score:5", Setup(roles, "paper")), 3, 7)], make("judge", Setup(roles, "paper")))
+        setup = Setup(roles, "paper")
+        return Cascade([(make("score:5", setup), Stage("score", 3, 7))], make("judge", setup))
     return make(name, Setup(roles, "paper"))
 
 

@@ -21,8 +21,8 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING, QUESTION
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, Score, verifier_registry
-from lr_sglang.verifiers.cascade import Sure
 from lr_sglang.verifiers.embedding import load
+from lr_sglang.verifiers.verifier_registry import Stage
 from tests.integration import test_semantics as semantics
 from tests.integration.test_semantics import E, fixed, slow
 from tests.scripted import LIKELY, CharTokenizer, ScriptedTransport, deployment
@@ -259,7 +259,7 @@ class Says:
 def test_the_dear_one_is_asked_where_the_cheap_one_is_unsure(at_once, score, failed, accepted, by):
     cheap = Says("cheap", score, failed=failed, at_once=at_once)
     dear = Says("dear", accepted=True, at_once=at_once)
-    cascade = Cascade([Sure(cheap, 0.2, 0.8)], dear)
+    cascade = Cascade([(cheap, Stage("cheap", 0.2, 0.8))], dear)
     record, _ = solve(lambda _: cascade, "One." + E, "ONE." + E, depth=1)
     verdict = record.steps[0].verdicts[0]
     assert (verdict.accepted, verdict.by) == (accepted, by)
