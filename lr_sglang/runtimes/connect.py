@@ -17,7 +17,7 @@ from lr_sglang.engine.router import RouterClient
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.runtimes import Fleet, ProgressEvent, launch
+from lr_sglang.runtimes import Fleet, launch
 from lr_sglang.runtimes.launching.fleet import Progress
 
 DEFAULT_CONTEXT = 32768
@@ -59,7 +59,7 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
         runtime = fleet.deployment.runtime(role)
         assert runtime is not None
         keys = fleet.keys.get(role, ""), fleet.worker_keys.get(role, "")
-        transport, infos = call(_reached(url, role, *keys))
+        transport, infos = call(_reach(url, role, *keys))
         backend = RuntimeBackend(role, transport, load_tokenizer(fleet.tokenizers[role]), timeout=runtime.timeout)
         backend.pool = pools.setdefault(url, backend.pool)
         _describe(backend, infos, runtime.context_length)
@@ -71,17 +71,9 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
     return roles
 
 
-async def _reached(url: str, role: str, key: str, worker_key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
-    server, router = Client(url, role, key), RouterClient(url, role, key, worker_key)
-    try:
-        return await _reach(server, router)
-    finally:  # answers may be made on another loop
-        await server.disconnect()
-        await router.disconnect()
-
-
-async def _reach(server: Client, router: RouterClient) -> tuple[Client, Sequence[Mapping[str, Any]]]:
+async def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
     """How to reach a role's runtime, and what the servers say that play it: one, or a router's workers."""
+    server, router = Client(url, role, key), RouterClient(url, role, key, worker_key)
     try:
         return server, [await server.get("/server_info", timeout=30.0)]
     except RuntimeRefused as refused:  # a router has no such route
@@ -92,6 +84,9 @@ async def _reach(server: Client, router: RouterClient) -> tuple[Client, Sequence
         if not router.workers:
             raise RuntimeDown(f"the router {router.url} has no workers", role=router.role) from refused
         return router, router.infos()
+    finally:  # answers may be made on another loop
+        await server.disconnect()
+        await router.disconnect()
 
 
 def _changed(backend: RuntimeBackend, transport: RouterClient, configured: int | None) -> None:
@@ -150,6 +145,3 @@ def _seeded(info: Mapping[str, Any]) -> bool:
     if info.get("device") == "cpu":
         return True
     return bool(info.get("enable_deterministic_inference")) and not info.get("speculative_algorithm")
-
-
-__all__ = ["ProgressEvent", "connect", "deployed"]

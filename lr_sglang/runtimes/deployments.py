@@ -65,13 +65,6 @@ def custom(target: str) -> Deployment:
     return Deployment("custom", {"target": _other(None, target)})
 
 
-def override(
-    deployment: Deployment, role: str, model_or_url: str | None = None, gpus: tuple[int, ...] | None = None
-) -> Deployment:
-    """``override_all`` of one role."""
-    return override_all(deployment, {role: model_or_url}, {role: gpus})
-
-
 def override_all(
     deployment: Deployment,
     models: Mapping[str, str | None],

@@ -12,7 +12,7 @@ import pytest
 
 from lr_sglang.config import ROLES, TokenLayer
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.runtimes import Fleet, launch, load_deployment, override
+from lr_sglang.runtimes import Fleet, launch, load_deployment, override_all
 from lr_sglang.runtimes.connect import connect
 
 full = os.environ.get("LR_SGLANG_FULL") == "1"
@@ -54,7 +54,7 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
     """Starts three servers, once per session. Tests that use it share them: leave nothing running."""
     deployment = load_deployment("pocket")
     for role in ROLES if MODELS else ():
-        deployment = override(deployment, role, f"{MODELS}/{role}")
+        deployment = override_all(deployment, {role: f"{MODELS}/{role}"})
     # The target reports when each request entered it, so that its reuse of prefixes is known exactly; speculation has
     # servers of its own (test_token_layer.py).
     target = deployment.runtimes["target"].replace(extra={"enable-metrics": True}, token_layer=TokenLayer())

@@ -8,7 +8,7 @@ import pytest
 
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import built_in, load_deployment, override, override_all
+from lr_sglang.runtimes import built_in, load_deployment, override_all
 from lr_sglang.runtimes.placement import models
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "deployments").glob("*.toml"))
@@ -111,20 +111,20 @@ def test_a_name_that_is_no_deployment(tmp_path):
 
 def test_a_model_replaces_a_model_and_keeps_the_rest(written):
     path = written(f'{TARGET}port = 1234\ntokenizer = "t"\ngpus = [3]\n')
-    runtime = override(load_deployment(path), "target", "other/name").runtimes["target"]
+    runtime = override_all(load_deployment(path), {"target": "other/name"}).runtimes["target"]
     assert (runtime.model, runtime.port, runtime.gpus, runtime.tokenizer) == ("other/name", 1234, (3,), "")
 
 
 def test_a_url_replaces_a_model_and_a_model_a_url():
-    attached = override(load_deployment(), "draft", "http://there:30000")
+    attached = override_all(load_deployment(), {"draft": "http://there:30000"})
     assert attached.runtimes["draft"].url == "http://there:30000" and not attached.runtimes["draft"].model
-    assert override(attached, "draft", "pocket:draft").runtimes["draft"].model == "pocket:draft"
+    assert override_all(attached, {"draft": "pocket:draft"}).runtimes["draft"].model == "pocket:draft"
 
 
 def test_a_role_name_means_to_share_its_runtime():
-    shared = override(load_deployment(), "judge", "target")
+    shared = override_all(load_deployment(), {"judge": "target"})
     assert shared.shared == {"judge": "target"} and "judge" not in shared.runtimes
-    own = override(shared, "judge", "owner/name")
+    own = override_all(shared, {"judge": "owner/name"})
     assert not own.shared and own.runtimes["judge"].model == "owner/name"
 
 
@@ -139,7 +139,7 @@ def test_roles_may_change_together_in_any_order():
 
 
 def test_several_gpus_mean_tensor_parallelism():
-    runtime = override(load_deployment(), "target", "owner/name", (0, 1)).runtimes["target"]
+    runtime = override_all(load_deployment(), {"target": "owner/name"}, {"target": (0, 1)}).runtimes["target"]
     assert (runtime.gpus, runtime.tensor_parallel) == ((0, 1), 2)
 
 
@@ -157,4 +157,4 @@ def test_several_gpus_mean_tensor_parallelism():
 )
 def test_what_cannot_be_overridden(role, value, gpus):
     with pytest.raises(ConfigError):
-        override(load_deployment(), role, value, gpus)
+        override_all(load_deployment(), {role: value}, {role: gpus})

@@ -26,6 +26,7 @@ from lr_sglang.runtimes import Server, launched
 from lr_sglang.runtimes.launching import keeper, platforms
 from lr_sglang.runtimes.launching.fleet import Fleet
 from lr_sglang.runtimes.launching.keeper import Keeper, Patience
+from lr_sglang.runtimes.launching.ports import Reservation
 from lr_sglang.runtimes.placement import gpus
 from tests.unit.test_runtimes import FAKE, pids_in, runs, wait_for
 
@@ -380,23 +381,31 @@ def test_pauses_grow_and_are_bounded():
     assert [patience.delay(ends) for ends in (1, 2, 3, 6, 7, 1000)] == [1, 2, 4, 32, 60, 60]
 
 
-def test_one_that_was_up_for_long_begins_anew(tmp_path, monkeypatch):
-    server = Server(
-        "draft", [sys.executable, "-S", "-c", "raise SystemExit(3)"], "http://127.0.0.1:1", tmp_path / "log"
-    )
+@pytest.mark.parametrize(("steady", "delays"), [(0, [0.01, 0.01]), (100, [0.01, 0.02])])
+def test_one_that_was_up_for_long_begins_anew(home, monkeypatch, steady, delays):
+    port = Reservation()
+    argv = [sys.executable, "-S", str(home / "fake.py"), "--port", str(port.port), "--model-path", str(home / "model")]
     fleet = Fleet(Deployment("x", {"target": Runtime(url="http://a"), "draft": Runtime(model="m")}))
-    fleet.servers["draft"] = server
-    server.start()
-    wait_for(lambda: not server.alive())
+    fleet.servers["draft"] = Server("draft", argv, f"http://127.0.0.1:{port.port}", home / "log")
+    monkeypatch.setattr(platforms, "_gpus", lambda: 0)
+    monkeypatch.setattr(keeper, "POLL", 0.01)
     events: list[keeper.Event] = []
-    kept = Keeper(fleet, events.append, Patience(first=5, longest=60, steady=100))
-    life = kept._lives["draft"]
-    life.ends = 4
-    kept._look("draft", life)
-    life.due, life.since, life.ends = None, time.monotonic() - 101, 4
-    kept._look("draft", life)
-    life.release()
-    assert [event.delay for event in events] == [60, 5]
+
+    def tell(event: keeper.Event) -> None:
+        events.append(event)
+        if len(events) == 3:
+            kept.ending.set()
+        elif event.what == "back":
+            os.killpg(fleet.servers["draft"].pid or 0, signal.SIGKILL)
+
+    kept = Keeper(fleet, tell, Patience(0.01, 60, steady))
+    with fleet:
+        port.release()
+        fleet.servers["draft"].start()
+        os.killpg(fleet.servers["draft"].pid or 0, signal.SIGKILL)
+        kept.watch()
+    assert [event.what for event in events] == ["ended", "back", "ended"]
+    assert [event.delay for event in events if event.what == "ended"] == delays
 
 
 def test_one_beside_others_gets_the_memory_that_it_had(monkeypatch, tmp_path):

@@ -21,30 +21,14 @@ def need_compiler(role: str | None = None, environ: Mapping[str, str] = os.envir
     Raises:
         SetupError: there is no C++ compiler, or no ninja, which comes with SGLang.
     """
-    compiler, path = _named(environ.get("CXX", "c++"), role), environ.get("PATH")
-    if shutil.which(compiler, path=path) is None:
-        raise SetupError(
-            f"speculation from n-grams compiles C++, and there is no compiler {compiler!r}",
-            role=role,
-            hint="install one (on Debian or Ubuntu: apt-get install g++), or leave n-gram speculation out",
-        )
-    beside = Path(sys.executable).with_name("ninja")
-    if shutil.which("ninja", path=path) is None and not beside.is_file():
-        raise SetupError(
-            "speculation from n-grams compiles C++, and there is no ninja to do it with",
-            role=role,
-            hint="install it: pip install ninja",
-        )
-
-
-def _named(command: str, role: str | None) -> str:
-    """The program in what CXX says, which is used as it is, also where it is empty."""
+    command, path, why = environ.get("CXX", "c++"), environ.get("PATH"), "speculation from n-grams compiles C++, and"
     try:
-        return shlex.split(command)[0]
+        compiler = shlex.split(command)[0]  # CXX is used as it is, also where it is empty
     except (ValueError, IndexError) as error:
-        why = str(error) if isinstance(error, ValueError) else "it is empty"
-        raise SetupError(
-            f"speculation from n-grams compiles C++, and CXX={command!r} names no compiler: {why}",
-            role=role,
-            hint="name a compiler, or unset CXX",
-        ) from error
+        what = f"CXX={command!r} names no compiler: {error if isinstance(error, ValueError) else 'it is empty'}"
+        raise SetupError(f"{why} {what}", role=role, hint="name a compiler, or unset CXX") from error
+    if shutil.which(compiler, path=path) is None:
+        hint = "install one (on Debian or Ubuntu: apt-get install g++), or leave n-gram speculation out"
+        raise SetupError(f"{why} there is no compiler {compiler!r}", role=role, hint=hint)
+    if shutil.which("ninja", path=path) is None and not Path(sys.executable).with_name("ninja").is_file():
+        raise SetupError(f"{why} there is no ninja to do it with", role=role, hint="install it: pip install ninja")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from lr_sglang.config import Runtime
-from lr_sglang.errors import Cancelled, LaunchError, LookaheadError
+from lr_sglang.errors import LaunchError, LookaheadError
 from lr_sglang.runtimes.launching.fleet import Fleet, gpus_of, same_gpu
 from lr_sglang.runtimes.launching.ports import Reservation
-from lr_sglang.runtimes.launching.server import Server
 from lr_sglang.runtimes.placement import assign
 
 POLL = 0.5
@@ -50,29 +51,11 @@ class Patience:
         return float(min(self.longest, self.first * 2 ** min(ends - 1, 30)))
 
 
-@dataclass
-class _Life:
-    """One role's server over time. ``due``: when to start it again; ``rising``: the thread that does."""
-
-    since: float
-    ends: int = 0
-    due: float | None = None
-    rising: threading.Thread | None = None
-    error: LookaheadError | None = None
-    port: Reservation | None = None
-    given_up: bool = False
-
-    def release(self) -> None:
-        if self.port is not None:
-            self.port.release()
-            self.port = None
-
-
 class Keeper:
-    """Watches the servers of a fleet and starts again what ends.
+    """Watches the servers of a fleet, a thread for each, and starts again what ends.
 
     Args:
-        tell: called, in the thread of ``watch``, once for each event.
+        tell: called once for each event, one at a time.
         timeout: seconds that a restarted server has until it must be ready.
     """
 
@@ -83,86 +66,76 @@ class Keeper:
         patience: Patience | None = None,
         timeout: float = 600.0,
     ) -> None:
-        self.fleet, self.tell, self.timeout = fleet, tell, timeout
-        self.patience = patience or Patience()
+        self.fleet, self.timeout, self.patience = fleet, timeout, patience or Patience()
         self.ending = threading.Event()
-        self._lives = {role: _Life(time.monotonic()) for role in fleet.servers}
+        self._tell, self._telling, self._gpus = tell, threading.Lock(), threading.Lock()
 
-    def watch(self, poll: float = POLL) -> None:
+    def watch(self) -> None:
         """Returns when ``ending`` is set; the fleet's servers are left to its ``stop``.
 
         Raises:
             LaunchError: the target is given up, without which nothing can be answered.
         """
+        pool = ThreadPoolExecutor(max(1, len(self.fleet.servers)), "lr-keeper")
         try:
-            while not self.ending.wait(poll):
-                for role, life in self._lives.items():
-                    self._look(role, life)
+            for ended in as_completed([pool.submit(self._keep, role) for role in self.fleet.servers]):
+                ended.result()
+            self.ending.wait()
         finally:
-            self.ending.set()
-            for life in self._lives.values():
-                life.release()
+            with self._telling:
+                self.ending.set()
+            pool.shutdown(wait=False)
 
-    def _look(self, role: str, life: _Life) -> None:
-        now = time.monotonic()
-        if life.given_up:
-            return
-        if life.rising is not None:
-            if not life.rising.is_alive():
-                self._risen(role, life)
-        elif life.due is not None:
-            neighbours = [other for other in self._lives if other != role and self._shares(role, other)]
-            if now >= life.due and not any(self._lives[other].rising for other in neighbours):
-                self._start(role, life)
-        elif not self.fleet.servers[role].alive():
-            if now - life.since >= self.patience.steady:
-                life.ends = 0
-            self._ended(role, life, self.fleet.servers[role].died())
+    def _keep(self, role: str) -> None:
+        """Returns when ``ending`` is set, or the server is given up."""
+        ends, since = 0, time.monotonic()
+        while not self.ending.wait(POLL):
+            server = self.fleet.servers[role]
+            if server.alive():
+                continue
+            if time.monotonic() - since >= self.patience.steady:
+                ends = 0
+            error: LookaheadError | None = server.died()
+            with ExitStack() as port:  # kept from other servers of this user until the server is up again
+                with suppress(LaunchError):  # it is taken: the server itself reports that, unless it is free by then
+                    port.callback(Reservation(int(server.url.rpartition(":")[2]), role).release)
+                while error is not None:
+                    ends += 1
+                    delay = self.patience.delay(ends)
+                    if self.ending.is_set():
+                        return
+                    if ends > self.patience.restarts:
+                        if role == "target":
+                            raise error
+                        return self._report(Event(role, "given up", error.message, hint=error.hint))
+                    self._report(Event(role, "ended", error.message, delay, error.hint))
+                    if self.ending.wait(delay):
+                        return
+                    error = self._restart(role)
+            since = time.monotonic()
+            self._report(Event(role, "back", f"ready again at {server.url}"))
 
-    def _ended(self, role: str, life: _Life, error: LookaheadError) -> None:
-        life.ends += 1
-        if life.ends > self.patience.restarts:
-            life.given_up = True
-            life.release()
-            if role == "target":
-                raise error
-            self.tell(Event(role, "given up", error.message, hint=error.hint))
-            return
-        if life.port is None:
+    def _report(self, event: Event) -> None:
+        with self._telling:
+            if not self.ending.is_set():
+                self._tell(event)
+
+    def _restart(self, role: str) -> LookaheadError | None:
+        """Starts a server again; returns why it is not ready, if it is not."""
+        with (
+            self._gpus
+            if any(self._shares(role, other) for other in self.fleet.servers if other != role)
+            else nullcontext()
+        ):
+            old = self.fleet.servers[role]
+            server = self.fleet.servers[role] = old.again(self._argv(role, old.argv))
             try:
-                # Keeps the port from other servers of this user until the server is up again.
-                life.port = Reservation(int(self.fleet.servers[role].url.rpartition(":")[2]), role)
-            except LaunchError:
-                life.port = None  # it is taken: the server itself reports that, unless it is free by then
-        delay = self.patience.delay(life.ends)
-        life.due = time.monotonic() + delay
-        self.tell(Event(role, "ended", error.message, delay, error.hint))
-
-    def _start(self, role: str, life: _Life) -> None:
-        old = self.fleet.servers[role]
-        server = self.fleet.servers[role] = old.again(self._argv(role, old.argv))
-        life.due, life.error = None, None
-        life.rising = threading.Thread(target=self._rise, args=(server, life), name=f"lr-restart-{role}", daemon=True)
-        life.rising.start()
-
-    def _rise(self, server: Server, life: _Life) -> None:
-        try:
-            server.start()
-            server.wait_ready(self.timeout, cancelled=self.ending)
-        except LookaheadError as error:
-            life.error = error
-            server.stop()
-
-    def _risen(self, role: str, life: _Life) -> None:
-        life.rising = None
-        if isinstance(life.error, Cancelled):
-            return
-        if life.error is not None:
-            self._ended(role, life, life.error)
-            return
-        life.release()
-        life.since = time.monotonic()
-        self.tell(Event(role, "back", f"ready again at {self.fleet.servers[role].url}"))
+                server.start()
+                server.wait_ready(self.timeout, cancelled=self.ending)
+            except LookaheadError as error:
+                server.stop()
+                return error
+        return None
 
     def _shares(self, one: str, other: str) -> bool:
         return same_gpu(self.fleet.deployment, one, other)
@@ -172,7 +145,7 @@ class Keeper:
         if FRACTION not in argv:
             return argv
         runtimes = self.fleet.deployment.runtimes
-        up = [other for other in self._lives if other != role and self.fleet.servers[other].alive()]
+        up = [other for other in self.fleet.servers if other != role and self.fleet.servers[other].alive()]
         shares = [
             assign.again(fractions, role, up)
             for gpu in gpus_of(runtimes[role])
@@ -187,7 +160,7 @@ class Keeper:
         """Of the servers on one GPU, in the order in which they were started."""
         return {
             other: fraction
-            for other in self._lives
+            for other in self.fleet.servers
             if (other == role or self._shares(role, other))
             and gpu in gpus_of(runtimes[other])
             and (fraction := runtimes[other].memory_fraction) is not None

@@ -28,11 +28,6 @@ class ModelInfo:
     is_generation: bool
 
 
-def headers(api_key: str = "") -> dict[str, str]:
-    """The headers that a server with an API key asks for."""
-    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
-
-
 def model_info(url: str, *, api_key: str = "", timeout: float = 5.0, role: str | None = None) -> ModelInfo:
     """Asks a server what it runs.
 
@@ -43,20 +38,12 @@ def model_info(url: str, *, api_key: str = "", timeout: float = 5.0, role: str |
         RuntimeRefused: it answers with an error status (a wrong API key, for example).
         BadReply: it answers with something else.
     """
-    reply = _request("GET", url, "/model_info", api_key, timeout, role)
+    reply = document(url, "/model_info", api_key=api_key, timeout=timeout, role=role)
     try:
         model = str(reply["model_path"])
         return ModelInfo(model, str(reply.get("tokenizer_path") or model), bool(reply.get("is_generation", True)))
     except (TypeError, KeyError, AttributeError):
         raise BadReply(f"{url}/model_info answers with something that is not SGLang's", role=role) from None
-
-
-def document(url: str, path: str, *, api_key: str = "", timeout: float = 5.0, role: str | None = None) -> Any:
-    """Any JSON document of an address.
-
-    Raises: as ``model_info``.
-    """
-    return _request("GET", url, path, api_key, timeout, role)
 
 
 def warm(url: str, *, timeout: float, role: str | None = None) -> None:
@@ -65,13 +52,22 @@ def warm(url: str, *, timeout: float, role: str | None = None) -> None:
     Raises: as ``model_info``.
     """
     body = {"text": "1 + 1 =", "sampling_params": {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}}
-    _request("POST", url, "/generate", "", timeout, role, json=body)
+    document(url, "/generate", body, timeout=timeout, role=role)
 
 
-def _request(method: str, url: str, path: str, api_key: str, timeout: float, role: str | None, **more: Any) -> Any:
-    limits = urllib3.Timeout(connect=min(timeout, 5.0), read=timeout)
+def document(
+    url: str, path: str, body: Any = None, *, api_key: str = "", timeout: float = 5.0, role: str | None = None
+) -> Any:
+    """Any JSON document of an address; one that is the reply to a body.
+
+    Raises: as ``model_info``.
+    """
+    limits, more = urllib3.Timeout(connect=min(timeout, 5.0), read=timeout), {} if body is None else {"json": body}
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        reply = _pool.request(method, url.rstrip("/") + path, headers=headers(api_key), timeout=limits, **more)
+        reply = _pool.request(
+            "POST" if more else "GET", url.rstrip("/") + path, headers=headers, timeout=limits, **more
+        )
     except urllib3.exceptions.ConnectTimeoutError as error:
         raise RuntimeDown(f"{url} cannot be reached", role=role, hint=_ADDRESS) from error
     except urllib3.exceptions.TimeoutError as error:

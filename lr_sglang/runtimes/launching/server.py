@@ -62,24 +62,19 @@ class Server:
         meeting: str = "",
     ) -> None:
         self.role, self.argv, self.url, self.log = role, tuple(argv), url, log
-        self._env, self._meeting = dict(env or {}), meeting
+        self.env, self._meeting = dict(env or {}), meeting
         self._kept: Reservation | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
         self._pipe = -1
         self._stopped = False
         self._lock = threading.Lock()
 
-    @property
-    def env(self) -> dict[str, str]:
-        """Variables that it has on top of our own environment."""
-        return dict(self._env)
-
     def again(self, argv: Sequence[str]) -> Server:
         """A server in this one's place, not started yet; this one's log stays as ``ROLE.previous.log``."""
         self.ask_to_stop()  # it may have ended by itself, and then its pipe is still open
         with contextlib.suppress(OSError):
             self.log.replace(self.log.with_suffix(".previous.log"))
-        return Server(self.role, argv, self.url, self.log, self._env, self._meeting)
+        return Server(self.role, argv, self.url, self.log, self.env, self._meeting)
 
     def start(self) -> None:
         """Starts the process.
@@ -106,7 +101,7 @@ class Server:
             with self.log.open("wb") as log:
                 self._guardian = subprocess.Popen(
                     argv,
-                    env={**os.environ, **self._env},
+                    env={**os.environ, **self.env},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

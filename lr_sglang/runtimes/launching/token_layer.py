@@ -68,14 +68,6 @@ def _model(layer: TokenLayer) -> Flags:
     }
 
 
-def _dflash(layer: TokenLayer) -> Flags:
-    return {"speculative-num-draft-tokens": layer.tokens and layer.tokens + 1}  # None: as the draft was trained
-
-
-def _dspark(layer: TokenLayer) -> Flags:
-    return {"speculative-dspark-block-size": layer.tokens}
-
-
 _TREE = frozenset({"steps", "topk"})
 BUILT_IN: Mapping[str, Algorithm] = {
     "ngram": Algorithm("NGRAM", _ngram, "none", frozenset({"topk", "ngram_max"}), on_cpu=True),
@@ -83,8 +75,9 @@ BUILT_IN: Mapping[str, Algorithm] = {
     "eagle": Algorithm("EAGLE", _model, takes=_TREE, on_cpu=True),
     "eagle3": Algorithm("EAGLE3", _model, takes=_TREE, on_cpu=True),
     "nextn": Algorithm("NEXTN", _model, "bundled", _TREE),
-    "dflash": Algorithm("DFLASH", _dflash),
-    "dspark": Algorithm("DSPARK", _dspark, "bundled"),
+    # without a number of tokens: as the draft was trained
+    "dflash": Algorithm("DFLASH", lambda it: {"speculative-num-draft-tokens": it.tokens and it.tokens + 1}),
+    "dspark": Algorithm("DSPARK", lambda it: {"speculative-dspark-block-size": it.tokens}, "bundled"),
 }
 
 
@@ -181,21 +174,13 @@ def check_vocabulary(model: str, draft_model: str, where: str) -> None:
     Raises:
         ConfigError: it does not.
     """
-    for read in (_vocabulary, _size):
-        ours, theirs = read(model), read(draft_model)
+    for keys in (("tokenizer.json", "model", "vocab"), ("config.json", "vocab_size")):
+        ours, theirs = (_read(folder, *keys) for folder in (model, draft_model))
         if ours is not None and theirs is not None and ours != theirs:
             raise ConfigError(
                 f"{where}: {draft_model} has another vocabulary than {model}: its token ids mean other tokens",
                 hint="take a draft model of the same family, or --token-layer ngram",
             )
-
-
-def _vocabulary(model: str) -> Any:
-    return _read(model, "tokenizer.json", "model", "vocab")
-
-
-def _size(model: str) -> Any:
-    return _read(model, "config.json", "vocab_size")
 
 
 def _read(model: str, file: str, *keys: str) -> Any:

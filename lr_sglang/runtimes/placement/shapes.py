@@ -3,6 +3,12 @@
 ``dummy:qwen3-32b`` is a directory with the architecture of Qwen3-32B and the tokenizer of the pocket models, made on
 first use; SGLang fills in random weights (``--load-format dummy``). Nothing is downloaded. What such a model writes
 means nothing, and most of its token ids, which the small tokenizer does not know, are no text at all.
+
+``shapes.json`` has the config.json of these models on the hub: Qwen/Qwen3-32B, -1.7B and -0.6B,
+Qwen/Qwen2.5-7B-Instruct, deepseek-ai/DeepSeek-R1-Distill-Qwen-32B and -1.5B. The Eagle 3 heads are SpecForge's
+(configs/qwen3-32b-eagle3.json) and AngelSlim's (configs/qwen3-1.7b-eagle3.json, untied, as SGLang needs it for a
+vocabulary that is smaller than the target's). Heads for Qwen3-32B and -4B were published with a head_dim of 80: hidden
+size by number of heads (AngelSlim issue 5).
 """
 
 from __future__ import annotations
@@ -31,105 +37,27 @@ _PATH = re.compile(r"(?:^|/)lr-sglang/shapes/[0-9a-f]{16}/([\w.-]+)/?$")
 Config = dict[str, Any]
 
 
-def _published(architecture: str, kind: str, layers: int, hidden: int, inner: int, **more: Any) -> Config:
-    return {
-        "architectures": [architecture],
-        "model_type": kind,
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "hidden_act": "silu",
-        "attention_dropout": 0.0,
-        "initializer_range": 0.02,
-        "max_window_layers": layers,
-        "rms_norm_eps": 1e-6,
-        "rope_scaling": None,
-        "rope_theta": 1_000_000,
-        "sliding_window": None,
-        "use_sliding_window": False,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        "use_cache": True,
-        **more,
-    }
-
-
-def _qwen3(layers: int, hidden: int, inner: int, heads: int, *, tied: bool) -> Config:
-    """Config.json of Qwen/Qwen3-32B, -1.7B and -0.6B on the hub."""
-    return _published(
-        *("Qwen3ForCausalLM", "qwen3", layers, hidden, inner),
-        attention_bias=False,
-        head_dim=128,
-        max_position_embeddings=40960,
-        num_attention_heads=heads,
-        num_key_value_heads=8,
-        tie_word_embeddings=tied,
-        vocab_size=151936,
-    )
-
-
-def _qwen2(layers: int, hidden: int, inner: int, heads: tuple[int, int], **more: Any) -> Config:
-    """Config.json of Qwen/Qwen2.5-7B-Instruct and of deepseek-ai/DeepSeek-R1-Distill-Qwen-32B and -1.5B on the hub."""
-    return _published(
-        *("Qwen2ForCausalLM", "qwen2", layers, hidden, inner),
-        num_attention_heads=heads[0],
-        num_key_value_heads=heads[1],
-        **more,
-    )
-
-
-def _eagle3(hidden: int, inner: int, heads: int, head_dim: int) -> Config:
-    """A head of one layer over the target's hidden states.
-
-    SpecForge, configs/qwen3-32b-eagle3.json, and AngelSlim, configs/qwen3-1.7b-eagle3.json (untied, as SGLang needs it
-    for a vocabulary that is smaller than the target's). Heads for Qwen3-32B and -4B were published with a head_dim of
-    80: hidden size by number of heads (AngelSlim issue 5).
-    """
-    return _published(
-        *("LlamaForCausalLMEagle3", "llama", 1, hidden, inner),
-        attention_bias=False,
-        draft_vocab_size=32000,
-        head_dim=head_dim,
-        max_position_embeddings=40960,
-        num_attention_heads=heads,
-        num_key_value_heads=8,
-        vocab_size=151936,
-    )
-
-
 def _pocket(role: str) -> Config:
     config: Config = json.loads((pocket.weights(role) / "config.json").read_text("utf-8"))
     return {**config, "vocab_size": POCKET_VOCABULARY}
 
 
-def _pocket_eagle3() -> Config:
-    target = _pocket("target")
-    taken = ("attention_bias", "head_dim", "max_position_embeddings", "num_attention_heads", "num_key_value_heads")
-    return {
-        **_published("LlamaForCausalLMEagle3", "llama", 1, target["hidden_size"], target["intermediate_size"]),
-        **{key: target[key] for key in (*taken, "vocab_size")},
-        "draft_vocab_size": POCKET_VOCABULARY // 2,
-    }
-
-
 @cache
 def shapes() -> Mapping[str, Config]:
     """Architectures by the name that follows ``dummy:``."""
+    published: dict[str, Config] = json.loads(Path(__file__).with_name("shapes.json").read_text("utf-8"))
+    defaults, target = published.pop("defaults"), _pocket("target")
+    eagle3 = {key: target[key] for key in published["qwen3-1.7b-eagle3"] if key in target}
+    eagle3 |= {key: published["qwen3-1.7b-eagle3"][key] for key in ("architectures", "model_type", "num_hidden_layers")}
     return {
-        "qwen3-32b": _qwen3(64, 5120, 25600, 64, tied=False),
-        "qwen3-1.7b": _qwen3(28, 2048, 6144, 16, tied=True),
-        "qwen3-0.6b": _qwen3(28, 1024, 3072, 16, tied=True),
-        "qwen3-32b-eagle3": _eagle3(5120, 25600, 64, 80),
-        "qwen3-1.7b-eagle3": _eagle3(2048, 6144, 16, 128),
-        "qwen2.5-7b": _qwen2(28, 3584, 18944, (28, 4), max_position_embeddings=32768, vocab_size=152064),
-        "deepseek-r1-distill-qwen-32b": _qwen2(
-            *(64, 5120, 27648, (40, 8)), max_position_embeddings=131072, vocab_size=152064, rms_norm_eps=1e-5
-        ),
-        "deepseek-r1-distill-qwen-1.5b": _qwen2(
-            *(28, 1536, 8960, (12, 2)), max_position_embeddings=131072, vocab_size=151936, rope_theta=10000
-        ),
+        **{name: {**defaults, **shape} for name, shape in published.items()},
         **{f"pocket-{role}": _pocket(role) for role in pocket.ROLES},
-        "pocket-target-eagle3": _pocket_eagle3(),
+        "pocket-target-eagle3": {
+            **defaults,
+            **eagle3,
+            "max_window_layers": 1,
+            "draft_vocab_size": POCKET_VOCABULARY // 2,
+        },
     }
 
 
