@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.branches import Branches, Completion
+from lr_sglang.algorithm.branches import Branches, Completion, tokens_of
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.verification import Verification
 from lr_sglang.engine.request import Request
@@ -172,10 +172,8 @@ class Answer:
             self._refuse(child, Verdict(False, "draft", str(arrival.result), failed=True))
             return
         written, child.state = arrival.step(self.roles["draft"].tokenizer)
-        tokens, room = len(resolve(written.tokens(), self.roles["target"].tokenizer)), self.tree.room(arrival.node)
-        if tokens == room and not written.complete:  # the answer's last step: half a character is shown, and counts
-            shown = completed(written, self.roles["draft"].tokenizer)
-            tokens = len(resolve(shown.tokens(), self.roles["target"].tokenizer))
+        room = self.tree.room(arrival.node)
+        tokens = tokens_of(written, self.roles["draft"].tokenizer, self.roles["target"].tokenizer, room)
         if not written.ids or tokens > room:
             self._refuse(child, Verdict(False, "draft", "it is empty, or longer than what is left", failed=True))
             return

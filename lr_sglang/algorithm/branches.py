@@ -10,10 +10,10 @@ from typing import Any
 from lr_sglang.engine.generation import Generation
 from lr_sglang.engine.prefix_reuse import PendingReuse
 from lr_sglang.engine.request import Request
-from lr_sglang.engine.tokenizer import Tokenizer
+from lr_sglang.engine.tokenizer import Tokenizer, resolve
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.sglang_api.interpreter import ProgramState
-from lr_sglang.steps.step import Step, make_step
+from lr_sglang.steps.step import Step, completed, make_step
 from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Branch, Node, Outcome
 
@@ -54,6 +54,20 @@ class Completion:
             state = node.state.fork(1)[0]
             state += made.tokens()
         return made, state
+
+
+def tokens_of(step: Step, known: Tokenizer, target: Tokenizer, room: int) -> int:
+    """Tokens of a drafted step in the target's vocabulary, where the answer has ``room`` left.
+
+    A step that uses it up ends the answer: half a character at its end is then shown, and counts.
+
+    Args:
+        known: the draft's tokenizer.
+    """
+    tokens = len(resolve(step.tokens(), target))
+    if tokens == room and not step.complete:
+        tokens = len(resolve(completed(step, known).tokens(), target))
+    return tokens
 
 
 class Branches:
