@@ -34,7 +34,7 @@ from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.simulated.virtual import alone, numbers, questions
 from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.prompts import messages
+from lr_sglang.tasks.task import messages
 
 STEP = 0.2  # seconds of a target step alone
 

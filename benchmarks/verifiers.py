@@ -34,7 +34,7 @@ from lr_sglang.pocket.meaning import meaning
 from lr_sglang.results.record import Record
 from lr_sglang.results.summary import of_mode
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.tasks.plan import plan
+from lr_sglang.tasks.question import plan
 
 VERIFIERS = (
     *("exact", "random:0.5", "judge", "score:7", "score:9", "likelihood:mean:-0.3"),

@@ -25,8 +25,8 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.results import record
 from lr_sglang.results.record import Record
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.tasks.plan import Work
-from lr_sglang.tasks.prompts import messages
+from lr_sglang.tasks.question import Work
+from lr_sglang.tasks.task import messages
 from lr_sglang.user_programs.lookahead_backend import backends
 from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers.requests import RequestMaker

@@ -24,7 +24,7 @@ from lr_sglang.results.record import key
 from lr_sglang.results.store import RUN, Store, write_whole
 from lr_sglang.results.summary import Running
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.plan import Work
+from lr_sglang.tasks.question import Work
 
 if TYPE_CHECKING:
     from lr_sglang.api.runner import Runner

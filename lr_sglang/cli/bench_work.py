@@ -124,7 +124,7 @@ def _questions(given: dict[str, Any]) -> dict[str, list[Question]]:
 
 
 def _suffix(task: str, given: dict[str, Any]) -> str:
-    from lr_sglang.tasks.prompts import SUFFIX, suffix_for
+    from lr_sglang.tasks.task import SUFFIX, suffix_for
 
     if given["prompt_suffix"] is not None:
         return str(given["prompt_suffix"])

@@ -43,7 +43,7 @@ def demo(
     from lr_sglang.cli.run_options import RunOptions
     from lr_sglang.cli.settings import settle
     from lr_sglang.results.store import new_folder
-    from lr_sglang.tasks.plan import plan
+    from lr_sglang.tasks.question import plan
 
     display = _display(json, quiet)
     held_out = tasks.load("pocket")

@@ -129,7 +129,7 @@ def _grader(given: dict[str, Any], questions: list[Question]) -> Grader:
 
 
 def _suffix(given: dict[str, Any]) -> str:
-    from lr_sglang.tasks.prompts import suffix_for
+    from lr_sglang.tasks.task import suffix_for
 
     if given["prompt_suffix"] is not None:
         return str(given["prompt_suffix"])

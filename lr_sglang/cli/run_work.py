@@ -22,7 +22,7 @@ from lr_sglang.results.record import Record
 from lr_sglang.results.store import Store
 from lr_sglang.results.summary import Running
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.plan import Work, plan
+from lr_sglang.tasks.question import Work, plan
 
 if TYPE_CHECKING:
     from lr_sglang.api.runner import Settings

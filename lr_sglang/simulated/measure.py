@@ -33,7 +33,7 @@ from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import SimulatedTransport, simulated_roles, wake_exactly
 from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.plan import plan
+from lr_sglang.tasks.question import plan
 
 MODE = "lookahead"
 

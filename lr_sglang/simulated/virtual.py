@@ -17,7 +17,7 @@ from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.prompts import messages
+from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.requests import RequestMaker
 
 

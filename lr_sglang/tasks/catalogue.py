@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lr_sglang.tasks import rows
-from lr_sglang.tasks.prompts import CHOICE, CODE, FUNCTION
 from lr_sglang.tasks.question import Question
 from lr_sglang.tasks.sources import File, Hub, Own, Package, ToQuestion
-from lr_sglang.tasks.task import Task
+from lr_sglang.tasks.task import CHOICE, CODE, FUNCTION, Task
 
 DATA = Path(__file__).parent / "data"
 GSM8K_TEST, GSM8K_KEPT, GSM8K_SEED = 1319, 100, 42

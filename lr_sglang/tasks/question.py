@@ -1,9 +1,9 @@
-"""One question, and files of them."""
+"""One question, files of them, and the samples of a run."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,3 +109,22 @@ def checked(text: Any, where: str) -> str:
     if any("\ud800" <= c <= "\udfff" for c in text):
         raise ConfigError(f"{where}: the question has half a surrogate pair in it; no tokenizer reads that")
     return text
+
+
+@dataclass(frozen=True)
+class Work:
+    """One sample to make."""
+
+    question: Question
+    sample: int
+    mode: str
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """As ``results.record.key``."""
+        return self.question.id, self.sample, self.mode
+
+
+def plan(questions: Sequence[Question], modes: Sequence[str], samples: int = 1) -> list[Work]:
+    """Modes side by side, question by question, so that what disturbs the machine disturbs all modes alike."""
+    return [Work(question, sample, mode) for question in questions for sample in range(samples) for mode in modes]

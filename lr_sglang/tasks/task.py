@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lr_sglang.errors import ConfigError, LookaheadError, SetupError
-from lr_sglang.tasks.prompts import SUFFIX
 from lr_sglang.tasks.question import Question, unique
 
+# What is appended to questions. The braces are single on purpose: the model sees \boxed{}.
+SUFFIX = "Please reason step by step, and put your final answer within \\boxed{}."
+CHOICE = "Please reason step by step, and put the letter of the right choice, and nothing else, within \\boxed{}."
+CODE = "Please reason step by step, and end with the whole program, its imports too, in one ```python block."
+FUNCTION = "Please reason step by step, and end with the whole function, its imports too, in one ```python block."
 # What --grader may say; the modules of lr_sglang.grading have the rest.
 GRADERS = ("math", "number", "choice", "humaneval", "livecodebench", "mt-bench", "reasoning-gym")
 
@@ -127,3 +131,22 @@ class Task:
         raise TaskUnavailable(
             f"task {self.name}: its questions cannot be had on this machine ({'; '.join(why)})", hint=hint
         )
+
+
+def suffix_for(task: str | None) -> str:
+    """What is appended to the questions of a task by default; a single question is sent as it was typed.
+
+    Raises:
+        ConfigError: it names a task of a third party that cannot be loaded.
+    """
+    from lr_sglang.tasks.lookup import find
+
+    if task is None:
+        return ""
+    found = find(task)
+    return found.task.suffix if found else SUFFIX
+
+
+def messages(question: str, suffix: str = "") -> list[dict[str, str]]:
+    """The conversation that asks ``question``; no system message, which models that reason advise against."""
+    return [{"role": "user", "content": f"{question}\n{suffix}" if suffix else question}]

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from lr_sglang.verifiers.factory import fast, make
     from lr_sglang.verifiers.judge import Judge
     from lr_sglang.verifiers.likelihood import Likelihood
-    from lr_sglang.verifiers.oracle import Oracle
-    from lr_sglang.verifiers.random import Random
+    from lr_sglang.verifiers.random import Oracle, Random
     from lr_sglang.verifiers.score import Score
     from lr_sglang.verifiers.setup import Setup
 

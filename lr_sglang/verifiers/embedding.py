@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from functools import lru_cache
 from typing import Any, Protocol
@@ -103,17 +104,9 @@ def load(model: str) -> Encoder:
     except ImportError as error:
         raise verifier_registry.no_embedding() from error
     try:
-        return _Quiet(SentenceTransformer(model))
+        logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # at INFO it shows its progress
+        encoder: Encoder = SentenceTransformer(model)
+        return encoder
     except (OSError, ValueError) as error:
         hint, why = "give the folder of one: --verifier embedding:0.95:FOLDER", str(error).partition("\n")[0]
         raise ConfigError(f"no embedding model at {model!r}: {why}", hint=hint) from error
-
-
-class _Quiet:
-    """A model that shows no progress."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def encode(self, sentences: list[str]) -> Any:
-        return self._model.encode(sentences, show_progress_bar=False)

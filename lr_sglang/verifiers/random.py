@@ -1,13 +1,17 @@
-"""Accepts a random share of steps and sends no request: for measuring speed at a known acceptance."""
+"""Verifiers that accept a random share of steps: for measuring speed at a known acceptance."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+from collections.abc import Awaitable
 
 from lr_sglang.algorithm.inquiry import Inquiry
-from lr_sglang.errors import ConfigError
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.programs.judge import JudgePrompt
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
+from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.setup import Setup
 
 
@@ -17,8 +21,6 @@ class Random:
     name = "random"
 
     def __init__(self, alpha: float) -> None:
-        if not 0 <= alpha <= 1:
-            raise ConfigError(f"random: the acceptance rate must be in [0, 1], not {alpha}")
         self.alpha = alpha
 
     @classmethod
@@ -30,3 +32,32 @@ class Random:
         key = repr((inquiry.pair.target.ids, inquiry.pair.draft.ids)).encode()
         draw = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") / 2**64
         return Verdict(draw < self.alpha, self.name)
+
+
+class Oracle(Judge):
+    """Decides as ``Random`` does, after asking the judge all the same: the time is the judge's.
+
+    For models of random weights, whose verdicts mean nothing, and whose token ids are mostly no text: the judge reads
+    one word for each token instead.
+    """
+
+    name = "oracle"
+    reads_words = False
+
+    def __init__(self, backend: RuntimeBackend, prompt: JudgePrompt, alpha: float) -> None:
+        super().__init__(backend, prompt)
+        self.random = Random(alpha)
+
+    @classmethod
+    def make(cls, setup: Setup) -> Oracle:
+        return cls(setup.backend("judge"), setup.prompt(), verifier_registry.number(cls.name, setup.argument))
+
+    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
+        target, draft = (_words(ids) for ids in (inquiry.pair.target.ids, inquiry.pair.draft.ids))
+        return self._ask(
+            inquiry, target, draft, lambda _: dataclasses.replace(self.random.verify(inquiry), by=self.name)
+        )
+
+
+def _words(ids: tuple[int, ...]) -> str:
+    return " ".join(chr(ord("a") + token % 26) for token in ids)

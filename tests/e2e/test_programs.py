@@ -13,7 +13,7 @@ import lr_sglang as lr
 from lr_sglang import tasks
 from lr_sglang.api.runner import Runner, Settings
 from lr_sglang.cli import cli
-from lr_sglang.tasks.plan import plan
+from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
 from tests.e2e.conftest import Pocket
 

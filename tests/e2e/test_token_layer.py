@@ -27,7 +27,7 @@ from lr_sglang.results.record import Record
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.steps.speculation import Speculation
-from lr_sglang.tasks.plan import Work, plan
+from lr_sglang.tasks.question import Work, plan
 from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import load
 

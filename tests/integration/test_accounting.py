@@ -9,7 +9,7 @@ from lr_sglang.simulated.measure import questions
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.tasks.plan import plan
+from lr_sglang.tasks.question import plan
 from tests import FULL
 
 STEP, C1, JUDGE = 0.15, 0.2, 0.15

@@ -26,7 +26,7 @@ from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.steps.step import DELIMITER, THINK_END, split
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.plan import plan
+from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform

@@ -16,7 +16,7 @@ from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
 from lr_sglang.results.store import Store
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.plan import plan
+from lr_sglang.tasks.question import plan
 from tests.scripted import deployment
 from tests.scripted_cli import transports
 

@@ -13,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,8 @@ def lines(deployment: Deployment) -> dict[str, list[str]]:
         patch.setattr(platforms, "_gpus", lambda: 4)
         made = fleet.Fleet(deployment)
         for role, runtime in deployment.runtimes.items():
-            fleet._prepare(made, role, runtime, ROOT / "logs").release()
+            with ExitStack() as ports:
+                fleet._prepare(made, role, runtime, ROOT / "logs", ports)
     found = {}
     for role, server in made.servers.items():
         words = list(server.argv)

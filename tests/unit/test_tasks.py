@@ -6,7 +6,9 @@ import pytest
 
 from lr_sglang import tasks
 from lr_sglang.errors import ConfigError
-from lr_sglang.tasks import boxed, plan, prompts
+from lr_sglang.tasks import boxed
+from lr_sglang.tasks.question import plan
+from lr_sglang.tasks.task import messages, suffix_for
 
 
 def write(folder, *lines):
@@ -143,15 +145,15 @@ def test_what_is_not_known_is_not_wrong():
 
 
 def test_the_pocket_models_get_the_bare_question():
-    assert prompts.suffix_for("pocket") == prompts.suffix_for(None) == ""
-    assert "boxed" in prompts.suffix_for("math.jsonl")
-    assert prompts.messages("q", "s") == [{"role": "user", "content": "q\ns"}]
-    assert prompts.messages("q") == [{"role": "user", "content": "q"}]
+    assert suffix_for("pocket") == suffix_for(None) == ""
+    assert "boxed" in suffix_for("math.jsonl")
+    assert messages("q", "s") == [{"role": "user", "content": "q\ns"}]
+    assert messages("q") == [{"role": "user", "content": "q"}]
 
 
 def test_modes_go_side_by_side():
     questions = tasks.load("pocket", 2)
-    order = [item.key for item in plan.plan(questions, ("a", "b"), 2)]
+    order = [item.key for item in plan(questions, ("a", "b"), 2)]
     assert order[:4] == [
         ("pocket-0001", 0, "a"),
         ("pocket-0001", 0, "b"),

@@ -10,8 +10,8 @@ import pytest
 
 from lr_sglang import tasks
 from lr_sglang.errors import ConfigError
-from lr_sglang.tasks import catalogue, gym, lookup, prompts, rows, sources
-from lr_sglang.tasks.task import Task, TaskUnavailable
+from lr_sglang.tasks import catalogue, gym, lookup, rows, sources
+from lr_sglang.tasks.task import SUFFIX, Task, TaskUnavailable, suffix_for
 
 PAPER = {"gsm8k", "math500", "aime24", "aime25", "amc23", "gpqa-diamond", "humaneval", "livecodebench", "mt-bench"}
 
@@ -51,11 +51,11 @@ def test_the_papers_tasks_are_there_each_with_prompt_sources_and_choice():
 
 def test_the_prompts_have_single_braces():
     for name in PAPER:
-        suffix = prompts.suffix_for(name)
+        suffix = suffix_for(name)
         assert "{{" not in suffix
         assert ("\\boxed{}" in suffix) == (tasks.get(name).task.grader in ("math", "choice"))
-    assert prompts.suffix_for("gsm8k:all@hub") == prompts.SUFFIX
-    assert prompts.suffix_for("pocket") == ""
+    assert suffix_for("gsm8k:all@hub") == SUFFIX
+    assert suffix_for("pocket") == ""
 
 
 def test_offline_packages_carry_what_they_are_said_to():

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Self
 
 from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Runtime, TokenLayer
-from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
+from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.runtimes.attach import Attached, attach
 from lr_sglang.runtimes.launching import flags, platforms, server_options, token_layer
 from lr_sglang.runtimes.launching.compiler import need_compiler
@@ -102,23 +103,20 @@ def launch(deployment: Deployment, logs: Path, progress: Progress | None = None,
     """
     fleet = Fleet(deployment)
     starts = _Launch(fleet, progress or (lambda event: None), timeout)
-    reserved: list[Reservation] = []
     atexit.register(fleet.stop)
-    try:
-        for role, runtime in deployment.runtimes.items():
-            if not runtime.url:
-                reserved.append(_prepare(fleet, role, runtime, logs))
-        for role, runtime in deployment.runtimes.items():
-            if runtime.url:
-                fleet._add(role, attach(role, runtime))
-                starts.report(role, "attached")
-        starts.run()
-    except BaseException:
-        fleet.stop()
-        raise
-    finally:
-        for reservation in reserved:
-            reservation.release()
+    with ExitStack() as ports:
+        try:
+            for role, runtime in deployment.runtimes.items():
+                if not runtime.url:
+                    _prepare(fleet, role, runtime, logs, ports)
+            for role, runtime in deployment.runtimes.items():
+                if runtime.url:
+                    fleet._add(role, attach(role, runtime))
+                    starts.report(role, "attached")
+            starts.run()
+        except BaseException:
+            fleet.stop()
+            raise
     return fleet
 
 
@@ -130,15 +128,12 @@ def prepared(deployment: Deployment, logs: Path) -> dict[str, Server]:
     Raises:
         LookaheadError: as ``launch`` before it starts a server.
     """
-    fleet, reserved = Fleet(deployment), list[Reservation]()
-    try:
+    fleet = Fleet(deployment)
+    with ExitStack() as ports:
         for role, runtime in deployment.runtimes.items():
             if not runtime.url:
                 asked: flags.Device | None = "cuda" if runtime.gpus or runtime.device == "cuda" else None
-                reserved.append(_prepare(fleet, role, runtime, logs, asked))
-    finally:
-        for reservation in reserved:
-            reservation.release()
+                _prepare(fleet, role, runtime, logs, ports, asked)
     return fleet.servers
 
 
@@ -155,7 +150,10 @@ def same_gpu(deployment: Deployment, one: str, other: str) -> bool:
     return bool(set(gpus_of(first)) & set(gpus_of(second)))
 
 
-def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path, device: flags.Device | None = None) -> Reservation:
+def _prepare(
+    fleet: Fleet, role: str, runtime: Runtime, logs: Path, ports: ExitStack, device: flags.Device | None = None
+) -> None:
+    """Adds a server that is to be started to the fleet; its port is kept until ``ports`` is closed."""
     where = f"[runtimes.{role}]"
     if runtime.api_key_env:
         raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
@@ -169,25 +167,12 @@ def _prepare(fleet: Fleet, role: str, runtime: Runtime, logs: Path, device: flag
         max_running_requests=runtime.max_running_requests or _slots(fleet.deployment, role),
     )
     reservation = Reservation(runtime.port, role)
-    try:
-        command = flags.command(
-            found,
-            reservation.port,
-            platform,
-            model=model,
-            environ=os.environ,
-            where=where,
-        )
-        if "NGRAM" in command.argv:
-            need_compiler(role, {**os.environ, **command.env})
-    except LookaheadError:
-        reservation.release()
-        raise
-    url = f"http://{HOST}:{reservation.port}"
-    fleet.servers[role] = Server(
-        role, command.argv, url, logs / f"{role}.log", command.env, flags.meeting(found, where)
-    )
-    return reservation
+    ports.callback(reservation.release)
+    command = flags.command(found, reservation.port, platform, model=model, environ=os.environ, where=where)
+    if "NGRAM" in command.argv:
+        need_compiler(role, {**os.environ, **command.env})
+    url, log = f"http://{HOST}:{reservation.port}", logs / f"{role}.log"
+    fleet.servers[role] = Server(role, command.argv, url, log, command.env, flags.meeting(found, where))
 
 
 def _slots(deployment: Deployment, role: str) -> int | None:

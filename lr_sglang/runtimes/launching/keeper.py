@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from lr_sglang.config import Runtime
-from lr_sglang.errors import LaunchError, LookaheadError
+from lr_sglang.errors import Cancelled, LaunchError, LookaheadError
 from lr_sglang.runtimes.launching.fleet import Fleet, gpus_of, same_gpu
 from lr_sglang.runtimes.launching.ports import Reservation
 from lr_sglang.runtimes.placement import assign
@@ -68,7 +68,7 @@ class Keeper:
     ) -> None:
         self.fleet, self.timeout, self.patience = fleet, timeout, patience or Patience()
         self.ending = threading.Event()
-        self._tell, self._telling, self._gpus = tell, threading.Lock(), threading.Lock()
+        self._tell, self._lock, self._gpus = tell, threading.Lock(), threading.Lock()
 
     def watch(self) -> None:
         """Returns when ``ending`` is set; the fleet's servers are left to its ``stop``.
@@ -78,11 +78,13 @@ class Keeper:
         """
         pool = ThreadPoolExecutor(max(1, len(self.fleet.servers)), "lr-keeper")
         try:
-            for ended in as_completed([pool.submit(self._keep, role) for role in self.fleet.servers]):
-                ended.result()
-            self.ending.wait()
+            kept = [pool.submit(self._keep, role) for role in self.fleet.servers]
+            while not self.ending.wait(POLL):
+                for one in kept:
+                    if one.done():
+                        one.result()
         finally:
-            with self._telling:
+            with self._lock:  # after it no server is started and no event reported
                 self.ending.set()
             pool.shutdown(wait=False)
 
@@ -116,19 +118,19 @@ class Keeper:
             self._report(Event(role, "back", f"ready again at {server.url}"))
 
     def _report(self, event: Event) -> None:
-        with self._telling:
+        with self._lock:
             if not self.ending.is_set():
                 self._tell(event)
 
     def _restart(self, role: str) -> LookaheadError | None:
         """Starts a server again; returns why it is not ready, if it is not."""
-        with (
-            self._gpus
-            if any(self._shares(role, other) for other in self.fleet.servers if other != role)
-            else nullcontext()
-        ):
-            old = self.fleet.servers[role]
-            server = self.fleet.servers[role] = old.again(self._argv(role, old.argv))
+        shares = any(self._shares(role, other) for other in self.fleet.servers if other != role)
+        with self._gpus if shares else nullcontext():
+            with self._lock:
+                if self.ending.is_set():
+                    return Cancelled("the servers are stopped", role=role)
+                old = self.fleet.servers[role]
+                server = self.fleet.servers[role] = old.again(self._argv(role, old.argv))
             try:
                 server.start()
                 server.wait_ready(self.timeout, cancelled=self.ending)
