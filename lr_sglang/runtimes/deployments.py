@@ -124,15 +124,11 @@ def _placed(runtime: Runtime | None, role: str, gpus: tuple[int, ...]) -> Runtim
 
 def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
     """Builds the runtimes one by one, so that an error names the role it concerns."""
-    roles = table.get("runtimes", {})
-    if not isinstance(roles, dict):
-        raise ConfigError("[runtimes] must be a table")
-    shared = table.get("shared", {})
-    if not isinstance(shared, dict):
-        raise ConfigError("[shared] must be a table")
-    runtimes: dict[str, Runtime] = {}
-    shared = dict(shared)
-    for role, value in roles.items():
+    for name in ("runtimes", "shared"):
+        if not isinstance(table.get(name, {}), dict):
+            raise ConfigError(f"[{name}] must be a table")
+    runtimes, shared = dict[str, Runtime](), dict(table.get("shared", {}))
+    for role, value in table.get("runtimes", {}).items():
         if isinstance(value, str):
             shared[role] = value
             continue

@@ -56,7 +56,7 @@ def test_it_imports_nothing_heavy():
 
 
 def test_gpus_and_the_presets_that_fit_them(monkeypatch):
-    machine = [Gpu("H100", 79.6, 79.0, "580.95.05", "9.0")] * 2
+    machine = [Gpu("H100", 79.6, 79.0, "580.95.05")] * 2
     monkeypatch.setattr(doctor_work.gpus, "visible", lambda: machine)
     findings = doctor_work.examine()
     assert findings.gpu

@@ -185,10 +185,10 @@ def test_one_that_starts_again_gets_what_it_had():
 # -- what nvidia-smi says
 
 TABLE = """\
-0, GPU-aaaa, NVIDIA H100 80GB HBM3, 81559, 81000, 580.95.05, 9.0
-1, GPU-bbbb, NVIDIA H100 80GB HBM3, 81559, 40000, 580.95.05, 9.0
-2, GPU-cccc, NVIDIA H200, 143771, 143000, 580.95.05, 9.0
-3, GPU-dddd, split in parts, [N/A], [N/A], 580.95.05, 9.0
+0, GPU-aaaa, NVIDIA H100 80GB HBM3, 81559, 81000, 580.95.05
+1, GPU-bbbb, NVIDIA H100 80GB HBM3, 81559, 40000, 580.95.05
+2, GPU-cccc, NVIDIA H200, 143771, 143000, 580.95.05
+3, GPU-dddd, split in parts, [N/A], [N/A], 580.95.05
 """
 
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-ASKED = "index,uuid,name,memory.total,memory.free,driver_version,compute_cap"
+ASKED = "index,uuid,name,memory.total,memory.free,driver_version"
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,6 @@ class Gpu:
     memory: float
     free: float
     driver: str = ""
-    capability: str = ""
 
 
 def visible(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
@@ -49,9 +48,9 @@ def read(table: str, allowed: str | None) -> list[Gpu]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(ASKED.split(",")):
             continue
-        index, uuid, name, total, free, driver, capability = cells
+        index, uuid, name, total, free, driver = cells
         try:
-            found[index] = Gpu(name, float(total) / 1024, float(free) / 1024, driver, capability)
+            found[index] = Gpu(name, float(total) / 1024, float(free) / 1024, driver)
         except ValueError:  # memory of a GPU that is split (MIG), or not to be asked, reads [N/A]
             continue
         by_uuid[uuid] = index
@@ -75,7 +74,5 @@ def _from_torch() -> list[Gpu]:
     found = []
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
-        major, minor = torch.cuda.get_device_capability(index)
-        name = torch.cuda.get_device_name(index)
-        found.append(Gpu(name, total / 2**30, free / 2**30, capability=f"{major}.{minor}"))
+        found.append(Gpu(torch.cuda.get_device_name(index), total / 2**30, free / 2**30))
     return found
