@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 ROLES = ("target", "draft", "judge")
+# Drafts that were trained less, so that about 60 and 40 % of their steps are accepted.
+WEAK_DRAFTS = ("draft-60", "draft-40")
+MODELS = (*ROLES, *WEAK_DRAFTS)
 WEIGHTS = Path(__file__).parent / "weights"
 
 
-def weights(role: str) -> Path:
-    """The folder of the pocket model for ``role`` (target, draft or judge), in Hugging Face format."""
-    if role not in ROLES:
-        raise ValueError(f"no pocket model for role {role!r}; there are {', '.join(ROLES)}")
-    return WEIGHTS / role
+def weights(model: str) -> Path:
+    """The folder of a pocket model (one of ``MODELS``), in Hugging Face format."""
+    if model not in MODELS:
+        raise ValueError(f"no pocket model {model!r}; there are {', '.join(MODELS)}")
+    return WEIGHTS / model

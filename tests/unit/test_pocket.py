@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-from lr_sglang.pocket import ROLES, WEIGHTS, weights
+from lr_sglang.pocket import MODELS, WEAK_DRAFTS, WEIGHTS, weights
 from lr_sglang.pocket.meaning import meaning
 from tools.pocket.card import model_card
 from tools.pocket.data import Document, batches, collate, pack
@@ -206,7 +206,7 @@ def test_recipe_rates_and_stages():
     assert recipe.rate(190, 100) < recipe.rate(150, 100) < 1.0
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", MODELS)
 def test_weights_are_bf16_of_the_recipes_shape(role):
     config = json.loads((weights(role) / "config.json").read_text())
     assert config["architectures"] == ["Qwen3ForCausalLM"]
@@ -219,13 +219,19 @@ def test_weights_are_bf16_of_the_recipes_shape(role):
 
 
 def test_weights_are_small_and_share_a_tokenizer():
-    assert sum((weights(r) / "model.safetensors").stat().st_size for r in ROLES) < 30_000_000
-    assert len({(weights(r) / "tokenizer.json").read_text() for r in ROLES}) == 1
+    assert sum((weights(r) / "model.safetensors").stat().st_size for r in MODELS) < 30_000_000
+    assert len({(weights(r) / "tokenizer.json").read_text() for r in MODELS}) == 1
 
 
 def test_the_card_is_what_the_figures_say():
     figures = json.loads((WEIGHTS / "figures.json").read_text())
     assert (WEIGHTS / "MODEL_CARD.md").read_text() == model_card(figures)
+
+
+def test_the_weak_drafts_are_as_weak_as_they_are_called():
+    figures = json.loads((WEIGHTS / "figures.json").read_text())
+    for name in WEAK_DRAFTS:
+        assert figures[f"steps_by_{name}"]["accepted"] == pytest.approx(int(name[-2:]) / 100, abs=0.06)
 
 
 def test_unknown_role_is_refused():

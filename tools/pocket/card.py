@@ -6,13 +6,15 @@ from typing import Any
 
 HEAD = """# Pocket models
 
-Three tiny Qwen3 models, trained from scratch on synthetic word problems by `tools/pocket`, so that the whole of
+Tiny Qwen3 models, trained from scratch on synthetic word problems by `tools/pocket`, so that the whole of
 lookahead reasoning runs on any machine with no GPU and no download. **They are a demonstration.** They solve the one
 kind of problem they were made for, know nothing else, and understand no other text. Figures got with them say how the
 system behaves (acceptance, cycles, cache reuse), not how well lookahead reasoning works for real models.
 
 - **target** solves a problem step by step; deep on purpose, so that a token costs several times the draft's.
 - **draft** does the same with two layers and little training; weaker on purpose, so that steps get rejected.
+  **draft-60** and **draft-40** had less training still: about 60 and 40 % of their steps are accepted, as of the
+  drafts in the paper (`--draft pocket:draft-60`).
 - **judge** says whether two steps mean the same: one user message `Step 1: ...\\nStep 2: ...`, the answer opened with
   `[`, and the next token is `aligned` or `unaligned`. It compares the numbers and the operation, not the story.
 
@@ -37,7 +39,7 @@ LIMITS = """
 ## Limits
 One seed and one training run. Shares over n problems carry sampling error (n = 200 near 90 %: about 4 points either
 side). More than 6 operations, larger numbers, fractions and other wordings were never trained or measured; expect them
-to fail. The judge was measured on steps that these two models write and on made-up pairs: trust it with no other text.
+to fail. The judge was measured on steps that these models write and on made-up pairs: trust it with no other text.
 """
 
 
@@ -58,7 +60,7 @@ def _shapes(models: dict[str, Any]) -> str:
 def _accuracies(figures: dict[str, Any]) -> str:
     sizes = list(figures["target_greedy"]["by_operations"])
     lines = ["| | all | " + " | ".join(f"{s} operations" for s in sizes) + " |", "|-" * (len(sizes) + 2) + "|"]
-    for role in ("target", "draft"):
+    for role in (name for name in figures["models"] if name != "judge"):
         for name, title in (("greedy", "greedy"), ("sampled", "T 0.6")):
             f = figures[f"{role}_{name}"]
             shares = " | ".join(_percent(v) for v in f["by_operations"].values())
@@ -69,7 +71,7 @@ def _accuracies(figures: dict[str, Any]) -> str:
 def _steps(figures: dict[str, Any]) -> str:
     lines = ["| pairs | n | same by truth | accepted by judge | exact text | precision | recall |", "|-|-|-|-|-|-|-|"]
     for key, title in (
-        ("steps", "target, draft"),
+        *((f"steps_by_{name}", f"target, {name}") for name in figures["models"] if name.startswith("draft")),
         ("steps_by_target_alone", "target, target"),
         ("judge_synthetic", "made up"),
     ):
@@ -116,7 +118,7 @@ data depends only on the seed. Other hardware or versions give other last digits
 weights the later budgets of target and judge were settled while they trained, resuming from checkpoints, so a fresh
 run follows a slightly different learning rate. The target's first stage carried idle layers from 6 M tokens on (an
 earlier way of growing, whose new layers began at zero and stayed there); they were removed before the last stage, which
-did not change the loss. The judge's real pairs are of the target as it was then.
+did not change the loss. The judge's real pairs are of the target as it was then, and of no draft but the first.
 
     python -m tools.pocket.train --role all --out DIR --seed {seed}    # resumes when stopped
     python -m tools.pocket.evaluate --weights DIR

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import torch
 
-from lr_sglang.pocket import ROLES, WEIGHTS
+from lr_sglang.pocket import MODELS, WEIGHTS
 from lr_sglang.pocket.meaning import same_meaning
 from tools.pocket.card import model_card
 from tools.pocket.heldout import held_out_problems
@@ -76,24 +76,26 @@ def _share(values: list[bool]) -> float:
 def evaluate(folder: Path, count: int, seed: int) -> dict[str, Any]:
     """All figures of the models in ``folder``."""
     chosen = held_out_problems(count)
-    target, draft = Writer(folder / "target"), Writer(folder / "draft")
+    here = [name for name in MODELS if (folder / name).exists()]
+    writers = {name: Writer(folder / name) for name in here}
+    target, drafts = writers["target"], [name for name in here if name.startswith("draft")]
     figures: dict[str, Any] = {"seed": seed}
-    for role, writer in (("target", target), ("draft", draft)):
+    for model in ("target", *drafts):
         for name, temperature in (("greedy", 0.0), ("sampled", TEMPERATURE)):
             torch.manual_seed(seed)
-            figures[f"{role}_{name}"] = accuracy(writer, chosen, temperature)
-            log.info("%s %s %s", role, name, figures[f"{role}_{name}"])
-    if (folder / "judge").exists():
-        judge = Writer(folder / "judge")
-        figures["steps"] = acceptance(target, draft, judge, chosen, seed)
+            figures[f"{model}_{name}"] = accuracy(writers[model], chosen, temperature)
+            log.info("%s %s %s", model, name, figures[f"{model}_{name}"])
+    if "judge" in here:
+        judge = writers["judge"]
+        for draft in drafts:
+            figures[f"steps_by_{draft}"] = acceptance(target, writers[draft], judge, chosen, seed)
         figures["steps_by_target_alone"] = acceptance(target, target, judge, chosen, seed + 1)
         figures["judge_synthetic"] = synthetic(judge, seed)
         log.info("%s", {k: v for k, v in figures.items() if k[0] in "sj"})
     figures["models"] = {
-        role: json.loads((folder / role / "training.json").read_text())
-        | {"bytes": (folder / role / "model.safetensors").stat().st_size}
-        for role in ROLES
-        if (folder / role).exists()
+        name: json.loads((folder / name / "training.json").read_text())
+        | {"bytes": (folder / name / "model.safetensors").stat().st_size}
+        for name in here
     }
     return figures
 
@@ -109,7 +111,7 @@ def main(folder: Path, count: int, seed: int, threads: int) -> None:
     torch.set_num_threads(threads)
     figures = evaluate(folder, count, seed)
     (folder / "figures.json").write_text(json.dumps(figures, indent=1) + "\n")
-    if set(ROLES) <= set(figures["models"]):
+    if set(MODELS) <= set(figures["models"]):
         (folder / "MODEL_CARD.md").write_text(model_card(figures))
 
 

@@ -43,9 +43,11 @@ class Recipe:
         return min(1.0, (steps_in_stage + 1) / warmup) * max(0.01, min(1.0, left / self.decay))
 
 
-#: The target is trained shallow first, where a token is cheap, then deepened. The draft is kept weak on purpose.
+#: The target is trained shallow first, where a token is cheap, then deepened. The drafts are kept weak on purpose.
 RECIPES = {
     "target": Recipe((Stage(8, 11_600_000), Stage(28, 1_600_000)), row=256, rows=16, easy_tokens=700_000),
     "draft": Recipe((Stage(2, 2_250_000),), row=256, rows=16, easy_tokens=250_000),
+    "draft-60": Recipe((Stage(2, 1_550_000),), row=256, rows=16, easy_tokens=250_000),
+    "draft-40": Recipe((Stage(2, 830_000),), row=256, rows=16, easy_tokens=200_000),
     "judge": Recipe((Stage(4, 17_000_000), Stage(4, 4_000_000, real=True)), row=192, rows=21),
 }

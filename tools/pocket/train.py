@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang.pocket import ROLES
+from lr_sglang.pocket import MODELS
 from tools.pocket.data import Batch, Document, Pair, batches, judgements, solutions
 from tools.pocket.export import export
 from tools.pocket.model import PocketModel, Shape
@@ -42,7 +42,7 @@ class Trainer:
         self.pool = self.tokens = self.steps_in_stage = self.stage = 0
         self.seconds, self.curve = 0.0, list[dict[str, float]]()
         self.real: list[Pair] = []
-        torch.manual_seed(seed * 1000 + ROLES.index(role))
+        torch.manual_seed(seed * 1000 + MODELS.index(role))
         self.model = PocketModel(Shape(self.recipe.stages[0].layers, vocabulary=len(self.tokenizer)))
         self.optimizer = Optimizer(self.model)
         self.checkpoint = out / f"{role}.pt"
@@ -162,7 +162,7 @@ def load_real_pairs(out: Path, seed: int) -> list[Pair]:
 
 
 @click.command()
-@click.option("--role", type=click.Choice((*ROLES, "all")), required=True, help="Which model to train.")
+@click.option("--role", type=click.Choice((*MODELS, "all")), required=True, help="Which model to train.")
 @click.option("--out", type=click.Path(path_type=Path), default=OUT, help="Folder for models and checkpoints.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--threads", type=int, default=1, show_default=True, help="Threads of PyTorch.")
@@ -172,7 +172,7 @@ def main(role: str, out: Path, seed: int, threads: int, export_only: bool) -> No
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(threads)
     out.mkdir(parents=True, exist_ok=True)
-    for name in ROLES if role == "all" else (role,):
+    for name in MODELS if role == "all" else (role,):
         trainer = Trainer(name, out, seed)
         if export_only:
             trainer.export()

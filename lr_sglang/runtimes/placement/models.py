@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lr_sglang import plugin_files
-from lr_sglang.config import ROLES
+from lr_sglang import plugin_files, pocket
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.placement import bodies, shapes
 
@@ -67,10 +66,8 @@ def body_config(model: str) -> dict[str, object]:
 
 def _pocket(name: str, role: str | None) -> Path:
     name, _, shape = name.partition("@")
-    if name not in ROLES:
-        raise ConfigError(f"no pocket model {name!r}", role=role, hint=f"there are {', '.join(ROLES)}")
-    from lr_sglang import pocket
-
+    if name not in pocket.MODELS:
+        raise ConfigError(f"no pocket model {name!r}", role=role, hint=f"there are {', '.join(pocket.MODELS)}")
     path = Path(pocket.weights(name))
     if not path.is_dir():
         raise ConfigError(
