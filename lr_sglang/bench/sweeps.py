@@ -39,6 +39,22 @@ def _share(name: str, text: str) -> str:
     raise ConfigError(f"--sweep {name}: {text!r} is no share between 0 and 1")
 
 
+def _options(name: str, text: str) -> Point:
+    """What the options of these names say: ``gate:0.075``, ``width:2+depth:3``, ``hedge``, or ``none`` for nothing."""
+    found: dict[str, Any] = {}
+    for part in () if text == "none" else text.split("+"):
+        option, _, value = part.partition(":")
+        kind = OPTIONS.get(option)
+        if kind is None or (kind is bool) == bool(value):
+            hint = f"none, or such as hedge or gate:0.075, of {', '.join(OPTIONS)}"
+            raise ConfigError(f"--sweep {name}: {part!r}", hint=hint)
+        try:
+            found[option] = kind(value or True)
+        except ValueError:
+            raise ConfigError(f"--sweep {name}: {part!r} has no such value") from None
+    return found
+
+
 # Setting -> how its values are read. A budget M is split between steps and tokens: M = k1 x k2 (paper section 3.3).
 SETTINGS: Mapping[str, Callable[[str, str], Any]] = {
     "depth": _number(1),
@@ -48,8 +64,20 @@ SETTINGS: Mapping[str, Callable[[str, str], Any]] = {
     "concurrency": _number(1),
     "sd-tokens": _number(0),
     "budget": _number(1),
+    "option": _options,
 }
-AHEAD = ("depth", "width", "verifier", "alpha")  # what only lookahead has a use for
+# What an alternative of ``option`` can set.
+OPTIONS: Mapping[str, Callable[[Any], Any]] = {
+    "hedge": bool,
+    "gate": float,
+    "fast-accept": float,
+    "policy": str,
+    "schedule": str,
+    "depth": int,
+    "width": int,
+    "priorities": bool,
+}
+AHEAD = ("verifier", "alpha", *OPTIONS)  # what only lookahead has a use for
 
 
 def parse(text: str) -> Values:
@@ -62,11 +90,13 @@ def parse(text: str) -> Values:
     name = name.strip()
     if name not in SETTINGS or not equals:
         raise ConfigError(f"--sweep {text}: there is no such setting", hint=f"NAME=VALUES of {', '.join(SETTINGS)}")
-    found = list(dict.fromkeys(SETTINGS[name](name, value) for value in _values(values)))
+    found = [SETTINGS[name](name, value) for value in dict.fromkeys(_values(values))]
     if not found or len(found) > MOST:
         raise ConfigError(f"--sweep {text}: give 1 to {MOST} values", hint="such as depth=1..8 or width=1,2")
     if name == "budget":
         return [point for budget in found for point in splits(budget)]
+    if name == "option":
+        return found
     return [{name: value} for value in found]
 
 
@@ -95,7 +125,7 @@ def points(sweeps: Sequence[str]) -> list[Point]:
         ConfigError: as ``parse``; or a setting is varied twice.
     """
     parsed = [parse(text) for text in sweeps]
-    names = [name for values in parsed for name in values[0]]
+    names = [name for values in parsed for name in {name: None for point in values for name in point}]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"--sweep: {', '.join(twice)} is varied twice", hint="a budget varies depth and sd-tokens")
     if "verifier" in names and "alpha" in names:

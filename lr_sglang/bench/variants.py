@@ -142,7 +142,8 @@ def _variant(
 
 def _at(setting: Setting, point: sweeps.Point, mode: str) -> Plan:
     plan = setting.plan
-    look = plan.lookahead.replace(**{name: point[name] for name in ("depth", "width", "verifier") if name in point})
+    settings = ("verifier", *sweeps.OPTIONS)
+    look = plan.lookahead.replace(**{name.replace("-", "_"): point[name] for name in settings if name in point})
     if "alpha" in point:
         look = look.replace(verifier=f"{setting.oracle}:{point['alpha']}")
     deployment = plan.deployment

@@ -13,20 +13,6 @@ from lr_sglang.cli.bench_simulated import simulated
 from lr_sglang.modes import MODES
 
 
-class Numbers(click.ParamType):
-    """``1`` or ``1,8``."""
-
-    name = "N,N"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in str(value).split(",")]
-        if not all(part.isdecimal() and int(part) for part in parts):
-            self.fail(f"{value!r}: give numbers from 1, such as 1 or 1,8", param, ctx)
-        return tuple(dict.fromkeys(int(part) for part in parts))
-
-
 class Modes(click.Choice[str]):
     """``all``, or modes with commas between them."""
 
@@ -51,13 +37,17 @@ class Modes(click.Choice[str]):
 )
 @options.chosen
 @click.option("--samples", type=click.IntRange(min=1), help="Answers per question and mode.  [default: 1]")
-@click.option("--concurrency", type=Numbers(), help="Answers at a time, one number or several.  [default: 1]")
+@click.option(
+    "--concurrency",
+    type=options.Several(click.IntRange(min=1), "N,N"),
+    help="Answers at a time, one number or several.  [default: 1]",
+)
 @click.option(
     "--sweep",
     multiple=True,
     metavar="NAME=VALUES",
     help="depth=1..8, width=1,2, verifier=exact,judge, alpha=0.4,0.8, concurrency=1,2,4, sd-tokens=0..16, "
-    "budget=4,8,16; again to multiply.",
+    "budget=4,8,16, option=none,hedge,gate:0.075; again to multiply.",
 )
 @click.option("--paper", type=click.Choice(list(paper.PRESETS)), help="The paper's setting: tasks, samples, lengths.")
 @click.option("--fair", type=click.Choice(fair.WAYS), help="Modes without lookahead get all its GPUs.")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from lr_sglang.bench.caches import Caches
 from lr_sglang.bench.schedule import Stretch
 from lr_sglang.bench.variants import Variant
+from lr_sglang.cli import runs
 from lr_sglang.cli.bench_servers import Runners, runners_of, up
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.run_work import Watch, about_run, resumable, warm_up
 from lr_sglang.config import Deployment
-from lr_sglang.errors import RecordError
 from lr_sglang.grading import Grader
 from lr_sglang.results import machine
 from lr_sglang.results.record import key
@@ -203,7 +203,5 @@ def write(bench: Bench, began: Sequence[dict[str, Any]]) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         earlier = []
     earlier = [one for one in earlier if one not in began]
-    try:
+    with runs.writing(path):
         write_whole(path, {**bench.about, "starts": [*earlier, *began]})
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}", hint="give another --output") from error

@@ -6,7 +6,7 @@ import json as json_format
 from typing import Any
 
 import click
-from rich.table import Table
+from rich.table import Column, Table
 
 from lr_sglang.cli import options
 from lr_sglang.cli.simulation import simulation, simulation_of
@@ -92,9 +92,8 @@ def _show(figures: dict[str, Any]) -> None:
         ("threads, most", f"{figures['threads']}"),
         ("memory, most", f"{figures['megabytes']:.0f} MB, {figures['megabytes_grown']:.0f} in the second half"),
     ]
-    table = Table("", str(figures["questions"]), box=None, title="simulated runtimes", title_justify="left")
-    table.columns[1].header = f"{figures['questions']} at once"
-    table.columns[1].justify = "right"
+    head = Column(f"{figures['questions']} at once", justify="right")
+    table = Table("", head, box=None, title="simulated runtimes", title_justify="left")
     for row in rows:
         table.add_row(*row)
     Display().show(table)

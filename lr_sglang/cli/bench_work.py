@@ -86,7 +86,7 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
         )
     filled["task"] = tuple(dict.fromkeys(filled["task"])) or (() if filled["input"] else ("pocket",))
     filled["mode"] = filled["modes"] or _possible(given)
-    filled["concurrency"] = filled["concurrency"] or (1,)
+    filled["concurrency"] = tuple(dict.fromkeys(filled["concurrency"] or (1,)))
     if given["concurrency"] and any(text.startswith("concurrency=") for text in filled["sweep"]):
         raise ConfigError("--concurrency and --sweep concurrency say the same", hint="leave one of them out")
     if preset is not None and given["max_tokens"] is None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from lr_sglang.cli import options
-from lr_sglang.errors import RecordError
 
 if TYPE_CHECKING:
     from lr_sglang.results.calibration import Calibration, Confidence
@@ -63,10 +62,8 @@ def calibrate(folders: tuple[Path, ...], precision: float, reference: str, outpu
     table = found.to_dict() if found else {}
     text = json_format.dumps(table | ({"gate": gate.to_dict()} if gate else {}), indent=1)
     if output is not None:
-        try:
+        with runs.writing(output):
             output.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise RecordError(f"{output} cannot be written: {error.strerror}", hint="give another --output") from error
     if json:
         click.echo(text)
         return

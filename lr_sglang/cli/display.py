@@ -104,8 +104,8 @@ class Display:
 
     # -- many questions
 
-    def begin(self, total: int, done: int) -> None:
-        """Opens the progress bar."""
+    def begin(self, total: int | None, done: int, what: str = "answering") -> None:
+        """Opens the progress bar; a total of None is not known yet."""
         if not (self.chatty and self.err.is_terminal):
             return
         self._bar = Progress(
@@ -120,7 +120,12 @@ class Display:
             redirect_stdout=self.out.is_terminal,  # answers go above the bar there, and elsewhere where they should
         )
         self._bar.start()
-        self._task = self._bar.add_task("answering", total=total, completed=done)
+        self._task = self._bar.add_task(what, total=total, completed=done)
+
+    def update(self, done: int, total: int) -> None:
+        """Moves the progress bar."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total)
 
     def sample(self, record: Record, done: int, total: int, so_far: Running) -> None:
         """One more sample has its record."""

@@ -134,7 +134,13 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
     row("tokens/s", lambda f: NONE if f["tokens_per_s"] is None else f"{f['tokens_per_s']:.1f}")
     if len(summary) > 1 and "autoregressive" in summary:
         ratios = [None if mode == "autoregressive" else speed_up(records, mode) for mode in summary]
-        rows.append(("speed-up (total seconds)", [NONE if r is None else f"{r:.2f}x" for r in ratios]))
+        rows.append(("speed-up (total seconds)", [_times(ratio) for ratio in ratios]))
+        from lr_sglang.results import expected  # NumPy and SciPy, which most commands do without
+
+        lengths = {mode: figures["roles"]["target"]["sd"]["length"] for mode, figures in summary.items()}
+        forecasts = [expected.of_mode(records, mode, length) for mode, length in lengths.items()]
+        if any(forecasts):
+            rows.append(("  by the formulas", [_times(forecast) for forecast in forecasts]))
     row("steps accepted (alpha)", lambda f: of(f["alpha"], f["accepted"], f["judged"]), any_of("judged"))
     row("wasted tokens", lambda f: of(f["wasted"], f["wasted_tokens"], f["wasted_tokens"] + f["tokens"]))
     for role in ROLES:
@@ -152,6 +158,10 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
         failed = any(role in figures["failures"] for figures in summary.values())
         row(f"{role} failures survived", partial(_failures, role), failed)
     return list(summary), rows
+
+
+def _times(ratio: float | None) -> str:
+    return NONE if ratio is None else f"{ratio:.2f}x"
 
 
 def _interval(figures: dict[str, Any]) -> str:

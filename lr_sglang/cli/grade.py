@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json as json_format
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,6 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.tasks.task import GRADERS
 
 if TYPE_CHECKING:
-    from lr_sglang.cli.display import Display
     from lr_sglang.grading import Grader
     from lr_sglang.grading.regrade import Changes
 
@@ -57,24 +54,13 @@ def grade(folder: Path, **given: Any) -> None:
     with _grader(folder, given) as grader:
         if lacking := grading_options.lacks(grader):
             display.warn(lacking)
-        with _progress(display) as tell:
-            changes = regrade.regrade(folder, grader, given["jobs"] or os.cpu_count() or 1, tell)
+        display.begin(None, 0, "grading")
+        try:
+            changes = regrade.regrade(folder, grader, given["jobs"] or os.cpu_count() or 1, display.update)
+        finally:
+            display.end()
     click.echo(json_format.dumps(changes.to_dict(), indent=1) if given["json"] else _table(changes))
     grading_options.tell_failures(runs.read(folder), display, folder)
-
-
-@contextmanager
-def _progress(display: Display) -> Iterator[Callable[[int, int], None]]:
-    """A bar where a person looks; else nothing."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    if not (display.chatty and display.err.is_terminal):
-        yield lambda done, total: None
-        return
-    columns = (TextColumn("grading"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=display.err, expand=True) as bar:
-        task = bar.add_task("grading", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _grader(folder: Path, given: dict[str, Any]) -> Grader:

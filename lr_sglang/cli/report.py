@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from lr_sglang.errors import RecordError
-
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -46,12 +44,14 @@ def report(folders: tuple[str, ...], format: str, plots: Path | None, output: Pa
       lr-sglang report runs --format markdown --output results.md
       lr-sglang report autoregressive=AIME_20251031_1 lookahead=AIME_20251031_2
     """
+    from lr_sglang.cli import runs
     from lr_sglang.results import collection
     from lr_sglang.results import report as reports
 
     made = reports.make(collection.read(folders), margin / 100)
     if output is not None:
-        _write(output, _text(made, format))
+        with runs.writing(output):
+            output.write_text(_text(made, format), encoding="utf-8", errors="replace")  # a folder's name may be no text
     elif format == "text":
         from rich.console import Console
 
@@ -127,10 +127,3 @@ def grid(table: Table, warning: str) -> RenderableType:
     title = Text(clean(table.title) + (f", {clean(tasks[0])}" if len(tasks) == 1 else ""), style="bold")
     parts: list[RenderableType] = [title, Text(f"({warning})", style="yellow")] if warning else [title]
     return Group(*parts, grid, Text(clean(table.note), style="dim"))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8", errors="replace")  # folders may have names that are no text
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}", hint="give another --output") from error

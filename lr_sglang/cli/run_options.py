@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from lr_sglang.config import Schedule
+from lr_sglang.config import Limits, Lookahead, Sampling, Schedule
 
 PerRole = tuple[tuple[str | None, Any], ...]  # a role (None: those that it suits) and a value
 
@@ -63,3 +63,7 @@ class RunOptions:
         """Those of a command's options that are of this kind."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: given[name] for name in names if name in given})
+
+    def of_kind(self, kind: type[Sampling | Lookahead | Limits]) -> dict[str, Any]:
+        """The options that are fields of one kind of settings, by their common names."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(kind)}

@@ -32,13 +32,8 @@ from lr_sglang.verifiers import verifier_registry
 if TYPE_CHECKING:
     from lr_sglang.runtimes import Fleet
 
-# Options that are called otherwise than the field of ``Service``.
-NAMES = {"stall_timeout": "stall", "request_timeout": "timeout", "model_name": "model"}
-SAME = (
-    *("host", "port", "max_depth", "max_width", "concurrency", "queue", "drain"),
-    *("max_body_bytes", "max_prompt_tokens", "reasoning", "open_metrics"),
-    *("max_connections", "max_connections_per_address"),
-)
+# Fields of ``Service`` whose options are called otherwise.
+NAMES = {"stall": "stall_timeout", "timeout": "request_timeout", "model": "model_name"}
 
 
 def serve(given: dict[str, Any], display: Display) -> None:
@@ -98,24 +93,20 @@ def service_of(plan: Plan, modes: list[str], given: Mapping[str, Any]) -> Servic
     Raises:
         ConfigError: a verifier or a depth that cannot be.
     """
-    table = {name: given[name] for name in SAME} | {field: given[name] for name, field in NAMES.items()}
-    table["model"] = table["model"] or plan.models["target"]
+    options = {field.name: given.get(NAMES.get(field.name, field.name)) for field in dataclasses.fields(Service)}
     verifiers = dict.fromkeys((plan.lookahead.verifier, "exact", *given["allow_verifier"]))
     look = plan.lookahead
     for name, most in (("depth", given["max_depth"]), ("width", given["max_width"])):
         if most is not None and most < getattr(look, name):
             message = f"--max-{name} {most} is less than --{name}, {getattr(look, name)}"
             raise ConfigError(message, hint=f"give --{name} {most} as well")
-    return Service().replace(
-        **{key: value for key, value in table.items() if value is not None},
-        modes=tuple(modes if given["mode"] else dict.fromkeys((*modes, *_possible(plan, modes)))),
-        verifiers=tuple(name for name in verifiers if _judged_by(plan, name)),
-        lookahead=look,
-        sampling=plan.sampling,
-        limits=plan.limits,
-        judge_prompt=plan.judge_prompt,
-        program=plan.program,
-    )
+    settled = {
+        "model": given["model_name"] or plan.models["target"],
+        "modes": tuple(modes if given["mode"] else dict.fromkeys((*modes, *_possible(plan, modes)))),
+        "verifiers": tuple(name for name in verifiers if _judged_by(plan, name)),
+        **{name: getattr(plan, name) for name in ("lookahead", "sampling", "limits", "judge_prompt", "program")},
+    }
+    return Service().replace(**options | settled)
 
 
 @contextmanager

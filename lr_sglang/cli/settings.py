@@ -9,7 +9,7 @@ from typing import Any
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli import token_layer_options
 from lr_sglang.cli.run_options import RunOptions
-from lr_sglang.config import ROLES, Deployment, Sampling
+from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Sampling
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
 from lr_sglang.runtimes.attach import model_of
@@ -36,28 +36,11 @@ def settle(options: RunOptions) -> Plan:
     deployment = token_layer_options.apply(options, _deployment(options), modes)
     models: dict[str, str] = {role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))}
     family = next((advice for name, advice in FAMILIES if name in models["target"].lower()), {})
-    sampling = Sampling.from_dict({**family, **sampling_of_file(options)}, "sampling").replace(
-        temperature=options.temperature,
-        top_p=options.top_p,
-        top_k=options.top_k,
-        min_p=options.min_p,
-        seed=options.seed,
-    )
-    look = deployment.lookahead.replace(
-        schedule=options.schedule,
-        depth=REFERENCE_DEPTH if options.reference_defaults and options.depth is None else options.depth,
-        width=options.width,
-        max_step_tokens=options.max_step_tokens,
-        half_sentence_guard=options.half_sentence_guard,
-        verifier=options.verifier,
-        fast_accept=options.fast_accept,
-        hedge=options.hedge,
-        gate=options.gate,
-        calibration=options.calibration,
-        policy=options.policy,
-        priorities=options.priorities,
-    )
-    limits = deployment.limits.replace(max_tokens=options.max_tokens, max_total_tokens=options.max_total_tokens)
+    sampling = Sampling.from_dict({**family, **sampling_of_file(options)}, "sampling")
+    sampling = sampling.replace(**options.of_kind(Sampling))
+    reference = {"depth": REFERENCE_DEPTH} if options.reference_defaults and options.depth is None else {}
+    look = deployment.lookahead.replace(**options.of_kind(Lookahead) | reference)
+    limits = deployment.limits.replace(**options.of_kind(Limits))
     prompt, layered = _judge_prompt(options, deployment, models), token_layer_options.is_asked(options)
     return Plan(deployment, models, look, sampling, limits, prompt, layered, options.program or "")
 

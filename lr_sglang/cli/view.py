@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
-
-from lr_sglang.errors import RecordError
 
 
 @click.command()
@@ -30,20 +27,17 @@ def view(folders: tuple[str, ...], output: Path | None, title: str | None) -> No
       lr-sglang view runs/pocket_20260101_120000
       lr-sglang view runs/a runs/b --output both.html
     """
+    from lr_sglang.cli import runs
     from lr_sglang.results import collection, page
     from lr_sglang.results import report as reports
+    from lr_sglang.results.store import replace_file
 
     read = collection.read(folders)
     made = reports.make(read)
     names = ", ".join(dict.fromkeys(Path(folder).name or folder for folder in read.folders))
     first = collection.path_of(folders[0])
     path = output or (first if first.is_dir() else first.parent) / "view.html"
-    draft = path.with_name(f".{path.name}.part")
-    try:
-        with draft.open("w", encoding="utf-8", errors="replace") as file:  # folders may have names that are no text
-            file.writelines(page.page(made, title or f"Lookahead Reasoning: {names}"))
-        os.replace(draft, path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise RecordError(f"{path}: cannot be written: {error.strerror}", hint="give another --output") from error
+    pieces = page.page(made, title or f"Lookahead Reasoning: {names}")
+    with runs.writing(path):
+        replace_file(path, (piece.encode("utf-8", "replace") for piece in pieces))  # a folder's name may be no text
     click.echo(str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
 from lr_sglang.results.collection import Collection, Group
 from lr_sglang.results.labels import program
+from lr_sglang.results.record import Record
 from lr_sglang.theory import Case, Measured
 from lr_sglang.theory import measure as measure_theory
 from lr_sglang.theory.judged import MAX_STEPS
@@ -70,6 +72,28 @@ def expected(collection: Collection, group: Group) -> Expected | None:
         steps=steps,
         slower=slower,
     )
+
+
+def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float | None:
+    """The speed-up over plain decoding that ``lr-sglang plan --records`` computes for one mode of a run.
+
+    Args:
+        records: of the run.
+        length: acceptance length of the target's token layer, which is taken to cost nothing; None without one.
+    """
+    if mode not in AHEAD:
+        return length
+    try:
+        measured = measure_theory(records, mode)
+    except (ConfigError, ZeroDivisionError):
+        return None
+    if not measured.c1 < 1:
+        return None
+    case = Case(
+        measured.alpha, measured.c1, measured.judge, measured.slowdown or 1.0, steps=min(measured.steps, MAX_STEPS)
+    )
+    schedule: Schedule = "sync" if measured.schedule == "sync" else "async"
+    return case.speedup(schedule, measured.depth) * (length or 1.0)
 
 
 def _measure(collection: Collection, group: Group) -> Measured | None:

@@ -43,6 +43,9 @@ def test_a_budget_is_split_between_steps_and_tokens():
     for point in sweeps.parse("budget=1,6,16"):
         assert point["depth"] * (point["sd-tokens"] + 1) in (1, 6, 16)
     assert sweeps.splits(8) == [{"depth": d, "sd-tokens": 8 // d - 1} for d in (8, 4, 2, 1)]
+    assert sweeps.parse("option=none,hedge,width:2+depth:3,gate:.05") == [
+        {}, {"hedge": True}, {"width": 2, "depth": 3}, {"gate": 0.05}
+    ]  # fmt: skip
     assert sweeps.splits(6) == [{"depth": 6, "sd-tokens": 0}, {"depth": 3, "sd-tokens": 1}]
 
 
@@ -69,6 +72,11 @@ def test_several_sweeps_multiply():
         ["depth=1", "depth=2"],
         ["budget=4", "depth=2"],
         ["alpha=.5", "verifier=judge"],
+        ["option=hedge:1"],
+        ["option=gate"],
+        ["option=gate:x"],
+        ["option=verifier:exact"],
+        ["option=width:2", "width=1,2"],
     ],
 )
 def test_what_cannot_be_swept(wrong):
@@ -172,6 +180,20 @@ def test_a_sweep_makes_nothing_twice():
     assert len({v.folder for v in found}) == len(found)
     (servers,) = bench_variants.server_sets(found)
     assert bench_variants.needed(servers).runtimes["target"].max_running_requests >= 2**4
+
+
+def test_options_one_by_one():
+    found = variants(setting(("autoregressive", "lookahead"), ["option=none,hedge,fast-accept:-1,policy:adaptive"]))
+    assert [(v.folder, v.mode) for v in found] == [
+        ("sampled", "autoregressive"),
+        ("sampled", "lookahead"),
+        ("hedge-True", "lookahead"),
+        ("fast-accept--1.0", "lookahead"),
+        ("policy-adaptive", "lookahead"),
+    ]
+    assert [v.plan.lookahead.hedge for v in found] == [False, False, True, False, False]
+    with pytest.raises(ConfigError, match="policy"):
+        variants(setting(("lookahead",), ["option=policy:hasty"]))
 
 
 def test_drafted_tokens_with_and_without_lookahead():
@@ -515,7 +537,7 @@ def test_fewer_samples_of_livecodebench():
         (["--dummy-weights", "--shapes", "a,b"], "give three of"),
         (["--dummy-weights", "--modes", "lossless"], "lossless"),
         (["--modes", "sd,sp"], "is not one of"),
-        (["--concurrency", "0"], "numbers from 1"),
+        (["--concurrency", "0"], "not in the range"),
         (["--concurrency", "1,2", "--sweep", "concurrency=4"], "say the same"),
         (["--sweep", "depth=65"], "depth"),
         (["--task", "nosuch"], "nosuch"),

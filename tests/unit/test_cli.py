@@ -202,8 +202,19 @@ def test_a_file_of_questions_gets_the_instruction(call, tmp_path, servers):
     assert "Please" not in sent
 
 
-def test_demo_compares_both_modes_and_says_where_the_records_are(call, tmp_path, servers):
+def test_demo_compares_all_modes_on_two_sets_of_servers(call, tmp_path, servers):
     result = call("demo", "--questions", 2)
+    assert result.exit_code == 0, result.output
+    assert "speed-up (total seconds)" in result.stdout and "by the formulas" in result.stdout
+    modes = ("autoregressive", "lookahead", "sd", "lookahead+sd")
+    heads = [line.split() for line in result.stderr.splitlines() if set(line.split()) <= set(modes) and line.strip()]
+    assert heads == [list(modes[:2]), list(modes[2:])]
+    assert [r["mode"] for r in the_records(tmp_path)] == [*modes[:2] * 2, *modes[2:] * 2]
+    assert len(servers.started) == 2
+
+
+def test_the_small_demo_compares_two_modes_and_says_where_the_records_are(call, tmp_path, servers):
+    result = call("demo", "--small", "--questions", 2)
     assert result.exit_code == 0, result.output
     assert "speed-up (total seconds)" in result.stdout
     assert "records: runs/demo_" in result.stderr.replace("\n", "")
@@ -213,7 +224,7 @@ def test_demo_compares_both_modes_and_says_where_the_records_are(call, tmp_path,
         (f"pocket-000{n}", mode) for n in (1, 2) for mode in ("autoregressive", "lookahead")
     ]
     assert len(servers.started) == 1
-    assert call("demo", "--questions", 1, "--json", "--output", "x").stderr == ""
+    assert call("demo", "--small", "--questions", 1, "--json", "--output", "x").stderr == ""
 
 
 def test_modes_side_by_side_share_servers_where_they_can(call, tmp_path, servers):
