@@ -62,6 +62,10 @@ class Home:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def records(self, folder: str) -> list[dict[str, Any]]:
+        files = (self.path / folder).rglob("records.jsonl")
+        return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
@@ -87,23 +91,22 @@ def up(home: Home) -> subprocess.Popen[str]:
 def test_a_program_of_the_documents_on_the_command_line(home: Home, up: object) -> None:
     asked = ("run", "--attach", "pocket", "--program", "mine.py:twice:tokens=300")
     assert "17" in home.call(*asked, QUESTION, "--output", "out", "--quiet")
-    record = json.loads((home.path / "out" / "records.jsonl").read_text("utf-8"))
-    home.call("run", "--attach", "pocket", QUESTION, "--output", "plain", "--quiet")
-    assert overlap.of_record(json.loads((home.path / "plain" / "records.jsonl").read_text("utf-8")))
+    (record,) = home.records("out")
+    plain = ("--task", "pocket", "--limit", str(overlap.ANSWERS), "--output", "plain", "--quiet")
+    home.call("run", "--attach", "pocket", *plain)
+    assert any(map(overlap.of_record, home.records("plain")))
     assert record["program"]["answered"]["lookahead"] >= 2 and record["error"] is None
 
 
 def test_modes_side_by_side(home: Home, up: object) -> None:
-    given = ("--task", "pocket", "--limit", "1", "--modes", "lookahead,autoregressive", "--output", "bench")
-    assert "Table 1" in home.call("bench", "--attach", "pocket", *given)
-    files = (home.path / "bench").rglob("records.jsonl")
-    records = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
-    assert [overlap.of_record(record) for record in records if record["mode"] == "lookahead"] == [True]
+    given = ("--task", "pocket", "--limit", str(overlap.ANSWERS), "--modes", "lookahead,autoregressive")
+    assert "Table 1" in home.call("bench", "--attach", "pocket", *given, "--output", "bench")
+    assert any(overlap.of_record(record) for record in home.records("bench") if record["mode"] == "lookahead")
 
 
 def test_from_python(home: Home, up: object) -> None:
     with lr.deployment(attach="pocket") as d:
-        assert overlap.of_record(lr.solve(QUESTION, deployment=d).record)
+        assert overlap.in_one_of(lambda: overlap.of_record(lr.solve(QUESTION, deployment=d).record))
         solution = lr.solve(QUESTION, deployment=d, program="mine.py:twice", max_tokens=300)
     assert "17" in solution.text and solution.record["program"]["answered"]["lookahead"] >= 2
 
@@ -116,9 +119,13 @@ def test_by_the_endpoint(home: Home, up: object, program: tuple[str, ...]) -> No
         models = urllib3.request("GET", f"{url}/v1/models").json()["data"]
         said = [{"role": "user", "content": QUESTION}]
         body = {"model": models[0]["id"], "messages": said, "lookahead": {"trace": True}}
-        reply = urllib3.request("POST", f"{url}/v1/chat/completions", json=body, timeout=60)
-        assert reply.status == 200 and "17" in reply.json()["choices"][0]["message"]["content"]
-        assert program or overlap.of_trace(reply.json()["lookahead"]["trace"])
+
+        def ask() -> bool:
+            reply = urllib3.request("POST", f"{url}/v1/chat/completions", json=body, timeout=60)
+            assert reply.status == 200 and "17" in reply.json()["choices"][0]["message"]["content"]
+            return bool(program) or overlap.of_trace(reply.json()["lookahead"]["trace"])
+
+        assert overlap.in_one_of(ask)
         assert "requests at a time" not in home.said("serve"), "launched with room for what attaches by default"
     finally:
         serving.send_signal(signal.SIGTERM)

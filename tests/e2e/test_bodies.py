@@ -1,0 +1,39 @@
+"""A target in a larger body, in bfloat16: at temperature 0 the same answers in every mode, in both layers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import full
+
+ROOT = Path(__file__).parents[2]
+LAYER = ("--token-layer", "target=standalone", "--sd-draft-model", "target=pocket:draft")
+
+
+def answers(folder: Path, *options: str, questions: int) -> dict[str, list[str]]:
+    """The texts of every mode, in the order of the questions."""
+    command = [sys.executable, ROOT / "cli.py", "run", "--deployment", "pocket-body", "--task", "pocket"]
+    command += ["--temperature", "0", "--limit", str(questions), "--output", folder, *options]
+    done = subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = {}
+    for line in (folder / "records.jsonl").read_text("utf-8").splitlines():
+        record = json.loads(line)
+        found.setdefault(record["mode"], []).append(record["text"])
+    return found
+
+
+@pytest.mark.skipif(not full, reason="minutes: only in test-full")
+@pytest.mark.timeout(1800)
+def test_lossless_is_plain_decoding_on_a_body_in_both_layers(tmp_path: Path) -> None:
+    plain = answers(tmp_path / "plain", "--mode", "autoregressive", "--mode", "lossless", questions=8)
+    layered = answers(tmp_path / "layered", "--mode", "sd", "--mode", "lossless", *LAYER, questions=8)
+    texts = plain["autoregressive"]
+    assert len(texts) == 8 and all("boxed" in text for text in texts)
+    assert plain["lossless"] == texts
+    assert layered["sd"] == texts and layered["lossless"] == texts
