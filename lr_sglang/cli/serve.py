@@ -98,6 +98,11 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="Whether answers begin within <think>: on, always; auto, as prompt and text say; off, leave markers alone.",
 )
+@click.option(
+    "--refuse",
+    is_flag=True,
+    help="Refuse requests with tools, logprobs and so on, which the target answers alone otherwise.",
+)
 @click.option("--open-metrics", is_flag=True, help="Let /metrics be read without a key where there are keys.")
 @options.keeping
 @click.option(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import orjson
 
+from lr_sglang.engine.forwarding import Head, Post, forward
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
@@ -44,6 +46,9 @@ class Transport(Protocol):
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         """Reads a JSON document of the runtime."""
+
+    def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
+        """Posts to any route and gives its reply as it comes: the head, then the bytes of the body."""
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -109,9 +114,13 @@ class Client:
         """
         return await self._exchange("GET", path, None, timeout)
 
+    def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
+        """As ``forwarding.forward``."""
+        return forward(self, post, request, timeout)
+
     def abort(self, request: Request) -> None:
         """Sends aborts of a request to the server until it has ended."""
-        self._start(self._abort(request))
+        self.start(self._abort(request))
 
     async def disconnect(self) -> None:
         """Closes the connections; the next request opens new ones, on the loop that it is made on."""
@@ -125,7 +134,8 @@ class Client:
             await asyncio.wait(self._aborts)
         await self.disconnect()
 
-    def _start(self, work: Any) -> None:
+    def start(self, work: Any) -> None:
+        """Does something that ``close`` waits for."""
         task = asyncio.get_running_loop().create_task(work)
         self._aborts.add(task)
         task.add_done_callback(self._aborts.discard)
@@ -136,16 +146,21 @@ class Client:
             await asyncio.sleep(ABORT_AGAIN_SECONDS[min(number, last)])
             if request.ended:
                 return
-            await self._post_abort(request.rid)
+            await self.post_abort(request.rid)
             if number >= last or (self.abort_failed and self._alone()):
                 request.close_connection()
             number += 1
 
     def _abort_once(self, request: Request) -> None:
         if request.rid:
-            self._start(self._post_abort(request.rid))
+            self.start(self.post_abort(request.rid))
 
-    async def _post_abort(self, rid: str) -> None:
+    def servers(self) -> Sequence[Client]:
+        """Those that a request may run on."""
+        return [self]
+
+    async def post_abort(self, rid: str) -> None:
+        """Sends one abort."""
         try:
             await self._exchange("POST", "/abort_request", {"rid": rid}, CONNECT_SECONDS)
             self.abort_failed = False
@@ -155,6 +170,26 @@ class Client:
     async def _exchange(
         self, method: str, path: str, body: dict[str, Any] | None, timeout: float, more: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
+        data = None if body is None else orjson.dumps(body)
+        async with self.reply(method, path, data, timeout, more) as reply:
+            text = await reply.read()
+        if reply.status != 200:
+            code = reply.headers.get(ROUTER_ERROR, "")
+            refused_as = _refusal(reply.status, text.decode(errors="replace"), path, self.role, code)
+            refused_as.status = reply.status
+            raise refused_as
+        try:
+            return orjson.loads(text) if text.strip() else {}
+        except ValueError as error:
+            if path in _IN_WORDS:
+                return {}
+            raise BadReply(f"{self.url}{path} did not answer with JSON", role=self.role) from error
+
+    @asynccontextmanager
+    async def reply(
+        self, method: str, path: str, data: bytes | None, timeout: float, more: Mapping[str, str] | None
+    ) -> AsyncIterator[Any]:
+        """One exchange; what breaks in it is a named error, also while the reply is read."""
         import aiohttp
 
         if self._session is None:
@@ -162,7 +197,6 @@ class Client:
             self._session = aiohttp.ClientSession(
                 connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()
             )
-        data = None if body is None else orjson.dumps(body)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=timeout)
         begun = False
         try:
@@ -170,7 +204,7 @@ class Client:
                 method, self.url + path, data=data, headers=more, timeout=limits, allow_redirects=False
             ) as reply:
                 begun = True
-                text = await reply.read()
+                yield reply
         except aiohttp.SocketTimeoutError as error:
             raise RuntimeTimeout(
                 f"no answer from {self.url}{path} in {timeout:g} s",
@@ -184,17 +218,6 @@ class Client:
             why = str(error) or type(error).__name__
             hint = "is the server still running?"
             raise kind(f"{self.url} does not answer ({why})", role=self.role, hint=hint) from error
-        if reply.status != 200:
-            code = reply.headers.get(ROUTER_ERROR, "")
-            refused_as = _refusal(reply.status, text.decode(errors="replace"), path, self.role, code)
-            refused_as.status = reply.status
-            raise refused_as
-        try:
-            return orjson.loads(text) if text.strip() else {}
-        except ValueError as error:
-            if path in _IN_WORDS:
-                return {}
-            raise BadReply(f"{self.url}{path} did not answer with JSON", role=self.role) from error
 
 
 class _BeforeFirstByte(RuntimeDown):

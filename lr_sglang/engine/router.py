@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,7 @@ class RouterClient(Client):
                     if not request.ended:
                         worker.abort(request)
             for worker in gone:
-                self._start(worker.close())
+                self.start(worker.close())
             infos: dict[str, Mapping[str, Any]] = {}
             for url in (url for url in listed if listed[url]):
                 if info := self._infos.get(url) or await self._ask(url):
@@ -190,6 +190,10 @@ class RouterClient(Client):
         except (LookaheadError, KeyError):  # starting, or gone just now, or we were closed: it will be asked again
             return {}
 
+    def servers(self) -> Sequence[Client]:
+        self._refresh_soon(REFRESH_SECONDS_FOR_ABORT)
+        return list(self._workers.values()) or [self]
+
     def _none_takes_aborts(self) -> bool:
         return all(worker.abort_failed for worker in self._workers.values())
 
@@ -197,7 +201,7 @@ class RouterClient(Client):
         """Starts reading the list in the background if it is older than ``age`` seconds."""
         if not self._reading and time.monotonic() - self._read >= age:
             self._reading = True
-            self._start(self._refresh_quietly())
+            self.start(self._refresh_quietly())
 
     async def _refresh_quietly(self) -> None:
         try:

@@ -26,19 +26,24 @@ from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
 from lr_sglang.serve.middleware import Guard, response_of
+from lr_sglang.serve.passed_request import MODE, PassedRequest, passed_request
 from lr_sglang.serve.processes.board import Board
-from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
+from lr_sglang.serve.protocol import ChatRequest, CompletionRequest, target_only
 from lr_sglang.serve.reading import CLIENT_GONE, StrictRoute, message_of
 from lr_sglang.serve.replies import Reply
 from lr_sglang.serve.request_options import options_of
 from lr_sglang.serve.schema import ANSWERS, ERRORS, described
 from lr_sglang.serve.settings import Service
-from lr_sglang.serve.streaming import Disconnected, EventStream, begun, unless_gone
+from lr_sglang.serve.streaming import Disconnected, EventStream, begun, events_of, unless_gone
 
 # At the end, for the runtimes to be rid of the answers that were stopped.
 ABORT_SECONDS = 2.0
 # Threads that render and tokenize prompts beside the event loop. asyncio's own default grows with the machine's cores.
 PROMPT_THREADS = 4
+ANSWERED: dict[str, type[ChatRequest | CompletionRequest]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+}
 PAGE = Path(__file__).parent / "page"
 
 
@@ -97,7 +102,19 @@ def create_app(
 
 
 def _answers(engine: AnswerEngine, service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1", route_class=StrictRoute)
+    class AnswerRoute(StrictRoute):
+        """Where the target answers alone what the route's own form of a request has no place for."""
+
+        async def invalid(self, request: Request, error: RequestValidationError) -> Response:
+            kind = ANSWERED.get(self.path)
+            if kind is None or not service.passes or not isinstance(error.body, dict):
+                raise error
+            why = target_only(kind, error.body, error.errors())
+            if not why:
+                raise error
+            return await _pass_on(engine, passed_request(self.path, error.body, why, service), request)
+
+    router = APIRouter(prefix="/v1", route_class=AnswerRoute)
 
     @router.post("/chat/completions", responses=ANSWERS)
     async def chat(body: ChatRequest, request: Request) -> Response:
@@ -143,9 +160,19 @@ async def _respond(
     reply = Reply(options, service.model, about["id"], about)
     items = engine.answer(options)
     if options.stream:
-        chunks = await begun(request.receive, reply.chunks(items))
+        chunks = await begun(request.receive, events_of(reply.chunks(items)))
         return EventStream(chunks, lambda error: about.update(error.log_fields()))
     return JSONResponse(await unless_gone(request.receive, reply.whole(items)))
+
+
+async def _pass_on(engine: AnswerEngine, asked: PassedRequest, request: Request) -> Response:
+    about = request.scope["state"]["about"]
+    about |= {"mode": MODE, "stream": asked.stream, "why": asked.why}
+    pieces = await begun(request.receive, engine.passing.answer(asked, about))
+    if asked.stream:
+        return EventStream(pieces, lambda error: about.update(error.log_fields()), asked.headers)
+    body = b"".join([piece async for piece in pieces])  # all of it is there when it begins
+    return Response(body, headers=asked.headers, media_type="application/json")
 
 
 def _state(engine: AnswerEngine, health: Health, metrics: Metrics) -> APIRouter:

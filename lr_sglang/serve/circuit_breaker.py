@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from lr_sglang.engine.client import INFO_SECONDS, Transport, WorkerLost
+from lr_sglang.engine.forwarding import Head, Post
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
@@ -51,13 +54,40 @@ class Gate:
         Raises:
             RuntimeAway: the gate is shut, or was shut while the runtime did not answer.
         """
+        with self._counted(request):
+            reply = await self.inner.generate(payload, request, timeout)
+            self._note(_sound(reply, request.cancelled))
+        return reply
+
+    async def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
+        """As ``Transport.forward``. An error status counts as no failure, for a request can be the cause of it.
+
+        Raises:
+            RuntimeAway: the gate is shut, or was shut while the runtime did not answer.
+        """
+        with self._counted(request):
+            async with aclosing(self.inner.forward(post, request, timeout)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Head):
+                        if piece.status < 500:
+                            self._note(True)
+                        else:
+                            self.alarm.set()
+                    yield piece
+
+    @contextmanager
+    def _counted(self, request: Request) -> Iterator[None]:
+        """While a request is in flight; what becomes of it counts.
+
+        Raises:
+            RuntimeAway: the gate is shut, or was shut while the runtime did not answer.
+        """
         if self.shut:
             raise self._away()
         self.calls += 1
         self._open[request] = time.monotonic()
         try:
-            reply = await self.inner.generate(payload, request, timeout)
-            self._note(_sound(reply, request.cancelled))
+            yield
         except (RuntimeDown, RuntimeTimeout) as error:
             self._note(False)
             self.alarm.set()
@@ -83,7 +113,6 @@ class Gate:
             self._kicked.discard(request)
         if kicked:
             raise self._away()
-        return reply
 
     async def probe(self, path: str, timeout: float) -> None:
         """Asks whether the runtime is well.

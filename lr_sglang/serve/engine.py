@@ -22,6 +22,7 @@ from lr_sglang.serve.errors import Refusal, out_of_time, refusal_of, stopping, t
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.pass_through import PassThrough
 from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.processes.sharing import Sharing
 from lr_sglang.serve.program import OperatorProgram, answer_request
@@ -82,7 +83,8 @@ class AnswerEngine:
                 self._requests.verifier(name)
         self._operator_program = OperatorProgram(service.program, self._requests) if service.program else None
         self._running: set[_Answer] = set()
-        metrics.watch(metrics.running, lambda: len(self._running))
+        self.passing = PassThrough(roles, service, metrics, health, self.admission)
+        metrics.watch(metrics.running, lambda: len(self._running) + self.passing.running)
         metrics.watch(metrics.waiting, lambda: self.admission.waiting)
         self.lateness = Lateness()
         metrics.watch(metrics.loop_late, self.lateness.p99)
@@ -167,10 +169,12 @@ class AnswerEngine:
         for answer in list(self._running):
             answer.ready.put_nowait(stopping())
             self._stop(answer)
+        self.passing.stop()
 
     async def ended(self, seconds: float) -> bool:
         """Waits until no answer is being made, for ``seconds`` at most; returns whether that is so."""
         programs = [answer.program for answer in self._running if answer.program is not None]
+        programs += self.passing.tasks
         return not programs or not (await asyncio.wait(programs, timeout=seconds))[1]
 
     def _begin(self, options: RequestOptions, prompt: Prompt) -> _Answer:

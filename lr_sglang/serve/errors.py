@@ -90,6 +90,12 @@ def too_large(limit: int) -> Refusal:
     return Refusal(413, f"The request's body is larger than {limit} bytes", code="request_too_large")
 
 
+def too_long(tokens: int, most: int, param: str, least: str = "") -> Refusal:
+    """The prompt has more tokens than are allowed."""
+    message = f"The prompt has {least}{tokens} tokens; at most {most} are allowed"
+    return Refusal(400, message, param=param, code="context_length_exceeded")
+
+
 def full(again: int) -> Refusal:
     """The queue is full."""
     message = "Too many requests are waiting; try again later"

@@ -11,7 +11,7 @@ from jinja2.exceptions import TemplateError
 from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.stream_text import THINK
-from lr_sglang.serve.errors import Refusal
+from lr_sglang.serve.errors import Refusal, too_long
 from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.serve.settings import Service
 from lr_sglang.steps.token_text import TokenText
@@ -83,5 +83,4 @@ def _least(texts: Sequence[str], known: Tokenizer, most: int) -> int:
 
 def _check(tokens: int, most: int, param: str, least: str = "") -> None:
     if tokens > most:
-        message = f"The prompt has {least}{tokens} tokens; at most {most} are allowed"
-        raise Refusal(400, message, param=param, code="context_length_exceeded")
+        raise too_long(tokens, most, param, least)

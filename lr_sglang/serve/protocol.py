@@ -1,17 +1,21 @@
-"""What clients send: OpenAI's requests, as far as they are answered, and the ``lookahead`` extension.
+"""What clients send: OpenAI's requests with SGLang's additions, and the ``lookahead`` extension.
 
-What is not known is ignored, as other servers do. What is known and would change the answer, but is not supported, is
-refused.
+What is not known is ignored, as other servers do. A field that would change the answer, and that lookahead reasoning
+has no way to follow, is marked ``TargetOnly``: for its sake the target answers alone, or the request is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, field_validator, model_validator
+from pydantic_core import PydanticCustomError, core_schema
 
 INT64 = 2**63
 LONGEST_STOP = 500
+TARGET_ONLY = "target_only"  # the kind of error
 MOST = 4096  # messages of a conversation, and parts of one of them
 
 Text = Annotated[str, Field(min_length=1)]
@@ -21,18 +25,66 @@ Seed = Annotated[int, Field(ge=-INT64, lt=INT64)]
 Tokens = Annotated[int, Field(ge=1, le=2**31)]
 
 
-def _only(*neutral: Any, key: str = "") -> AfterValidator:
-    """Refuses a field that is known but not supported, unless its value (of ``key`` in it) changes nothing."""
+@dataclass(frozen=True)
+class TargetOnly:
+    """Marks a field that only the target can follow.
 
-    def check(value: Any) -> Any:
-        if (value.get(key) if key else value) not in neutral:
-            raise ValueError("not supported by this endpoint")
-        return value
+    Args:
+        concerns: whether a value does; not so is one that changes nothing. It may be of a wrong type.
+    """
 
-    return AfterValidator(check)
+    concerns: Callable[[Any], bool]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        def check(value: Any) -> Any:
+            if self.concerns(value):
+                raise PydanticCustomError(TARGET_ONLY, "not supported by this endpoint")
+            return value
+
+        return core_schema.no_info_after_validator_function(check, handler(source))
 
 
-UNSUPPORTED, TOOL_CHOICE = _only(None, 0, "", [], {}), _only(None, "none", "auto")
+def _unless(*neutral: Any, key: str = "") -> TargetOnly:
+    """Every value but these (of ``key`` in it) and null concerns the target."""
+
+    def concerns(value: Any) -> bool:
+        if value is None:
+            return False
+        return (value.get(key) if key and isinstance(value, dict) else value) not in neutral
+
+    return TargetOnly(concerns)
+
+
+def target_only(model: type[BaseModel], body: Mapping[str, Any], errors: Sequence[Any]) -> tuple[str, ...]:
+    """The fields of a request for whose sake the target answers alone; none if something else is wrong with it.
+
+    Args:
+        errors: pydantic's of the body. What the target takes of a prompt is wrong here in many ways.
+    """
+    marks = ((name, mark) for name, field in model.model_fields.items() for mark in field.metadata)
+    why = [name for name, mark in marks if isinstance(mark, TargetOnly) and name in body and mark.concerns(body[name])]
+    prompt = {(name,) for name in why if name in ("messages", "prompt")}
+    return tuple(why) if all(one["type"] == TARGET_ONLY or one["loc"][1:2] in prompt for one in errors) else ()
+
+
+UNSUPPORTED, TOOL_CHOICE, ON = _unless(0, "", [], {}), _unless("none", "auto"), _unless(True)
+
+
+def _beyond_text(messages: Any) -> bool:
+    """Whether a conversation has calls of tools, parts that are no text, or an answer that is to be continued."""
+    if not isinstance(messages, list) or not messages:
+        return False
+    turns = [turn for turn in messages if isinstance(turn, dict)]
+    if isinstance(messages[-1], dict) and messages[-1].get("role") == "assistant":
+        return True
+    parts = (part for turn in turns if isinstance(turn.get("content"), list) for part in turn["content"])
+    return any(turn.get("role") in ("tool", "function") or turn.get("tool_calls") for turn in turns) or any(
+        isinstance(part, dict) and isinstance(part.get("type"), str) and part["type"] != "text" for part in parts
+    )
+
+
+def _several_prompts(prompt: Any) -> bool:
+    return isinstance(prompt, list) and (len(prompt) > 1 or (len(prompt) == 1 and not isinstance(prompt[0], str)))
 
 
 class Lenient(BaseModel):
@@ -83,7 +135,7 @@ class Asking(Lenient):
     seed: Seed | None = None
     max_tokens: Tokens | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=4, fail_fast=True)] | None = None
-    n: Annotated[int, Field(ge=1, le=1)] | None = None
+    n: Annotated[Annotated[int, Field(ge=1)] | None, _unless(1)] = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     lookahead: LookaheadRequest | None = None
@@ -91,6 +143,27 @@ class Asking(Lenient):
     presence_penalty: Annotated[float | None, UNSUPPORTED] = None
     frequency_penalty: Annotated[float | None, UNSUPPORTED] = None
     logit_bias: Annotated[dict[str, Any] | None, UNSUPPORTED] = None
+    response_format: Annotated[dict[str, Any] | None, _unless("text", key="type")] = None
+    # SGLang's own from here on
+    repetition_penalty: Annotated[Any, _unless(1)] = None
+    min_tokens: Annotated[Any, UNSUPPORTED] = None
+    regex: Annotated[Any, UNSUPPORTED] = None
+    ebnf: Annotated[Any, UNSUPPORTED] = None
+    stop_token_ids: Annotated[Any, UNSUPPORTED] = None
+    stop_regex: Annotated[Any, UNSUPPORTED] = None
+    no_stop_trim: Annotated[Any, UNSUPPORTED] = None
+    ignore_eos: Annotated[Any, UNSUPPORTED] = None
+    skip_special_tokens: Annotated[Any, ON] = None
+    lora_path: Annotated[Any, UNSUPPORTED] = None
+    custom_params: Annotated[Any, UNSUPPORTED] = None
+    watermark: Annotated[Any, UNSUPPORTED] = None
+    images_config: Annotated[Any, UNSUPPORTED] = None
+    mm_processor_kwargs: Annotated[Any, UNSUPPORTED] = None
+    return_hidden_states: Annotated[Any, UNSUPPORTED] = None
+    return_routed_experts: Annotated[Any, UNSUPPORTED] = None
+    return_cached_tokens_details: Annotated[Any, UNSUPPORTED] = None
+    return_spec_tokens_details: Annotated[Any, UNSUPPORTED] = None
+    return_token_ids: Annotated[Any, UNSUPPORTED] = None
 
     @model_validator(mode="after")
     def _streams(self) -> Asking:
@@ -131,17 +204,34 @@ class Message(Lenient):
 class ChatRequest(Asking):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST, fail_fast=True)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST, fail_fast=True), TargetOnly(_beyond_text)]
     max_completion_tokens: Tokens | None = None
     tools: Annotated[list[Any] | None, UNSUPPORTED] = None
     functions: Annotated[list[Any] | None, UNSUPPORTED] = None
     tool_choice: Annotated[Any, TOOL_CHOICE] = None
     function_call: Annotated[Any, TOOL_CHOICE] = None
-    response_format: Annotated[dict[str, Any], _only("text", key="type")] | None = None
     logprobs: Annotated[bool | None, UNSUPPORTED] = None
     top_logprobs: Annotated[int | None, UNSUPPORTED] = None
-    modalities: Annotated[list[str], Field(fail_fast=True), _only(["text"])] | None = None
+    modalities: Annotated[Annotated[list[str], Field(fail_fast=True)] | None, _unless(["text"])] = None
     audio: Annotated[Any, UNSUPPORTED] = None
+    # SGLang's own from here on
+    chat_template_kwargs: Annotated[Any, UNSUPPORTED] = None
+    reasoning_effort: Annotated[Any, UNSUPPORTED] = None
+    thinking: Annotated[Any, UNSUPPORTED] = None
+    task: Annotated[Any, UNSUPPORTED] = None
+    separate_reasoning: Annotated[Any, ON] = None
+    stream_reasoning: Annotated[Any, ON] = None
+    continue_final_message: Annotated[Any, UNSUPPORTED] = None
+    input_ids: Annotated[Any, UNSUPPORTED] = None
+    max_dynamic_patch: Annotated[Any, UNSUPPORTED] = None
+    min_dynamic_patch: Annotated[Any, UNSUPPORTED] = None
+    use_audio_in_video: Annotated[Any, UNSUPPORTED] = None
+    video_config: Annotated[Any, UNSUPPORTED] = None
+    return_prompt_token_ids: Annotated[Any, UNSUPPORTED] = None
+    return_meta_info: Annotated[Any, UNSUPPORTED] = None
+    return_input_ids_in_sglext: Annotated[Any, UNSUPPORTED] = None
+    return_output_ids_in_sglext: Annotated[Any, UNSUPPORTED] = None
+    return_sampling_mask: Annotated[Any, UNSUPPORTED] = None
 
     @field_validator("messages")
     @classmethod
@@ -160,11 +250,14 @@ class ChatRequest(Asking):
 class CompletionRequest(Asking):
     """POST /v1/completions: a raw prompt, in which nothing is a special token."""
 
-    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=1, fail_fast=True)]
-    best_of: Annotated[int | None, _only(None, 1)] = None
+    prompt: Annotated[
+        Text | Annotated[list[Text], Field(min_length=1, max_length=1, fail_fast=True)], TargetOnly(_several_prompts)
+    ]
+    best_of: Annotated[int | None, _unless(1)] = None
     echo: Annotated[bool | None, UNSUPPORTED] = None
     suffix: Annotated[str | None, UNSUPPORTED] = None
-    logprobs: Annotated[int | None, _only(None)] = None
+    logprobs: Annotated[int | None, _unless()] = None
+    json_schema: Annotated[Any, UNSUPPORTED] = None
 
     @property
     def text(self) -> str:

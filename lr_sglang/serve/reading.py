@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 from fastapi import HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
@@ -82,9 +83,21 @@ class StrictRoute(APIRoute):
 
         async def strictly(request: Request) -> Response:
             seconds = request.app.state.engine.service.body_timeout
-            return await handle(StrictRequest(request.scope, _in_time(request.receive, seconds)))
+            strict = StrictRequest(request.scope, _in_time(request.receive, seconds))
+            try:
+                return await handle(strict)
+            except RequestValidationError as error:
+                return await self.invalid(strict, error)
 
         return strictly
+
+    async def invalid(self, request: Request, error: RequestValidationError) -> Response:
+        """Answers a request whose body is not what the route takes.
+
+        Raises:
+            RequestValidationError: as it is.
+        """
+        raise error
 
 
 def _in_time(receive: Receive, seconds: float) -> Receive:

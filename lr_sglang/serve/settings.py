@@ -35,6 +35,8 @@ class Service(ConfigModel):
         program: that answers conversations in place of lookahead reasoning's own (docs/programs.md).
         hosts_are_open: whether requests may call the endpoint by any name. One with no key, on a loopback address,
             should not be reached by a web page whose domain points there.
+        refuse: whether requests are refused for fields that only the target can follow; else it answers them alone.
+            A ``program`` answers in place of the target as well, and so they are refused then.
         open_metrics: whether ``/metrics`` can be read without a key where there are keys.
     """
 
@@ -63,6 +65,7 @@ class Service(ConfigModel):
     max_body_bytes: int = 2**21
     max_prompt_tokens: int | None = None
     reasoning: Reasoning = "auto"
+    refuse: bool = False
     open_metrics: bool = False
     hosts_are_open: bool = True
 
@@ -93,6 +96,11 @@ class Service(ConfigModel):
     def widest(self) -> int:
         """The greatest width that a request may ask for."""
         return self.max_width or self.lookahead.width
+
+    @property
+    def passes(self) -> bool:
+        """Whether the target answers alone what lookahead reasoning cannot follow."""
+        return not self.refuse and not self.program
 
     @property
     def local(self) -> bool:

@@ -50,14 +50,20 @@ class EventStream(Response):
     """A stream of events that has begun well: a status has been sent when the first of them is there.
 
     Args:
-        events: JSON objects; an error that it raises becomes the last of them.
+        events: as they are sent; for an error that it raises two more are added, the error and the end.
         failed: called with that error.
+        headers: more of them.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[Mapping[str, Any], None], failed: Callable[[Refusal], None]) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        failed: Callable[[Refusal], None],
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._events, self._failed = events, failed
 
@@ -66,18 +72,34 @@ class EventStream(Response):
         await unless_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
-        async def out(data: str, more: bool = True) -> None:
-            body = f"data: {data}\n\n".encode()
+        async def out(body: bytes, more: bool = True) -> None:
             await send({"type": "http.response.body", "body": body, "more_body": more})
 
         try:
             async with aclosing(self._events) as events:
                 async for event in events:
-                    await out(dumps(event))
+                    await out(event)
         except Refusal as error:
             self._failed(error)
-            await out(dumps(error.body()))
-        await out("[DONE]", more=False)
+            await out(event_of(error.body()))
+            await out(END)
+        await out(b"", more=False)
+
+
+END = b"data: [DONE]\n\n"
+
+
+def event_of(value: Mapping[str, Any]) -> bytes:
+    """An event of a stream."""
+    return b"data: " + dumps(value).encode() + b"\n\n"
+
+
+async def events_of(objects: AsyncGenerator[Mapping[str, Any], None]) -> AsyncGenerator[bytes, None]:
+    """Objects as the events of a stream that goes well."""
+    async with aclosing(objects):
+        async for value in objects:
+            yield event_of(value)
+    yield END
 
 
 async def begun(receive: Receive, events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:

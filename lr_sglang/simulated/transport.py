@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from lr_sglang.config import ROLES
 from lr_sglang.engine.client import INFO_SECONDS
+from lr_sglang.engine.forwarding import Head, Post
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -61,6 +62,15 @@ class SimulatedTransport(SimulatedRuntime):
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         return {"model_path": f"simulated/{self.role}", **MARK}
+
+    async def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
+        """A simulated runtime in this process has no routes of its own.
+
+        Raises:
+            RuntimeRefused: always.
+        """
+        raise RuntimeRefused(f"{post.path}: a simulated runtime has no such route", role=self.role)
+        yield b""
 
     async def close(self) -> None:
         pass

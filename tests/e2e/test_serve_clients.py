@@ -164,15 +164,46 @@ def test_a_request_chooses_how_it_is_answered(client):
 TOOL: Any = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 
 
-@pytest.mark.parametrize(
-    ("param", "value"),
-    [("tools", [TOOL]), ("n", 2), ("logprobs", True), ("temperature", 3), ("tool_choice", "required")],
-)
-def test_what_is_not_supported_is_refused_by_name(param, value, client):
+def test_what_is_wrong_is_refused_by_name(client):
     with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model="pocket", messages=ASKED, **{param: value})
+        client.chat.completions.create(model="pocket", messages=ASKED, temperature=3)
     error = caught.value
-    assert (error.param, error.type) == (param, "invalid_request_error") and param in error.message
+    assert (error.param, error.type) == ("temperature", "invalid_request_error") and error.param in error.message
+
+
+BEYOND: list[dict[str, Any]] = [
+    {"n": 2},
+    {"logprobs": True, "top_logprobs": 2},
+    {"frequency_penalty": 0.5},
+    {"tools": [TOOL]},
+    {"messages": [*ASKED, {"role": "assistant", "content": "To start,"}]},
+]
+
+
+@pytest.mark.usefixtures("nothing_running")
+@pytest.mark.parametrize("more", BEYOND, ids=[next(iter(more)) for more in BEYOND])
+def test_what_lookahead_cannot_follow_is_answered_as_by_the_target_itself(more, client, pocket):
+    """The same answer as from its own address, at temperature 0, whole and in a stream."""
+    asked: Any = {"messages": ASKED, "temperature": 0, "max_tokens": 12, **more}
+    itself = OpenAI(base_url=f"{pocket.fleet.urls['target']}/v1", api_key="none", max_retries=0, timeout=120)
+    model = itself.models.list().data[0].id
+    direct, through = (
+        one.chat.completions.create(**asked, model=name).model_dump()
+        for one, name in ((itself, model), (client, "pocket"))
+    )
+    assert through.pop("lookahead") == {"mode": "target", "why": list(more)}
+    changed = {"id", "created", "model"}
+    assert {key: through[key] for key in through.keys() - changed} == {
+        key: direct[key] for key in direct.keys() - changed
+    }
+    chunks = list(
+        client.chat.completions.create(**asked, model="pocket", stream=True, stream_options={"include_usage": True})
+    )
+    texts = dict.fromkeys(range(more.get("n", 1)), "")
+    for choice in (choice for chunk in chunks for choice in chunk.choices):
+        texts[choice.index] += choice.delta.content or ""
+    assert list(texts.values()) == [choice["message"]["content"] for choice in direct["choices"]]
+    assert chunks[-1].model_extra["lookahead"]["mode"] == "target" and chunks[-1].model == "pocket"
 
 
 def test_a_model_that_is_not_there(client):

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ import httpx
 import pytest
 
 from lr_sglang.config import ROLES
+from lr_sglang.engine.forwarding import Head, Post
 from lr_sglang.engine.request import Request
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.keys import Keys
@@ -88,6 +89,7 @@ def endpoint() -> Iterator[Endpoint]:
     made = Endpoint(tokenizer=roles["target"].tokenizer)
     for role, backend in roles.items():
         backend.transport.generate = _heard(backend.transport.generate, made.prompts[role])
+    roles["target"].transport.forward, roles["target"].transport.get = _forward, _models
     service = Service(
         model="simulated",
         modes=("lookahead", "autoregressive", "lossless"),
@@ -119,6 +121,17 @@ def _heard(generate: Any, heard: list[tuple[int, ...]]) -> Any:
         return result
 
     return generating
+
+
+async def _forward(post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
+    """A target that answers whatever it is sent on any route."""
+    answer = b'{"id":"1","object":"any","choices":[],"usage":{"completion_tokens":1}}'
+    yield Head(200, "text/event-stream" if post.payload.get("stream") else "application/json")
+    yield b"data: " + answer + b"\n\ndata: [DONE]\n\n" if post.payload.get("stream") else answer
+
+
+async def _models(path: str, timeout: float = 0) -> dict[str, Any]:
+    return {"data": [{"id": "simulated"}]}
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,219 @@
+"""Answers of the target's own routes: what lookahead reasoning cannot follow is passed on, and its reply passed back.
+
+A request passed on takes a place of the endpoint and a slot of the target, and ends with its client, as any answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import orjson
+
+from lr_sglang.engine.forwarding import Head
+from lr_sglang.engine.request import Request
+from lr_sglang.errors import BadReply, LookaheadError, RuntimeBusy, RuntimeRefused
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.serve.admission import Admission
+from lr_sglang.serve.errors import Refusal, out_of_time, refusal_of, stopping, target_down, too_long
+from lr_sglang.serve.health import Health
+from lr_sglang.serve.logs import log, where
+from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.passed_request import PassedRequest
+from lr_sglang.serve.settings import Service
+
+PIECES = 64  # of a reply that wait for a client that reads slowly
+# Errors of the target that are the client's; all others are the target's.
+CLIENTS = (400, 404, 413, 415, 422)
+_USAGE = b'"usage":'
+
+
+class PassThrough:
+    """Passes requests on, and their replies back. Belongs to the event loop."""
+
+    def __init__(
+        self, roles: Mapping[str, RuntimeBackend], service: Service, metrics: Metrics, health: Health, places: Admission
+    ) -> None:
+        self._roles, self._service, self._metrics, self._health = roles, service, metrics, health
+        self._admission, self._name = places, ""
+        self._running: set[asyncio.Task[None]] = set()
+
+    @property
+    def running(self) -> int:
+        """Requests that the target is answering."""
+        return len(self._running)
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """Of those requests."""
+        return set(self._running)
+
+    def stop(self) -> None:
+        """Stops them."""
+        for task in self._running:
+            task.cancel()
+
+    async def answer(self, asked: PassedRequest, about: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+        """The body of the target's reply, in pieces: events of a stream, or the whole as one.
+
+        Leaving it, by a failure or by ``aclose``, stops the target at once.
+
+        Args:
+            about: what the log says of the request; the tokens are added, where the target says how many.
+
+        Raises:
+            Refusal: the target does not answer, or not to its end.
+        """
+        began = time.monotonic()
+        deadline = asyncio.get_running_loop().time() + self._service.timeout
+        if self._health.watches["target"].down:
+            raise target_down()
+        self._admission.check()
+        try:
+            async with asyncio.timeout_at(deadline):
+                if self._service.max_prompt_tokens is not None:
+                    await asyncio.to_thread(self._check_prompt, asked, self._service.max_prompt_tokens)
+                await self._admission.enter()
+            pieces: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(PIECES)
+            task = self._start(asked, pieces)
+            first = True
+            try:
+                while True:
+                    async with asyncio.timeout_at(deadline):
+                        piece = await pieces.get()
+                    if isinstance(piece, BaseException):
+                        raise refusal_of(piece) from piece
+                    if piece is None:
+                        self._metrics.seconds.observe(time.monotonic() - began)
+                        return
+                    if first:
+                        self._metrics.first_step.observe(time.monotonic() - began)
+                        first = False
+                    yield self._told(piece, asked, about)
+            finally:
+                task.cancel()
+        except TimeoutError:
+            raise out_of_time(self._service.timeout) from None
+
+    def _start(self, asked: PassedRequest, pieces: asyncio.Queue[bytes | BaseException | None]) -> asyncio.Task[None]:
+        """The target's reply is read in a task of its own, which can be cancelled when the target hangs."""
+        task, began = asyncio.create_task(self._forward(asked, pieces)), time.monotonic()
+
+        def ended(done: asyncio.Task[None]) -> None:
+            self._running.discard(done)
+            self._admission.leave(time.monotonic() - began)
+            if pieces.full():
+                pieces.get_nowait()  # the reply is not complete: one piece less is no matter
+            error = stopping() if done.cancelled() else done.exception()
+            if error is not None and not isinstance(error, LookaheadError):
+                log("internal error", logging.ERROR, error=type(error).__name__, where=where(error))
+            pieces.put_nowait(error)
+
+        self._running.add(task)
+        task.add_done_callback(ended)
+        return task
+
+    async def _forward(self, asked: PassedRequest, pieces: asyncio.Queue[bytes | BaseException | None]) -> None:
+        target, request = self._roles["target"], Request()
+        post = asked.post(await self._target_name())
+        await target.pool.enter(request)
+        try:
+            reply = target.transport.forward(post, request, self._service.timeout)
+            async with aclosing(reply):
+                head = await anext(reply)
+                assert isinstance(head, Head)
+                streams = head.content_type.startswith("text/event-stream")
+                if head.status == 200 and streams and asked.stream:
+                    async for event in _events(reply):
+                        await pieces.put(event)
+                    return
+                whole = b"".join([piece async for piece in reply if isinstance(piece, bytes)])
+                if head.status != 200:
+                    raise refused(head.status, whole, asked.path)
+                if asked.stream or streams or not whole.startswith(b"{"):
+                    raise BadReply(f"{asked.path} does not answer in the form that it was asked for", role="target")
+                await pieces.put(whole)
+        finally:
+            target.pool.leave()
+
+    async def _target_name(self) -> str:
+        """By which the target knows its model."""
+        if not self._name:
+            listed = await self._roles["target"].transport.get("/v1/models")
+            try:
+                self._name = str(listed["data"][0]["id"])
+            except (LookupError, TypeError) as error:
+                raise BadReply("/v1/models lists no model", role="target") from error
+        return self._name
+
+    def _told(self, piece: bytes, asked: PassedRequest, about: dict[str, Any]) -> bytes:
+        """A piece of the target's reply with our name of the model, and with the extension where the usage is."""
+        if self._name != self._service.model:
+            named = rb'("model": ?)' + re.escape(orjson.dumps(self._name))
+            piece = re.sub(named, lambda found: found[1] + orjson.dumps(self._service.model), piece)
+        if asked.stream and not (b'"choices":[]' in piece and _USAGE + b"{" in piece):
+            return piece
+        if usage := _usage(piece):
+            about |= {"tokens": usage.get("completion_tokens"), "prompt_tokens": usage.get("prompt_tokens")}
+            self._metrics.tokens.labels("delivered").inc(usage.get("completion_tokens") or 0)
+        end = piece.rindex(b"}")
+        return piece[:end] + b',"lookahead":' + orjson.dumps(asked.extension) + piece[end:]
+
+    def _check_prompt(self, asked: PassedRequest, most: int) -> None:
+        """Counts the tokens of all texts in a request: the template's own, and images, come on top.
+
+        Raises:
+            Refusal: these are more than the operator allows.
+        """
+        encode = self._roles["target"].tokenizer.encode
+        tokens = sum(len(encode(one)) if isinstance(one, str) else 1 for one in asked.texts())
+        if tokens > most:
+            raise too_long(tokens, most, "prompt" if "prompt" in asked.body else "messages", "at least ")
+
+
+async def _events(reply: AsyncGenerator[Head | bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The events of a stream, each with the empty line after it; at its end what is left."""
+    rest = b""
+    async for piece in reply:
+        assert isinstance(piece, bytes)
+        *events, rest = (rest + piece).split(b"\n\n")
+        for event in events:
+            yield event + b"\n\n"
+    if rest:
+        yield rest
+
+
+def _usage(piece: bytes) -> dict[str, Any]:
+    """The usage that a reply tells; empty if it does not. A quotation mark in a text is escaped, so it is no text."""
+    at = piece.rfind(_USAGE)
+    if at < 0:
+        return {}
+    found, _ = json.JSONDecoder().raw_decode(piece[at + len(_USAGE) :].lstrip().decode())
+    return found if isinstance(found, dict) else {}
+
+
+def refused(status: int, body: bytes, path: str) -> Refusal:
+    """The target's error in our form. What a client is not to blame for is not told in the target's words."""
+    if status in CLIENTS:
+        try:
+            said = orjson.loads(body)
+            said = said.get("error", said) if isinstance(said, dict) else {}
+        except ValueError:
+            said = {}
+        message = str(said.get("message") or said.get("detail") or f"The target refuses it with status {status}")[:2000]
+        param = said.get("param")
+        long = "context length" in message or "longer than the model" in message
+        code = "context_length_exceeded" if long else None
+        return Refusal(status, message, param=param if isinstance(param, str) else None, code=code)
+    kind = RuntimeBusy if status in (429, 503) else RuntimeRefused
+    error = kind(f"{path}: {status}", role="target")
+    error.status = status
+    refusal = refusal_of(error)
+    refusal.__cause__ = error
+    return refusal

@@ -1,0 +1,118 @@
+"""A request that the target answers alone: what is sent to it, within what the operator allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, ValidationError
+
+from lr_sglang.engine.forwarding import Post
+from lr_sglang.serve.errors import Refusal, unknown_model
+from lr_sglang.serve.protocol import Lenient, LookaheadRequest, Tokens
+from lr_sglang.serve.settings import Service
+
+MODE = "target"
+MAX_ANSWERS = 128  # of one request, as OpenAI's
+PROMPTS = ("messages", "prompt", "input_ids", "tools")
+# Fields that tell the server what to do with a request, not what to answer: the client's are left out.
+STEERING = frozenset(
+    (
+        *("rid", "request_id", "session_id", "session_params", "priority", "custom_labels", "lookahead"),
+        *("data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank"),
+        *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
+    )
+)
+
+
+class Common(Lenient):
+    """The fields of a request to the target that the endpoint itself goes by."""
+
+    model: str = Field(max_length=512)
+    stream: bool | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    lookahead: LookaheadRequest | None = None
+    custom_logit_processor: None = Field(default=None, description="Code, which no client may send.")
+
+
+@dataclass(frozen=True)
+class PassedRequest:
+    """A request for one of the target's routes.
+
+    Attributes:
+        body: as the target gets it, but for the model's name.
+        why: the fields that lookahead reasoning cannot follow.
+        batch: prompts in a list.
+    """
+
+    path: str
+    body: Mapping[str, Any]
+    why: tuple[str, ...]
+    stream: bool
+    batch: int = 0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the response."""
+        return {"X-Lookahead-Mode": MODE, "X-Lookahead-Why": ", ".join(self.why)}
+
+    @property
+    def extension(self) -> dict[str, Any]:
+        """The ``lookahead`` object of the response."""
+        return {"mode": MODE, "why": list(self.why)}
+
+    def post(self, model: str) -> Post:
+        """What is sent, to a target that knows its model by this name."""
+        return Post(self.path, {**self.body, "model": model}, "rid", self.batch)
+
+    def texts(self) -> Iterator[str | int]:
+        """All texts and token ids of the prompt."""
+        yield from _texts([self.body.get(name) for name in PROMPTS])
+
+
+def passed_request(path: str, body: Mapping[str, Any], why: Iterable[str], service: Service) -> PassedRequest:
+    """A chat or completion request for the target, within what the operator allows.
+
+    Raises:
+        RequestValidationError: a field that the endpoint goes by is wrong.
+        Refusal: it asks for another model, or for too many answers.
+    """
+    try:
+        common = Common.model_validate(body)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors(), body=body) from None
+    if common.model != service.model:
+        raise unknown_model(common.model, service.model)
+    prompt = body.get("prompt")
+    batch = len(prompt) if isinstance(prompt, list) and not all(isinstance(one, int) for one in prompt) else 0
+    if (batch or 1) * max(common.n or 1, common.best_of or 1) > MAX_ANSWERS:
+        raise Refusal(400, f"prompt, n: at most {MAX_ANSWERS} answers to one request", param="n")
+    sent = {name: value for name, value in body.items() if name not in STEERING}
+    if most := service.limits.max_tokens:
+        field = "max_completion_tokens" if common.max_completion_tokens else "max_tokens"
+        if sent.get(field) or path.endswith("/chat/completions"):  # a completion has few tokens unless it asks for more
+            sent[field] = min(sent.get(field) or most, most)
+    return PassedRequest(path, sent, tuple(why), bool(common.stream), batch)
+
+
+def _texts(value: Any) -> Iterator[str | int]:
+    """All texts and token ids below a value of JSON; no image that is written as text."""
+    match value:
+        case str():
+            yield value
+        case bool():
+            return
+        case int():
+            yield value
+        case list():
+            for one in value:
+                yield from _texts(one)
+        case dict():
+            for name, one in value.items():
+                if not name.endswith("_url"):
+                    yield from _texts(one)

@@ -1,0 +1,366 @@
+"""Requests that lookahead reasoning cannot follow: the target's own routes answer them, through the endpoint."""
+
+import ast
+import asyncio
+import json
+import socket
+import threading
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from lr_sglang.engine.client import Client
+from lr_sglang.serve.keys import Keys
+from lr_sglang.serve.passed_request import STEERING, Common
+from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
+from tests.integration.test_serve import ASK, CHAT, COMPLETIONS, SERVICE, is_documented, scripted, serving, within
+
+OTHERS = ()
+NAME = "org/target"
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+# As SGLang writes them, with texts in which a careless reader would see more than texts.
+TEXT = 'é "choices":[] "usage":{} "model":"org/target"\\n\\ndata: [DONE]'
+PIECES = [{"choices": [{"index": 0, "delta": {"content": word}}], "usage": None} for word in (TEXT, "b", "c")]
+EVENTS = [{"id": "r1", "model": NAME, **piece} for piece in (*PIECES, {"choices": [], "usage": USAGE})]
+WHOLE = {"id": "r1", "model": NAME, "choices": [{"index": 0, "message": {"content": TEXT}}], "usage": USAGE}
+
+
+def packed(value):
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+STREAM = b"".join(b"data: " + packed(event) + b"\n\n" for event in EVENTS) + b"data: [DONE]\n\n"
+
+
+class Upstream:
+    """A server with SGLang's routes as far as a test needs them, which does what the field ``user`` says.
+
+    Attributes:
+        seen: path, headers and body of each request.
+        gone: how many clients hung up before the end.
+    """
+
+    def __init__(self):
+        self.seen, self.aborted, self.gone = [], [], 0
+        answers = (CHAT, COMPLETIONS, *OTHERS)
+        routes = [Route(path, self._answer, methods=["POST"]) for path in answers]
+        routes += [
+            Route("/abort_request", self._abort, methods=["POST"]),
+            Route("/v1/models", lambda request: JSONResponse({"data": [{"id": NAME}]})),
+            Route("/health", lambda request: Response()),
+        ]
+        self.sock = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
+        self.server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off"))
+        self.thread = threading.Thread(target=self.server.run, args=([self.sock],), daemon=True)
+
+    async def _abort(self, request):
+        self.aborted.append((await request.json())["rid"])
+        return Response()
+
+    async def _answer(self, request):
+        body = await request.json()
+        self.seen.append((request.url.path, request.headers, body))
+        what = str(body.get("user", ""))
+        if what.isdecimal():
+            error = {"object": "error", "message": f"wrong: {what}", "type": "BadRequest", "param": None, "code": 400}
+            return JSONResponse(error, int(what))
+        if what == "nested":
+            return JSONResponse({"error": {"message": "the context length is less", "param": "messages"}}, 400)
+        if what == "garbage":
+            return Response(b"<html>", media_type="text/html")
+        if not body.get("stream"):
+            if what == "slow":
+                while (await request.receive())["type"] != "http.disconnect":
+                    pass
+                self.gone += 1
+            return Response(packed(WHOLE), media_type="application/json")
+        return StreamingResponse(self._stream(what), media_type="text/event-stream")
+
+    async def _stream(self, what):
+        try:
+            if what == "breaks":
+                yield STREAM[:300]
+                raise ConnectionError
+            for at in range(0, len(STREAM), 7):  # pieces that end within events, and within characters
+                yield STREAM[at : at + 7]
+                await asyncio.sleep(0)
+                if what == "slow" and at > 300:
+                    await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            self.gone += 1
+            raise
+
+
+@contextmanager
+def upstream():
+    one = Upstream()
+    one.thread.start()
+    try:
+        within(10, lambda: one.server.started)
+        yield one
+    finally:
+        one.server.should_exit = one.server.force_exit = True
+        one.thread.join(10)
+
+
+@contextmanager
+def passing(service=SERVICE, keys=None):
+    with upstream() as target:
+        roles = scripted(["one", "two"])
+        roles["target"].transport = Client(target.url, "target")
+        with serving(roles, service, keys) as one:
+            yield one, target
+
+
+@pytest.fixture(scope="module")
+def both():
+    with passing() as pair:
+        yield pair
+
+
+def asked(path, **more):
+    own = {"model": "lookahead", "prompt": "Once"} if path == COMPLETIONS else ASK
+    return {**own, **more}
+
+
+IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}]
+CALLED = [*ASK["messages"], {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+          {"role": "tool", "tool_call_id": "1", "content": "3"}]  # fmt: skip
+CHATS = [
+    ({"tools": [TOOL]}, "tools"),
+    ({"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}, "tools, tool_choice"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"logprobs": True, "top_logprobs": 2}, "logprobs, top_logprobs"),
+    ({"n": 3}, "n"),
+    ({"presence_penalty": 0.5}, "presence_penalty"),
+    ({"logit_bias": {"5": 1}}, "logit_bias"),
+    ({"messages": IMAGE}, "messages"),
+    ({"messages": CALLED}, "messages"),
+    ({"messages": [*ASK["messages"], {"role": "assistant", "content": "It"}]}, "messages"),
+    ({"regex": "a+"}, "regex"),
+    ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
+    ({"skip_special_tokens": False}, "skip_special_tokens"),
+]
+COMPLETED = [
+    ({"echo": True}, "echo"),
+    ({"logprobs": 0}, "logprobs"),
+    ({"prompt": ["a", "b"]}, "prompt"),
+    ({"prompt": [1, 2]}, "prompt"),
+    ({"json_schema": "{}"}, "json_schema"),
+]
+PASSED = [*((CHAT, *case) for case in CHATS), *((COMPLETIONS, *case) for case in COMPLETED)]
+
+
+@pytest.mark.parametrize(("path", "more", "why"), PASSED, ids=[f"{path[4]} {why}" for path, _, why in PASSED])
+def test_what_only_the_target_can_do_goes_there_as_it_is(both, path, more, why):
+    one, target = both
+    body = asked(path, **more, stop=["x"], unheard_of=[1.5])
+    response = one.http.post(path, json=body)
+    assert response.status_code == 200, response.text
+    went, headers, got = target.seen.pop()
+    assert went == path and got.pop("rid") == headers["x-override-rid"]
+    assert got == {**body, "model": NAME}, "unchanged but for the model's name"
+    assert response.headers["x-lookahead-mode"] == "target" and response.headers["x-lookahead-why"] == why
+    answer = response.json()
+    assert answer.pop("lookahead") == {"mode": "target", "why": why.split(", ")}
+    assert answer == {**WHOLE, "model": "lookahead"}
+
+
+def test_the_reply_is_the_targets_byte_for_byte(both):
+    one, _ = both
+    response = one.ask(tools=[TOOL])
+    end = b',"lookahead":{"mode":"target","why":["tools"]}}'
+    assert response.content == packed({**WHOLE, "model": "lookahead"})[:-1] + end
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_a_stream_is_the_targets_byte_for_byte_but_for_the_extension(both, path):
+    one, target = both
+    body = asked(path, presence_penalty=1, stream=True, stream_options={"include_usage": True})
+    with one.http.stream("POST", path, json=body) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["x-lookahead-why"] == "presence_penalty"
+        got = b"".join(response.iter_raw())
+    added = b',"lookahead":{"mode":"target","why":["presence_penalty"]}}\n\ndata: [DONE]'
+    expected = STREAM.replace(b'"id":"r1","model":"org/target"', b'"id":"r1","model":"lookahead"')
+    assert got == expected.replace(b"}\n\ndata: [DONE]", added)
+    assert target.seen.pop()[2]["stream_options"] == {"include_usage": True}
+
+
+def test_what_lookahead_can_do_is_not_passed_on(both):
+    one, target = both
+    target.seen.clear()
+    one.ask(tools=[], tool_choice="none", n=1, logprobs=False, response_format={"type": "text"}, regex=None)
+    assert not target.seen
+
+
+def test_fields_that_steer_the_server_stay_here(both):
+    one, target = both
+    steering = dict.fromkeys(STEERING - {"lookahead"}, "7")
+    assert one.ask(tools=[TOOL], **steering, lookahead={"depth": 2}).status_code == 200
+    got = target.seen.pop()[2]
+    assert got.pop("rid") != "7" and not STEERING & got.keys()
+    is_documented(one.ask(tools=[TOOL], custom_logit_processor="code"), 400)
+
+
+def test_the_operators_limits_hold():
+    service = SERVICE.replace(limits=SERVICE.limits.replace(max_tokens=50), max_prompt_tokens=40)
+    with passing(service) as (one, target):
+        for given, sent in (({}, {"max_tokens": 50}), ({"max_tokens": 60}, {"max_tokens": 50}),
+                            ({"max_completion_tokens": 99}, {"max_completion_tokens": 50}),
+                            ({"max_tokens": 9}, {"max_tokens": 9})):  # fmt: skip
+            assert one.ask(tools=[], n=2, **given).status_code == 200
+            got = target.seen.pop()[2]
+            assert {name: got[name] for name in got if name.startswith("max_")} == sent
+        for path, more in ((CHAT, {"messages": [{"role": "user", "content": "a" * 41}]}),
+                           (COMPLETIONS, {"prompt": ["a" * 21] * 2}),
+                           (COMPLETIONS, {"prompt": [[5] * 21] * 2})):  # fmt: skip
+            is_documented(one.http.post(path, json=asked(path, n=2, **more)), 400, "context_length_exceeded")
+        is_documented(one.ask(n=129), 400)
+        is_documented(one.http.post(COMPLETIONS, json=asked(COMPLETIONS, n=65, prompt=["a", "b"])), 400)
+        is_documented(one.ask(tools=[TOOL], model="gpt-9"), 404, "model_not_found")
+        is_documented(one.ask(tools=[TOOL], stream="yes"), 400)
+        assert not target.seen
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("what", "status", "code"),
+    [("400", 400, None), ("422", 422, None), ("nested", 400, "context_length_exceeded"), ("401", 502, "target_failed"),
+     ("429", 503, "overloaded"), ("500", 502, "target_failed"), ("503", 503, "overloaded"),
+     ("garbage", 502, "target_failed")],
+)  # fmt: skip
+def test_errors_of_the_target_come_in_our_form(both, what, status, code, stream):
+    one, _ = both
+    error = is_documented(one.ask(tools=[TOOL], user=what, stream=stream), status, code)
+    assert ("wrong: " in error["message"]) == (status in (400, 422) and what != "nested")
+    assert one.ask(tools=[TOOL]).status_code == 200, "a request that the target fails is no failure of the target"
+
+
+def test_a_stream_that_breaks_off_ends_with_an_error_and_the_end(both):
+    one, _ = both
+    *_, error, end = one.stream(tools=[TOOL], user="breaks")
+    assert error["error"]["code"] == "target_down" and end == "[DONE]"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_nothing_is_left_on_the_target_when_a_client_hangs_up(stream):
+    with passing(SERVICE.replace(concurrency=1)) as (one, target):
+        body = {**ASK, "tools": [TOOL], "user": "slow", "stream": stream}
+        with (
+            pytest.raises(httpx.ReadTimeout),
+            one.http.stream("POST", CHAT, json=body, timeout=0.5) as response,
+        ):
+            for _ in response.iter_bytes():
+                pass
+        within(1, lambda: target.gone == 1 and target.aborted)
+        assert target.aborted[0] == target.seen[0][2]["rid"]
+        within(1, lambda: one.engine.idle and not one.engine.passing.running)
+        assert one.ask(tools=[TOOL]).status_code == 200, "its place is free"
+        within(10, lambda: "lr_sglang_disconnects_total 1.0" in one.http.get("/metrics").text)
+
+
+def test_who_is_passed_on_waits_as_any_other_and_is_counted():
+    with passing(SERVICE.replace(concurrency=1, queue=0)) as (one, _):
+        with one.http.stream("POST", CHAT, json={**ASK, "n": 2, "user": "slow", "stream": True}) as response:
+            pieces = response.iter_bytes()  # which hangs up when it is forgotten
+            next(pieces)
+            is_documented(one.ask(n=2), 429, "queue_full")
+            is_documented(one.ask(), 429, "queue_full")
+            assert "lr_sglang_answers_running 1.0" in one.http.get("/metrics").text
+            pieces.close()
+        within(2, lambda: one.engine.idle)
+        assert one.ask(n=2).status_code == 200
+        text = one.http.get("/metrics").text
+        assert f'lr_sglang_requests_total{{mode="target",route="{CHAT}",status="200"}} 1.0' in text
+        assert 'lr_sglang_tokens_total{kind="delivered"} 3.0' in text and "lr_sglang_answer_seconds_count 1.0" in text
+
+
+def test_time_limits_hold():
+    with passing(SERVICE.replace(timeout=0.4)) as (one, target):
+        is_documented(one.ask(n=2, user="slow"), 504, "timeout")
+        *_, error, end = one.stream(n=2, user="slow")
+        assert error["error"]["code"] == "timeout" and end == "[DONE]"
+        within(1, lambda: target.gone == 2)
+
+
+def test_a_key_is_needed():
+    with passing(keys=Keys(["sk-right"])) as (one, target):
+        is_documented(one.ask(n=2), 401, "invalid_api_key")
+        assert not target.seen
+        headers = {"authorization": "Bearer sk-right", "x-override-rid": "mine", "cookie": "a=b"}
+        assert one.http.post(CHAT, json={**ASK, "n": 2}, headers=headers).status_code == 200
+        got = target.seen.pop()[1]
+        assert "authorization" not in got and "cookie" not in got and got["x-override-rid"] != "mine"
+
+
+def test_a_target_that_is_down_is_told():
+    with passing() as (one, target):
+        assert one.ask(n=2).status_code == 200
+        target.server.should_exit = target.server.force_exit = True
+        target.thread.join(10)
+        is_documented(one.ask(n=2), 503, "target_down")
+        within(5, lambda: one.health.watches["target"].down)
+        is_documented(one.ask(n=2), 503, "target_down")
+
+
+def test_when_the_endpoint_stops_so_does_what_was_passed_on():
+    with passing() as (one, target):
+        events = one.stream(n=2, user="slow")
+        next(events)
+        one.server.end()
+        one.server.end()
+        assert [event.get("error", {}).get("code") for event in list(events)[-2:-1]] == ["shutting_down"]
+        within(2, lambda: target.gone == 1)
+
+
+@pytest.mark.parametrize("more", [more for more, _ in CHATS])
+def test_an_operator_can_have_them_refused(refusing, more):
+    one, target = refusing
+    is_documented(one.ask(**more), 400)
+    assert not target.seen
+
+
+@pytest.fixture(scope="module")
+def refusing():
+    with passing(SERVICE.replace(refuse=True)) as pair:
+        yield pair
+
+
+# -- SGLang's schema
+
+# They only say how another field is meant, or nothing that is in an answer.
+MINOR = {
+    *("user", "extra_key", "cache_salt", "parallel_tool_calls", "routed_experts_start_len", "sampling_logprobs_mode"),
+    *("return_flat_raw_output_top_logprobs", "return_flat_raw_top_logprobs_b64"),
+}
+
+
+def schema(name):
+    """The fields of a class of SGLang's, whose module is slow to import."""
+    file = Path(find_spec("sglang").origin).parent / "srt/entrypoints/openai/protocol.py"
+    classes = {node.name: node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)}
+
+    def fields(one):
+        for base in one.bases:
+            yield from fields(classes[base.id]) if base.id in classes else ()
+        named = (line.target.id for line in one.body if isinstance(line, ast.AnnAssign))
+        yield from (name for name in named if not name.startswith("_"))
+
+    return set(fields(classes[name]))
+
+
+@pytest.mark.parametrize("model", [ChatRequest, CompletionRequest])
+def test_no_field_of_sglangs_is_forgotten(model):
+    """A new one is lookahead's, the target's, or of no matter: that is to be decided in ``serve/protocol``."""
+    known = set(model.model_fields) | set(Common.model_fields) | STEERING | MINOR
+    assert not schema(model.__name__.replace("ChatRequest", "ChatCompletionRequest")) - known
