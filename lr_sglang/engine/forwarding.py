@@ -26,14 +26,14 @@ class Post:
     """What is sent.
 
     Attributes:
-        rid_field: of the payload, that takes the request's id; empty if it has none.
-        parts: of a payload that is a batch; SGLang gives each an id that ends with _0, _1 and so on.
+        rid: the request's id, which the payload has as well if it has a field for it.
+        batch: parts of the payload; SGLang gives each an id that ends with _0, _1 and so on.
     """
 
     path: str
     payload: Mapping[str, Any]
-    rid_field: str = ""
-    parts: int = 0
+    rid: str
+    batch: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ async def forward(client: Client, post: Post, request: Request, timeout: float) 
     Raises:
         Cancelled, RuntimeDown, RuntimeTimeout.
     """
-    rid, complete = request.sending(client.abort), False
-    body = orjson.dumps({**post.payload, post.rid_field: rid} if post.rid_field else post.payload)
-    headers = {RID_HEADER: rid, "Accept-Encoding": "identity"}
+    request.sending(client.abort)
+    request.rid = post.rid
+    complete, headers = False, {RID_HEADER: post.rid, "Accept-Encoding": "identity"}
     try:
-        async with client.reply("POST", post.path, body, timeout, headers) as reply:
+        async with client.reply("POST", post.path, orjson.dumps(post.payload), timeout, headers) as reply:
             yield Head(reply.status, reply.headers.get("Content-Type", ""))
             async for piece in reply.content.iter_any():
                 yield piece
@@ -69,7 +69,7 @@ async def forward(client: Client, post: Post, request: Request, timeout: float) 
         raise
     finally:
         if not complete:
-            client.start(_abort(client, [rid, *(f"{rid}_{part}" for part in range(post.parts))]))
+            client.start(_abort(client, [post.rid, *(f"{post.rid}_{part}" for part in range(post.batch))]))
         request.end()
 
 

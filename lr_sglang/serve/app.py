@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from mimetypes import guess_type
@@ -32,17 +32,18 @@ from lr_sglang.serve.protocol import ChatRequest, CompletionRequest, target_only
 from lr_sglang.serve.reading import CLIENT_GONE, StrictRoute, message_of
 from lr_sglang.serve.replies import Reply
 from lr_sglang.serve.request_options import options_of
-from lr_sglang.serve.schema import ANSWERS, ERRORS, described
+from lr_sglang.serve.schema import ANSWERS, ERRORS, REPLIES, described
 from lr_sglang.serve.settings import Service
-from lr_sglang.serve.streaming import Disconnected, EventStream, begun, events_of, unless_gone
+from lr_sglang.serve.streaming import Disconnected, EventStream, begun, events_of, named_error, unless_gone
+from lr_sglang.serve.target_routes import CHAT, COMPLETIONS, OTHERS, TargetRoute
 
 # At the end, for the runtimes to be rid of the answers that were stopped.
 ABORT_SECONDS = 2.0
 # Threads that render and tokenize prompts beside the event loop. asyncio's own default grows with the machine's cores.
 PROMPT_THREADS = 4
-ANSWERED: dict[str, type[ChatRequest | CompletionRequest]] = {
-    "/v1/chat/completions": ChatRequest,
-    "/v1/completions": CompletionRequest,
+ANSWERED: dict[str, tuple[TargetRoute, type[ChatRequest | CompletionRequest]]] = {
+    CHAT.path: (CHAT, ChatRequest),
+    COMPLETIONS.path: (COMPLETIONS, CompletionRequest),
 }
 PAGE = Path(__file__).parent / "page"
 
@@ -91,6 +92,7 @@ def create_app(
     )
     app.state.engine, app.state.health, app.state.metrics, app.state.board = engine, health, metrics, board
     app.include_router(_answers(engine, service))
+    app.include_router(_others(engine, service))
     app.include_router(_state(engine, health, metrics))
     _page(app)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -106,13 +108,13 @@ def _answers(engine: AnswerEngine, service: Service) -> APIRouter:
         """Where the target answers alone what the route's own form of a request has no place for."""
 
         async def invalid(self, request: Request, error: RequestValidationError) -> Response:
-            kind = ANSWERED.get(self.path)
-            if kind is None or not service.passes or not isinstance(error.body, dict):
+            if self.path not in ANSWERED or not service.passes or not isinstance(error.body, dict):
                 raise error
+            route, kind = ANSWERED[self.path]
             why = target_only(kind, error.body, error.errors())
             if not why:
                 raise error
-            return await _pass_on(engine, passed_request(self.path, error.body, why, service), request)
+            return await _pass_on(engine, passed_request(route, error.body, why, service), request)
 
     router = APIRouter(prefix="/v1", route_class=AnswerRoute)
 
@@ -170,9 +172,26 @@ async def _pass_on(engine: AnswerEngine, asked: PassedRequest, request: Request)
     about |= {"mode": MODE, "stream": asked.stream, "why": asked.why}
     pieces = await begun(request.receive, engine.passing.answer(asked, about))
     if asked.stream:
-        return EventStream(pieces, lambda error: about.update(error.log_fields()), asked.headers)
+        last = {} if asked.route.extended else {"last": named_error}
+        return EventStream(pieces, lambda error: about.update(error.log_fields()), asked.headers, **last)
     body = b"".join([piece async for piece in pieces])  # all of it is there when it begins
     return Response(body, headers=asked.headers, media_type="application/json")
+
+
+def _others(engine: AnswerEngine, service: Service) -> APIRouter:
+    """The routes that the target answers, whatever a request says."""
+    router = APIRouter(route_class=StrictRoute)
+
+    def answers(route: TargetRoute) -> Callable[..., Awaitable[Response]]:
+        async def answer(body: dict[str, Any], request: Request) -> Response:
+            return await _pass_on(engine, passed_request(route, body, ("route",), service), request)
+
+        return answer
+
+    for route in OTHERS if service.passes else ():
+        about: Any = {"methods": ["POST"], "responses": REPLIES, "description": route.about, "summary": route.path}
+        router.add_api_route(route.path, answers(route), **about)
+    return router
 
 
 def _state(engine: AnswerEngine, health: Health, metrics: Metrics) -> APIRouter:

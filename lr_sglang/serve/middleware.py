@@ -23,6 +23,7 @@ from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.reading import CLIENT_GONE
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import Disconnected
+from lr_sglang.serve.target_routes import PATHS
 
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 # A body that is too large is read to its end and forgotten, up to here: a client that is still sending hears no answer.
@@ -36,7 +37,7 @@ _HOST = re.compile(r"(?:\[([\da-f:.]+(?:%\w+)?)\]|([\w.-]*))(?::\d{0,5})?", re.A
 _ADDRESS = re.compile(r"\d+(\.\d+){3}", re.ASCII)
 # Monitors ask for these every few seconds: their successes are logged at the level debug only.
 PROBES = ("/health", "/ready", "/metrics")
-ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/models", *PROBES)
+ROUTES = (*PATHS, "/v1/models", *PROBES)
 
 
 class Guard:
@@ -87,8 +88,9 @@ class Guard:
         headers, path = Headers(scope=scope), scope["path"]
         if "content-length" in headers and "transfer-encoding" in headers:
             return two_lengths()
-        locked = path.startswith("/v1/") or (path == "/metrics" and not self.service.open_metrics)
-        if locked and not self.keys.open_to(headers.get("authorization", "")):
+        locked = path.startswith("/v1/") or path in PATHS or (path == "/metrics" and not self.service.open_metrics)
+        given = headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}"  # the latter is Anthropic's
+        if locked and not self.keys.open_to(given):
             return unauthorized()
         if not self.service.hosts_are_open and not _is_ours(headers.get("host", ""), self.service.host):
             return strange_host()

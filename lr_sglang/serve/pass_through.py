@@ -25,12 +25,12 @@ from lr_sglang.serve.errors import Refusal, out_of_time, refusal_of, stopping, t
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
-from lr_sglang.serve.passed_request import PassedRequest
+from lr_sglang.serve.passed_request import PROMPTS, PassedRequest
 from lr_sglang.serve.settings import Service
 
 PIECES = 64  # of a reply that wait for a client that reads slowly
-# Errors of the target that are the client's; all others are the target's.
-CLIENTS = (400, 404, 413, 415, 422)
+# Errors of the target that are the client's, and ours for them; all others are the target's.
+CLIENTS = {400: 400, 404: 404, 413: 413, 415: 415, 422: 400}
 _USAGE = b'"usage":'
 
 
@@ -135,9 +135,10 @@ class PassThrough:
                     return
                 whole = b"".join([piece async for piece in reply if isinstance(piece, bytes)])
                 if head.status != 200:
-                    raise refused(head.status, whole, asked.path)
-                if asked.stream or streams or not whole.startswith(b"{"):
-                    raise BadReply(f"{asked.path} does not answer in the form that it was asked for", role="target")
+                    raise refused(head.status, whole, asked.route.path)
+                if asked.stream or streams or (asked.route.extended and not _is_object(whole)):
+                    message = f"{asked.route.path} does not answer in the form that it was asked for"
+                    raise BadReply(message, role="target")
                 await pieces.put(whole)
         finally:
             target.pool.leave()
@@ -157,13 +158,21 @@ class PassThrough:
         if self._name != self._service.model:
             named = rb'("model": ?)' + re.escape(orjson.dumps(self._name))
             piece = re.sub(named, lambda found: found[1] + orjson.dumps(self._service.model), piece)
-        if asked.stream and not (b'"choices":[]' in piece and _USAGE + b"{" in piece):
+        if _USAGE + b"{" in piece:
+            self._count(_usage(piece), about)
+        if not asked.route.extended or (asked.stream and not (b'"choices":[]' in piece and _USAGE + b"{" in piece)):
             return piece
-        if usage := _usage(piece):
-            about |= {"tokens": usage.get("completion_tokens"), "prompt_tokens": usage.get("prompt_tokens")}
-            self._metrics.tokens.labels("delivered").inc(usage.get("completion_tokens") or 0)
         end = piece.rindex(b"}")
         return piece[:end] + b',"lookahead":' + orjson.dumps(asked.extension) + piece[end:]
+
+    def _count(self, usage: Mapping[str, Any], about: dict[str, Any]) -> None:
+        """Counts the tokens of a usage; some streams tell it more than once."""
+        for name, ours, theirs in (("tokens", "completion", "output"), ("prompt_tokens", "prompt", "input")):
+            tokens = usage.get(f"{ours}_tokens", usage.get(f"{theirs}_tokens"))
+            if isinstance(tokens, int):
+                if name == "tokens":
+                    self._metrics.tokens.labels("delivered").inc(max(0, tokens - about.get(name, 0)))
+                about[name] = tokens
 
     def _check_prompt(self, asked: PassedRequest, most: int) -> None:
         """Counts the tokens of all texts in a request: the template's own, and images, come on top.
@@ -174,7 +183,7 @@ class PassThrough:
         encode = self._roles["target"].tokenizer.encode
         tokens = sum(len(encode(one)) if isinstance(one, str) else 1 for one in asked.texts())
         if tokens > most:
-            raise too_long(tokens, most, "prompt" if "prompt" in asked.body else "messages", "at least ")
+            raise too_long(tokens, most, next(name for name in PROMPTS if name in asked.body), "at least ")
 
 
 async def _events(reply: AsyncGenerator[Head | bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -194,8 +203,16 @@ def _usage(piece: bytes) -> dict[str, Any]:
     at = piece.rfind(_USAGE)
     if at < 0:
         return {}
-    found, _ = json.JSONDecoder().raw_decode(piece[at + len(_USAGE) :].lstrip().decode())
+    try:
+        found, _ = json.JSONDecoder().raw_decode(piece[at + len(_USAGE) :].decode())
+    except ValueError:
+        return {}
     return found if isinstance(found, dict) else {}
+
+
+def _is_object(body: bytes) -> bool:
+    """Whether it is a JSON object with anything in it, as far as its ends tell."""
+    return body.lstrip().startswith(b"{") and body.rstrip().endswith(b"}") and body.strip() != b"{}"
 
 
 def refused(status: int, body: bytes, path: str) -> Refusal:
@@ -204,13 +221,14 @@ def refused(status: int, body: bytes, path: str) -> Refusal:
         try:
             said = orjson.loads(body)
             said = said.get("error", said) if isinstance(said, dict) else {}
+            said = said if isinstance(said, dict) else {"message": said}
         except ValueError:
             said = {}
         message = str(said.get("message") or said.get("detail") or f"The target refuses it with status {status}")[:2000]
         param = said.get("param")
         long = "context length" in message or "longer than the model" in message
         code = "context_length_exceeded" if long else None
-        return Refusal(status, message, param=param if isinstance(param, str) else None, code=code)
+        return Refusal(CLIENTS[status], message, param=param if isinstance(param, str) else None, code=code)
     kind = RuntimeBusy if status in (429, 503) else RuntimeRefused
     error = kind(f"{path}: {status}", role="target")
     error.status = status

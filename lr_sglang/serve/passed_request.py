@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
@@ -13,10 +14,14 @@ from lr_sglang.engine.forwarding import Post
 from lr_sglang.serve.errors import Refusal, unknown_model
 from lr_sglang.serve.protocol import Lenient, LookaheadRequest, Tokens
 from lr_sglang.serve.settings import Service
+from lr_sglang.serve.target_routes import TargetRoute
 
 MODE = "target"
-MAX_ANSWERS = 128  # of one request, as OpenAI's
-PROMPTS = ("messages", "prompt", "input_ids", "tools")
+MAX_ANSWERS, MAX_BATCH = 128, 2048  # of one request, as OpenAI's: answers, and inputs of routes that generate nothing
+PROMPTS = (
+    *("messages", "prompt", "input_ids", "tools"),
+    *("input", "instructions", "system", "query", "items", "documents", "text", "tokens"),
+)
 # Fields that tell the server what to do with a request, not what to answer: the client's are left out.
 STEERING = frozenset(
     (
@@ -30,12 +35,14 @@ STEERING = frozenset(
 class Common(Lenient):
     """The fields of a request to the target that the endpoint itself goes by."""
 
-    model: str = Field(max_length=512)
+    model: str | None = Field(default=None, max_length=512)
     stream: bool | None = None
     n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
+    max_output_tokens: Tokens | None = None
+    background: Literal[False] | None = Field(default=None, description="An answer ends with its client.")
     lookahead: LookaheadRequest | None = None
     custom_logit_processor: None = Field(default=None, description="Code, which no client may send.")
 
@@ -47,10 +54,10 @@ class PassedRequest:
     Attributes:
         body: as the target gets it, but for the model's name.
         why: the fields that lookahead reasoning cannot follow.
-        batch: prompts in a list.
+        batch: inputs in a list.
     """
 
-    path: str
+    route: TargetRoute
     body: Mapping[str, Any]
     why: tuple[str, ...]
     stream: bool
@@ -68,36 +75,40 @@ class PassedRequest:
 
     def post(self, model: str) -> Post:
         """What is sent, to a target that knows its model by this name."""
-        return Post(self.path, {**self.body, "model": model}, "rid", self.batch)
+        rid = self.route.prefix + uuid.uuid4().hex  # clients see it, and name stored responses by it
+        named = {"model": model} if "model" in self.body else {}
+        own = {self.route.rid: rid} if self.route.rid else {}
+        return Post(self.route.path, {**self.body, **named, **own}, rid, self.batch)
 
     def texts(self) -> Iterator[str | int]:
         """All texts and token ids of the prompt."""
         yield from _texts([self.body.get(name) for name in PROMPTS])
 
 
-def passed_request(path: str, body: Mapping[str, Any], why: Iterable[str], service: Service) -> PassedRequest:
-    """A chat or completion request for the target, within what the operator allows.
+def passed_request(route: TargetRoute, body: Mapping[str, Any], why: Iterable[str], service: Service) -> PassedRequest:
+    """A request for the target, within what the operator allows.
 
     Raises:
         RequestValidationError: a field that the endpoint goes by is wrong.
-        Refusal: it asks for another model, or for too many answers.
+        Refusal: it asks for another model, or for too much at once.
     """
     try:
         common = Common.model_validate(body)
     except ValidationError as error:
         raise RequestValidationError(error.errors(), body=body) from None
-    if common.model != service.model:
+    if common.model is not None and common.model != service.model:
         raise unknown_model(common.model, service.model)
-    prompt = body.get("prompt")
-    batch = len(prompt) if isinstance(prompt, list) and not all(isinstance(one, int) for one in prompt) else 0
-    if (batch or 1) * max(common.n or 1, common.best_of or 1) > MAX_ANSWERS:
-        raise Refusal(400, f"prompt, n: at most {MAX_ANSWERS} answers to one request", param="n")
+    inputs = body.get(route.batch)
+    batch = len(inputs) if isinstance(inputs, list) and not all(isinstance(one, int) for one in inputs) else 0
+    answers, most = (batch or 1) * max(common.n or 1, common.best_of or 1), MAX_ANSWERS if route.limits else MAX_BATCH
+    if answers > most:
+        raise Refusal(400, f"{route.batch or 'n'}: at most {most} of one request", param=route.batch or "n")
     sent = {name: value for name, value in body.items() if name not in STEERING}
-    if most := service.limits.max_tokens:
-        field = "max_completion_tokens" if common.max_completion_tokens else "max_tokens"
-        if sent.get(field) or path.endswith("/chat/completions"):  # a completion has few tokens unless it asks for more
-            sent[field] = min(sent.get(field) or most, most)
-    return PassedRequest(path, sent, tuple(why), bool(common.stream), batch)
+    if (limit := service.limits.max_tokens) and route.limits:
+        field = next((name for name in route.limits if sent.get(name)), route.limits[-1])
+        if sent.get(field) or route.unlimited:
+            sent[field] = min(sent.get(field) or limit, limit)
+    return PassedRequest(route, sent, tuple(why), bool(common.stream and route.limits), batch)
 
 
 def _texts(value: Any) -> Iterator[str | int]:

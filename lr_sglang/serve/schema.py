@@ -9,6 +9,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from lr_sglang.serve.target_routes import PATHS
+
 _REASONS = {
     400: "The request is not valid, asks for what is not supported or not allowed, or is too long.",
     401: "There is no key, or a wrong one.",
@@ -16,6 +18,7 @@ _REASONS = {
     404: "There is no such model.",
     408: "The body does not come to its end.",
     413: "The body is too large.",
+    415: "The target does not take such a body.",
     429: "Too many requests are waiting; Retry-After says when to come again.",
     500: "A fault of the endpoint.",
     502: "The target model failed.",
@@ -53,6 +56,11 @@ _SUCCESS = {
     },
 }
 ANSWERS: dict[int | str, dict[str, Any]] = {200: _SUCCESS, **ERRORS}
+# of the routes that the target answers
+REPLIES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "SGLang's reply.", "content": {"application/json": {}, "text/event-stream": {}}},
+    **ERRORS,
+}
 
 
 def described(app: FastAPI, keyed: bool) -> bytes:
@@ -68,7 +76,7 @@ def described(app: FastAPI, keyed: bool) -> bytes:
             operation["responses"].pop("422", None)
     if keyed:
         schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        for path in (name for name in schema["paths"] if name.startswith("/v1/")):
+        for path in (name for name in schema["paths"] if name.startswith("/v1/") or name in PATHS):
             for operation in schema["paths"][path].values():
                 operation["security"] = [{"key": []}]
     return json.dumps(schema, ensure_ascii=False).encode()

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from lr_sglang.serve.errors import Refusal
 
 T = TypeVar("T")
+END = b"data: [DONE]\n\n"
 
 
 class Disconnected(Exception):
@@ -53,6 +54,7 @@ class EventStream(Response):
         events: as they are sent; for an error that it raises two more are added, the error and the end.
         failed: called with that error.
         headers: more of them.
+        last: what is sent for that error.
     """
 
     media_type = "text/event-stream"
@@ -62,10 +64,11 @@ class EventStream(Response):
         events: AsyncGenerator[bytes, None],
         failed: Callable[[Refusal], None],
         headers: Mapping[str, str] | None = None,
+        last: Callable[[Refusal], bytes] = lambda error: event_of(error.body()) + END,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
-        self._events, self._failed = events, failed
+        self._events, self._failed, self._last = events, failed, last
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -81,17 +84,18 @@ class EventStream(Response):
                     await out(event)
         except Refusal as error:
             self._failed(error)
-            await out(event_of(error.body()))
-            await out(END)
+            await out(self._last(error))
         await out(b"", more=False)
-
-
-END = b"data: [DONE]\n\n"
 
 
 def event_of(value: Mapping[str, Any]) -> bytes:
     """An event of a stream."""
     return b"data: " + dumps(value).encode() + b"\n\n"
+
+
+def named_error(error: Refusal) -> bytes:
+    """An error for clients that go by the names of events, as Anthropic's do and OpenAI's with responses."""
+    return b"event: error\n" + event_of({"type": "error", **error.body()})
 
 
 async def events_of(objects: AsyncGenerator[Mapping[str, Any], None]) -> AsyncGenerator[bytes, None]:

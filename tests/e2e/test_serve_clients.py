@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 import yaml
@@ -204,6 +205,25 @@ def test_what_lookahead_cannot_follow_is_answered_as_by_the_target_itself(more, 
         texts[choice.index] += choice.delta.content or ""
     assert list(texts.values()) == [choice["message"]["content"] for choice in direct["choices"]]
     assert chunks[-1].model_extra["lookahead"]["mode"] == "target" and chunks[-1].model == "pocket"
+
+
+@pytest.mark.usefixtures("nothing_running")
+def test_the_targets_other_routes_are_there(client, endpoint, pocket):
+    made = client.responses.create(model="pocket", input=QUESTION, max_output_tokens=12, temperature=0)
+    assert made.output_text and made.usage.output_tokens
+    headers = {"x-api-key": KEYS["first"]}
+    for path, body in (("/v1/messages", {"messages": ASKED, "max_tokens": 12, "temperature": 0}),
+                       ("/tokenize", {"prompt": QUESTION}), ("/detokenize", {"tokens": [5, 6]}),
+                       ("/v1/score", {"query": "a", "items": ["b"], "label_token_ids": [5]})):  # fmt: skip
+        one = httpx.post(endpoint.url + path, json={**body, "model": "pocket"}, headers=headers, timeout=60)
+        two = httpx.post(pocket.fleet.urls["target"] + path, json={**body, "model": "x"}, timeout=60)
+        assert one.status_code == two.status_code == 200, one.text
+        through, direct = one.json(), two.json()
+        # batches of other sizes add up in another order
+        assert through.pop("scores", [[]])[0] == pytest.approx(direct.pop("scores", [[]])[0], rel=1e-3)
+        assert {**through, "id": 0, "model": 0} == {**direct, "id": 0, "model": 0}
+    assert httpx.post(endpoint.url + "/tokenize", json={"prompt": "a"}, timeout=60).status_code == 401
+    assert httpx.get(endpoint.url + "/server_info", headers=headers, timeout=60).status_code == 404
 
 
 def test_a_model_that_is_not_there(client):

@@ -727,7 +727,8 @@ def test_the_schema_is_whole(quick):
     assert set(ROUTES) == {path for path in schema["paths"] if "{" not in path}
     for path in (CHAT, COMPLETIONS):
         responses = schema["paths"][path]["post"]["responses"]
-        assert set(responses) == {"200", *map(str, (400, 401, 403, 404, 408, 413, 429, 500, 502, 503, 504))}
+        errors = (400, 401, 403, 404, 408, 413, 415, 429, 500, 502, 503, 504)
+        assert set(responses) == {"200", *map(str, errors)}
 
 
 @pytest.mark.parametrize("path", ["/openapi.json", "/", "/page/main.js"])

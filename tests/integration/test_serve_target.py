@@ -20,9 +20,9 @@ from lr_sglang.engine.client import Client
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.passed_request import STEERING, Common
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
+from lr_sglang.serve.target_routes import OTHERS, PATHS
 from tests.integration.test_serve import ASK, CHAT, COMPLETIONS, SERVICE, is_documented, scripted, serving, within
 
-OTHERS = ()
 NAME = "org/target"
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
@@ -50,7 +50,7 @@ class Upstream:
 
     def __init__(self):
         self.seen, self.aborted, self.gone = [], [], 0
-        answers = (CHAT, COMPLETIONS, *OTHERS)
+        answers = (CHAT, COMPLETIONS, *(route.path for route in OTHERS))
         routes = [Route(path, self._answer, methods=["POST"]) for path in answers]
         routes += [
             Route("/abort_request", self._abort, methods=["POST"]),
@@ -73,6 +73,10 @@ class Upstream:
         if what.isdecimal():
             error = {"object": "error", "message": f"wrong: {what}", "type": "BadRequest", "param": None, "code": 400}
             return JSONResponse(error, int(what))
+        if what == "words":
+            return JSONResponse({"error": "wrong: words"}, 400)
+        if what == "list":
+            return JSONResponse([{"score": 1}])
         if what == "nested":
             return JSONResponse({"error": {"message": "the context length is less", "param": "messages"}}, 400)
         if what == "garbage":
@@ -235,14 +239,15 @@ def test_the_operators_limits_hold():
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("what", "status", "code"),
-    [("400", 400, None), ("422", 422, None), ("nested", 400, "context_length_exceeded"), ("401", 502, "target_failed"),
+    [("400", 400, None), ("words", 400, None), ("422", 400, None), ("nested", 400, "context_length_exceeded"),
+     ("401", 502, "target_failed"),
      ("429", 503, "overloaded"), ("500", 502, "target_failed"), ("503", 503, "overloaded"),
      ("garbage", 502, "target_failed")],
 )  # fmt: skip
 def test_errors_of_the_target_come_in_our_form(both, what, status, code, stream):
     one, _ = both
     error = is_documented(one.ask(tools=[TOOL], user=what, stream=stream), status, code)
-    assert ("wrong: " in error["message"]) == (status in (400, 422) and what != "nested")
+    assert ("wrong: " in error["message"]) == (status == 400 and what != "nested")
     assert one.ask(tools=[TOOL]).status_code == 200, "a request that the target fails is no failure of the target"
 
 
@@ -333,6 +338,153 @@ def test_an_operator_can_have_them_refused(refusing, more):
 @pytest.fixture(scope="module")
 def refusing():
     with passing(SERVICE.replace(refuse=True)) as pair:
+        yield pair
+
+
+# -- other routes
+
+
+@pytest.mark.parametrize("route", OTHERS, ids=[route.path for route in OTHERS])
+def test_the_targets_other_routes_are_reached_through_the_endpoint(both, route):
+    one, target = both
+    body = {"model": "lookahead", "input": "a", "max_tokens": 5, "extra": [None], "rid": "mine", "request_id": "mine"}
+    response = one.http.post(route.path, json=body)
+    assert response.status_code == 200 and response.headers["x-lookahead-why"] == "route"
+    assert response.content == packed({**WHOLE, "model": "lookahead"}), "the reply is as it is"
+    path, headers, got = target.seen.pop()
+    rid = {route.rid: headers["x-override-rid"]} if route.rid else {}
+    assert path == route.path
+    assert got == {"model": NAME, "input": "a", "max_tokens": 5, "extra": [None], **rid}
+    assert one.http.post(route.path, json={"user": "list"}).json() == [{"score": 1}]
+    assert "model" not in target.seen.pop()[2]
+    is_documented(one.http.post(route.path, json={"model": "gpt-9"}), 404, "model_not_found")
+    is_documented(one.http.post(route.path, json={"background": True}), 400)
+    is_documented(one.http.post(route.path, json=[body]), 400)
+    is_documented(one.http.post(route.path, json={"user": "500"}), 502, "target_failed")
+    is_documented(one.http.get(route.path), 405)
+    if route.batch:
+        is_documented(one.http.post(route.path, json={route.batch: ["a"] * 2049}), 400)
+    target.seen.clear()
+
+
+def test_streams_of_other_routes_are_passed_on_and_an_error_has_a_name(both):
+    one, _ = both
+    for route in (route for route in OTHERS if route.limits):
+        with one.http.stream("POST", route.path, json={"model": "lookahead", "stream": True}) as response:
+            got = b"".join(response.iter_raw())
+        assert got == STREAM.replace(b'"id":"r1","model":"org/target"', b'"id":"r1","model":"lookahead"')
+        with one.http.stream("POST", route.path, json={"stream": True, "user": "breaks"}) as response:
+            *_, name, data = response.read().decode().split("\n\n")[-2].split("\n")
+        error = json.loads(data.removeprefix("data: "))
+        assert name == "event: error" and error["type"] == "error" and error["error"]["code"] == "target_down"
+
+
+def test_limits_and_keys_hold_on_other_routes():
+    limits = SERVICE.limits.replace(max_tokens=50)
+    with passing(SERVICE.replace(limits=limits, max_prompt_tokens=9), Keys(["sk-right"])) as (one, target):
+        for route in OTHERS:
+            for header in ({}, {"x-api-key": "sk-wrong"}, {"authorization": "Bearer x", "x-api-key": "sk-right"}):
+                is_documented(one.http.post(route.path, json={}, headers=header), 401, "invalid_api_key")
+        one.http.headers["x-api-key"] = "sk-right"
+        for route in OTHERS:
+            assert one.http.post(route.path, json=dict.fromkeys(route.limits, 99)).status_code == 200
+            assert [target.seen[-1][2].get(name) for name in route.limits] == [50 for _ in route.limits]
+            for name in ("input", "system", "documents"):
+                long = one.http.post(route.path, json={name: ["a" * 10]})
+                is_documented(long, 400, "context_length_exceeded")
+        assert one.http.post("/v1/responses", json={}).status_code == 200
+        assert target.seen[-1][2]["max_output_tokens"] == 50
+        assert len(target.seen) == len(OTHERS) + 1
+
+
+def test_other_routes_are_not_there_where_all_is_refused(refusing):
+    one, target = refusing
+    for route in OTHERS:
+        is_documented(one.http.post(route.path, json={}), 404)
+    assert not target.seen
+
+
+def sglangs():
+    """The routes that SGLang's server registers, with their methods, and the names of those with a variable path."""
+    folder = Path(find_spec("sglang").origin).parent / "srt/entrypoints"
+    for name in ("http_server", "v1_loads", "elastic_ep"):
+        for node in ast.walk(ast.parse((folder / f"{name}.py").read_text())):
+            for mark in getattr(node, "decorator_list", ()):
+                match mark:
+                    case ast.Call(ast.Attribute(ast.Name("app" | "router"), kind), [path, *_]) if "exc" not in kind:
+                        literals = [leaf.value for leaf in ast.walk(path) if isinstance(leaf, ast.Constant)]
+                        yield literals[-1] if literals else "/"
+
+
+# Routes of SGLang's that are not passed on: they concern the server, or other clients' requests, or are not decided on.
+OURS = {"/", "/health", "/ready", "/v1/models", "/v1/models/{model:path}"}
+REFUSED = {
+    *("/health_generate", "/get_model_info", "/model_info", "/get_server_info", "/server_info"),
+    *("/set_internal_state", "/dumper/{method}", "/generate", "/encode", "/classify", "/flush_cache"),
+    *("/add_external_corpus", "/remove_external_corpus", "/list_external_corpora"),
+    *("/hicache/storage-backend/clear", "/hicache/storage-backend", "/get_hicache_l3_cache_layout"),
+    *("/start_profile", "/stop_profile", "/set_trace_level", "/freeze_gc", "/start_expert_distribution_record"),
+    *("/stop_expert_distribution_record", "/dump_expert_distribution_record", "/update_weights_from_disk"),
+    *("/init_weights_send_group_for_remote_instance", "/send_weights_to_remote_instance"),
+    *("/get_remote_instance_transfer_engine_info", "/remote_instance_transfer_engine_info"),
+    *("/init_weights_update_group", "/destroy_weights_update_group", "/update_weights_from_tensor"),
+    *("/begin_weight_update", "/end_weight_update", "/update_weights_from_distributed"),
+    *("/update_weights_from_ipc", "/update_weight_version", "/get_weight_version", "/weight_version"),
+    *("/get_weights_by_name", "/release_memory_occupation", "/resume_memory_occupation", "/weights_checker"),
+    *("/slow_down", "/pd_role_switch", "/load_lora_adapter", "/load_lora_adapter_from_tensors"),
+    *("/unload_lora_adapter", "/open_session", "/close_session", "/configure_logging", "/abort_request"),
+    *("/parse_function_call", "/separate_reasoning", "/pause_generation", "/continue_generation"),
+    *("/v1/audio/transcriptions", "/v1/realtime", "/v1/decisions", "/v1/responses/{response_id}"),
+    *("/v1/responses/{response_id}/cancel", "/api/chat", "/api/generate", "/api/tags", "/api/show"),
+    *("/v1/systemone", "/ping", "/invocations", "/vertex_generate", "/v1/loads", "/scale_elastic_ep"),
+    "/is_scaling_elastic_ep",
+}
+
+
+def test_every_route_of_sglangs_is_passed_on_or_refused(both):
+    """A new one is refused until it is decided on: then it belongs in ``serve/target_routes``, or here."""
+    one, target = both
+    paths = set(sglangs())
+    assert len(paths) > 80 and paths > PATHS
+    assert paths - PATHS - OURS <= REFUSED, "decide"
+    target.seen.clear()
+    target.aborted.clear()
+    for path in paths - PATHS - OURS:
+        there = path.format(method="a", response_id="resp_1")
+        for method in ("GET", "POST", "PUT", "DELETE"):
+            is_documented(one.http.request(method, there, json={"model": "lookahead", "input": "a"}), 404)
+    assert not target.seen and not target.aborted
+
+
+TRICKS = (
+    *("/v1//chat/completions", "//v1/chat/completions", "/V1/chat/completions", "/v1/Embeddings", "/v1/embeddings/"),
+    *("/v1/chat/../../flush_cache", "/v1/embeddings/..%2f..%2fabort_request", "/%2e%2e/abort_request"),
+    *("/v1%2Fembeddings%2F..%2F..%2Fabort_request", "/v1/embeddings%00", "/v1/embeddings;/../abort_request"),
+    *("/v1/models/..%2f..%2fabort_request", "/v1/models/../../abort_request", "/tokenize/../abort_request"),
+    *("http://127.0.0.1/abort_request", "http://127.0.0.1//v1/embeddings", "@127.0.0.1/abort_request"),
+    *("/abort_request%3f/v1/embeddings", "/v1/embeddings%3f", "/v1/embeddings%23", "/v1\\embeddings", "/abort_request"),
+)
+ENCODED = ("/v1/%65mbeddings", "/%76%31/embeddings", "/v1%2fembeddings", "/tokeniz%65")
+
+
+@pytest.mark.parametrize("path", [*TRICKS, *ENCODED])
+def test_no_spelling_of_a_path_reaches_another_route(locked, path):
+    """Nor a route that is there without a key."""
+    one, target = locked
+    target.seen.clear()
+    for key, expected in (("", (400, 401, 404)), ("sk-right", (200,) if path in ENCODED else (400, 404, 405))):
+        with socket.create_connection(one.sock.getsockname(), 10) as raw:
+            lines = [f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json"]
+            lines += [f"authorization: Bearer {key}", "content-length: 2", "connection: close", "", "{}"]
+            raw.sendall("\r\n".join(lines).encode())
+            assert int(raw.makefile("rb").readline().split()[1]) in expected
+        assert key or not target.seen
+    assert not target.aborted and {seen[0] for seen in target.seen} <= PATHS
+
+
+@pytest.fixture(scope="module")
+def locked():
+    with passing(keys=Keys(["sk-right"])) as pair:
         yield pair
 
 
