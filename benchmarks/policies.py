@@ -1,7 +1,7 @@
 """Measures the options of docs/policies.md on the virtual clock, and prints a table for each: no model, no server.
 
 python benchmarks/policies.py                 # all of them, a minute or two
-python benchmarks/policies.py hedge gate
+python benchmarks/policies.py gate adaptive
 python benchmarks/policies.py adaptive --full # the whole grid: an hour
 python benchmarks/policies.py adaptive --full --load 64 --load 128
 """
@@ -134,21 +134,6 @@ def measured(
 
 
 Row = tuple[Any, ...]
-
-
-def hedge(full: bool) -> tuple[Row, Iterator[Row]]:
-    """Hedged verification: how much of the speed-up with a judge that takes no time is left."""
-
-    def rows() -> Iterator[Row]:
-        for alpha, c1 in itertools.product((0.3, 0.5, 0.63, 0.8, 0.9), (0.05, 0.1, 0.25)):
-            at_once = Conditions(alpha, c1, count=4 if full else 2, judge=0.0).run()
-            scene = Conditions(alpha, c1, count=4 if full else 2, judge=0.2)
-            without, hedged = scene.run(), scene.run(hedge=True)
-            kept = f"{without[0] / at_once[0]:.3f}", f"{hedged[0] / at_once[0]:.3f}"
-            yield alpha, c1, f"{at_once[0]:.2f}x", *kept, f"{without[1]:.2f}", f"{hedged[1]:.2f}"
-
-    head = ("alpha", "c1", "judge 0", "judge 0.2", "judge 0.2, hedged", "branches", "hedged")
-    return head, rows()
 
 
 def gate(full: bool) -> tuple[Row, Iterator[Row]]:
@@ -284,7 +269,6 @@ def slots(full: bool) -> tuple[Row, Iterator[Row]]:
 
 
 MEASURED: dict[str, Callable[..., tuple[Row, Iterator[Row]]]] = {
-    "hedge": hedge,
     "gate": gate,
     "adaptive": adaptive,
     "priorities": priorities,

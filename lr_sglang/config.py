@@ -47,8 +47,8 @@ class Lookahead(ConfigModel):
     Attributes:
         fast_accept: a drafted step is accepted without the target's version when the target gives each of its tokens
             at least this log-probability (docs/verifiers.md); None is never.
-        hedge: prepare for a rejection while the verdict is pending (this and the following: docs/policies.md).
-        gate: the probability of being needed from which a branch is begun, by the draft's confidence; 0 is off.
+        gate: the probability of being needed from which a branch is begun, by the draft's confidence; 0 is off (this
+            and the following: docs/policies.md).
         calibration: a file of ``lr-sglang calibrate``: the gate starts with this calibration of the draft's confidence.
         policy: ``adaptive`` chooses depth and width up to those given.
         priorities: send each request's priority to the runtime: branches near the accepted front first.
@@ -61,7 +61,6 @@ class Lookahead(ConfigModel):
     half_sentence_guard: bool = True
     verifier: str = "judge"
     fast_accept: float | None = None
-    hedge: bool = False
     gate: float = 0.0
     calibration: str = ""
     policy: Literal["fixed", "adaptive"] = "fixed"

@@ -1,4 +1,4 @@
-"""The modes, which are ways to answer: the reference's four, and ``lossless``, whose output is the target's own."""
+"""The modes, which are ways to answer: the reference's four, ``auto``, and ``lossless`` with the target's own text."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ class Mode:
     Attributes:
         program: ``autoregressive`` or ``lookahead``.
         token_layer: whether the runtimes have their token layer; None leaves it to the user.
+        adaptive: how far it looks ahead, or whether at all, follows what is measured (docs/policies.md).
         lossless: only identical steps are accepted, at temperature 0: the answer is the target's own, token for token.
     """
 
     name: str
     program: str
     token_layer: bool | None
+    adaptive: bool = False
     lossless: bool = False
 
     @property
@@ -37,6 +39,8 @@ class Mode:
         """The settings as this mode uses them."""
         if not self.ahead:
             return dataclasses.replace(look, fast_accept=None)
+        if self.adaptive:
+            return dataclasses.replace(look, policy="adaptive")
         if not self.lossless:
             return look
         return own_words(dataclasses.replace(look, verifier="exact"), greedy=True)
@@ -62,6 +66,7 @@ _MODES = (
     Mode("sd", "autoregressive", token_layer=True),
     Mode("lookahead", "lookahead", token_layer=False),
     Mode("lookahead+sd", "lookahead", token_layer=True),
+    Mode("auto", "lookahead", token_layer=None, adaptive=True),
     Mode("lossless", "lookahead", token_layer=None, lossless=True),
 )
 MODES: Mapping[str, Mode] = {mode.name: mode for mode in _MODES}

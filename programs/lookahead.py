@@ -31,7 +31,7 @@ async def look_ahead(answer: Answer) -> None:
 
 async def asynchronous(answer: Answer) -> None:
     """Drafts, target steps and verdicts overlap: each reply is processed as soon as it arrives."""
-    while not answer.ended:
+    while not await alone(answer):
         propose(answer)
         expand(answer, answer.tree.depth - 1)
         node = await answer.first_done()
@@ -44,7 +44,7 @@ async def synchronous(answer: Answer) -> None:
 
     With fast acceptance, drafts are checked before the target writes, and it writes only steps that were not accepted.
     """
-    while not answer.ended:
+    while not await alone(answer):
         for _ in range(answer.tree.depth):
             propose(answer)
             for node in await answer.all_done():
@@ -58,11 +58,20 @@ async def synchronous(answer: Answer) -> None:
         accept(answer)
 
 
+async def alone(answer: Answer) -> bool:
+    """Whether the answer has ended. While looking ahead does not pay, the target writes steps in one generation."""
+    while not answer.ended and (tokens := answer.policy.alone()):
+        target = fork(answer.tree.root.state, "target")
+        target += sgl.gen("steps", max_tokens=tokens, **answer.job.sampling.drawn())
+        await answer.write(target)
+    return answer.ended
+
+
 def propose(answer: Answer) -> None:
     """The draft writes the next step, in ``width`` versions, after every prefix that the tree may extend."""
     for node in answer.tree.to_propose():
         width = answer.policy.width(node)
-        if width and answer.can_ask("draft", node, width):
+        if width and answer.can_ask("draft"):
             for child in answer.tree.propose(node, width):
                 draft = fork(node.state, "draft")
                 draft += step(**answer.sampling(node, "draft"))
@@ -72,7 +81,7 @@ def propose(answer: Answer) -> None:
 def expand(answer: Answer, depth: int) -> None:
     """The target writes its own next step after every drafted prefix: parallel forks, one shared prefix."""
     for node in answer.tree.to_expand(depth):
-        if answer.policy.should_expand(node) and answer.can_ask("target", node):
+        if answer.policy.should_expand(node) and answer.can_ask("target"):
             target = fork(node.state, "target")
             target += step(**answer.sampling(node))
             node.expanding = answer.watch(target, node)
@@ -89,7 +98,6 @@ def verify(answer: Answer, node: Node) -> None:
         pair = answer.tree.pair(child)
         if pair is not None:
             answer.ask(child, pair)
-    answer.tree.hedge(node)
 
 
 def accept(answer: Answer) -> None:

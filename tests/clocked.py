@@ -58,7 +58,7 @@ class Clocked:
         self._accepts, self._judge, self._takes = accepts, judge, {"draft": c1, "target": 1.0}
         self._queue, self._order, self._lasts = [], 0, lasts
 
-    def can_ask(self, role, node, steps=1):
+    def can_ask(self, role):
         return True
 
     def sampling(self, node, role="target"):

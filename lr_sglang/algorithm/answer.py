@@ -16,7 +16,7 @@ from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLo
 from lr_sglang.frontend.dsl import backend_of, sync
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.event_emitter import EventEmitter
-from lr_sglang.steps.step import Step, completed, split_ids
+from lr_sglang.steps.step import Ending, Step, completed, split_ids
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Branch, Node, Outcome, StepTree, Verdict
 
@@ -45,13 +45,12 @@ class Answer:
         self._loop = s.stream_executor.loop
 
     async def __aenter__(self) -> Self:
-        job, target = self.job, self.roles["target"]
-        look = job.lookahead
+        job, look, target = self.job, self.job.lookahead, self.roles["target"]
         await sync(self.s)
         self.s.text()  # a state that has failed raises here
         prompt_tokens, budget = target.budget(self.s.stream_executor, job.limits)
         self._branches = Branches(self.trace, self._loop)
-        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard, job.fast is not None, look.hedge)
+        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard, job.fast is not None)
         self.tree.root.state = self.s
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
         self._emitter = EventEmitter(job.on_event, self._branches.now)
@@ -74,21 +73,14 @@ class Answer:
         stopped = Completion(None, self.tree.root, None, Cancelled("stopped"))
         self._loop.call_soon_threadsafe(self._branches.put, stopped)
 
-    def can_ask(self, role: str, node: Node, steps: int = 1) -> bool:
-        """Whether a role can be asked for steps after ``node``: it has not failed just now, and has room for hedges."""
-        if role not in self.roles or self._resting.get(role, 0.0) > self._loop.time():
-            return False
-        look = self.job.lookahead
-        if not look.hedge:
-            return True
-        running = self._branches.running(role)
-        return policy.fits(look, role, self.roles[role].pool.size, running, self.tree.hedged(node), steps)
+    def can_ask(self, role: str) -> bool:
+        """Whether a role can be asked for a step: there is one, and it has not failed just now."""
+        return role in self.roles and self._resting.get(role, 0.0) <= self._loop.time()
 
     def sampling(self, node: Node, role: str = "target") -> dict[str, Any]:
         """Keywords of ``step`` for the step after ``node``: its token limit, the sampling, log-probabilities."""
-        look = self.job.lookahead
-        gated = {"return_logprob": True} if role == "draft" and look.gate else {}
-        return {"max_tokens": min(look.max_step_tokens, self.tree.room(node)), **self._drawn, **gated}
+        gated = {"return_logprob": True} if role == "draft" and self.job.lookahead.gate else {}
+        return {"max_tokens": min(self.job.lookahead.max_step_tokens, self.tree.room(node)), **self._drawn, **gated}
 
     def watch(self, state: ProgramState, node: Node, child: Node | None = None) -> Branch:
         """Follows a state that writes the step after ``node``; call it before anything else happens on the loop.
@@ -109,15 +101,12 @@ class Answer:
     def _branch(self, role: str, node: Node, child: Node | None) -> Branch:
         alternative = child.alternative if child else 0
         seed = self.job.seed(role, node.position, node.lineage, alternative)
-        return Branch(role, node.position, alternative, seed, hedged=self.tree.hedged(node))
+        return Branch(role, node.position, alternative, seed)
 
     def _request(self, node: Node) -> Request:
         request = Request(None, self.policy.priority(node), self.job.key)
-        request.order = self._order(node)
+        request.order = self.tree.ahead(node)
         return request
-
-    def _order(self, node: Node) -> tuple[int, ...]:
-        return self.tree.hedged(node), self.tree.ahead(node)
 
     async def first_done(self) -> Node:
         """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.
@@ -208,8 +197,6 @@ class Answer:
         if node.target is None and node.expanding is not None:
             self._branches.give_up(node.expanding, Outcome.CANCELLED)
             self._emitter.dropped("target", node, None, Outcome.CANCELLED)
-        if node.correction is not None and node.correction is not node.chosen:
-            self._drop(node.correction, Outcome.CANCELLED)
         for child in (c for c in node.children if c is not node.chosen):
             refused = child.verdict and not child.verdict.accepted  # another alternative may have agreed too
             self._drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
@@ -258,26 +245,39 @@ class Answer:
         for node in root.subtree():
             for branch in (node.drafting, node.expanding):
                 if branch is not None and branch.request is not None and not branch.request.sent:
-                    self.roles[branch.role].pool.reorder(branch.request, self._order(node))
+                    self.roles[branch.role].pool.reorder(branch.request, self.tree.ahead(node))
+
+    async def write(self, state: ProgramState) -> None:
+        """Waits for the target's generation of ``state``, which follows the root alone, and keeps the steps in it."""
+        node, (result, known) = self.tree.root, await self._generated(state)
+        after, found = node.state.fork(1)[0], (result.ids, result.finish, known, result.ends)
+        for made in split_ids(*found, node.step, last=False) or [Step("", (), Ending.CAP)]:
+            after += made.tokens()
+            node.target, node.target_state = made, after
+            self.tree.decide(node)
+            node = self.tree.advance() or node
+            self.keep(node)
 
     async def write_whole(self, state: ProgramState) -> None:
-        """The autoregressive baseline: waits for the one generation of ``state``, and cuts it into steps.
-
-        Raises:
-            LookaheadError: the target failed.
-        """
-        branch = self.watch(state, self.tree.root)
-        arrival = await self._branches.first_done()
-        result, known, node = arrival.result, self.roles["target"].tokenizer, self.tree.root
-        if isinstance(result, LookaheadError):
-            raise result
+        """The autoregressive baseline: waits for the one generation of ``state``, and cuts it into steps."""
+        node, (result, known) = self.tree.root, await self._generated(state)
         for kept in split_ids(result.ids, result.finish, known, result.ends):
             self._record(kept, "target", "written")
             node, prefix = Node(None, node.position + 1, kept, "target"), node
             self._emitter.kept(prefix, node, Outcome.BONUS)
-        branch.close(Outcome.BONUS)
+        self._branches.give_up(self.tree.root.expanding, Outcome.BONUS)
         self.trace.finish, self.ended = "length" if result.finish == "length" else "stop", True
         self._emitter.ended(node, self.trace.finish)
+
+    async def _generated(self, state: ProgramState) -> tuple[Any, Any]:
+        """The target's ``Generation`` after the root, and its tokenizer. Raises LookaheadError if it failed."""
+        branch = self.tree.root.expanding = self.watch(state, self.tree.root)
+        while (arrival := await self._branches.first_done()).key is not branch:
+            self._taken(arrival)
+        if isinstance(result := arrival.result, LookaheadError):
+            raise result
+        self.policy.ended(branch, len(result.ids))
+        return result, self.roles["target"].tokenizer
 
     def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
         if self._left:  # on_step raised at an earlier step

@@ -92,11 +92,6 @@ class Branches:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def running(self, role: str) -> tuple[int, int]:
-        """Branches of a role that are in flight and still needed: hedges, and others."""
-        needed = [b.hedged for b in self._open if isinstance(b, Branch) and b.role == role and b.outcome is None]
-        return sum(needed), len(needed) - sum(needed)
-
     def begin(self, branch: Branch, request: Request) -> None:
         """Records a branch whose request begins."""
         branch.started, branch.request = self.now(), request

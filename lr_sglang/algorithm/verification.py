@@ -14,7 +14,7 @@ from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.event_emitter import EventEmitter
-from lr_sglang.steps.tree import Branch, Node, Pair, Verdict, without_a_judge
+from lr_sglang.steps.tree import Branch, Node, Outcome, Pair, Verdict, without_a_judge
 
 # Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step waits for it.
 PATIENCE = 0.05
@@ -72,6 +72,8 @@ class Verification:
             self._branches.begin(branch, request)
             state.stream_executor.when_done(lambda: self._branches.ended(branch))
             self._emitter.begun("judge", node, child)
+            if child.dropped or child.verdict is not None or node.chosen is not None:  # decided before it began
+                self._branches.give_up(branch, Outcome.CANCELLED)
             return request
 
         return Inquiry(pair, node.state, track)

@@ -44,8 +44,10 @@ class Plan:
 
     def layered(self, mode: str) -> bool:
         """Whether the runtimes have their token layer in this mode."""
-        given = MODES[mode].token_layer
-        return self.lossless_layer if given is None else given
+        if (given := MODES[mode].token_layer) is not None:
+            return given
+        has_one = any(runtime.token_layer.on for runtime in self.deployment.runtimes.values())
+        return self.lossless_layer or (MODES[mode].adaptive and has_one)
 
     def roles(self, mode: str) -> list[Role]:
         """The roles that a mode needs."""

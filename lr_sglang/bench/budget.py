@@ -71,7 +71,7 @@ def _of(m: Measures, look: dict[str, Any], expected: Expected | None, speedup: E
 
 def _steps(look: dict[str, Any]) -> int:
     """k1: steps that the target can write at a time, which with several versions are more than it looks ahead."""
-    names: tuple[str, ...] = ("schedule", "depth", "width", "policy", "hedge")
+    names: tuple[str, ...] = ("schedule", "depth", "width", "policy")
     known = {name: look[name] for name in names if name in look}
     return policy.in_flight(Lookahead.from_dict(known), "target")
 

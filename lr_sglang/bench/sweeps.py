@@ -40,13 +40,13 @@ def _share(name: str, text: str) -> str:
 
 
 def _options(name: str, text: str) -> Point:
-    """What the options of these names say: ``gate:0.075``, ``width:2+depth:3``, ``hedge``, or ``none`` for nothing."""
+    """What options of these names say: ``gate:0.075``, ``width:2+depth:3``, ``priorities``, or ``none`` for nothing."""
     found: dict[str, Any] = {}
     for part in () if text == "none" else text.split("+"):
         option, _, value = part.partition(":")
         kind = OPTIONS.get(option)
         if kind is None or (kind is bool) == bool(value):
-            hint = f"none, or such as hedge or gate:0.075, of {', '.join(OPTIONS)}"
+            hint = f"none, or such as priorities or gate:0.075, of {', '.join(OPTIONS)}"
             raise ConfigError(f"--sweep {name}: {part!r}", hint=hint)
         try:
             found[option] = kind(value or True)
@@ -68,7 +68,6 @@ SETTINGS: Mapping[str, Callable[[str, str], Any]] = {
 }
 # What an alternative of ``option`` can set.
 OPTIONS: Mapping[str, Callable[[Any], Any]] = {
-    "hedge": bool,
     "gate": float,
     "fast-accept": float,
     "policy": str,

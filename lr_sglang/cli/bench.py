@@ -47,7 +47,7 @@ class Modes(click.Choice[str]):
     multiple=True,
     metavar="NAME=VALUES",
     help="depth=1..8, width=1,2, verifier=exact,judge, alpha=0.4,0.8, concurrency=1,2,4, sd-tokens=0..16, "
-    "budget=4,8,16, option=none,hedge,gate:0.075; again to multiply.",
+    "budget=4,8,16, option=none,gate:0.075; again to multiply.",
 )
 @click.option("--paper", type=click.Choice(list(paper.PRESETS)), help="The paper's setting: tasks, samples, lengths.")
 @click.option("--fair", type=click.Choice(fair.WAYS), help="Modes without lookahead get all its GPUs.")

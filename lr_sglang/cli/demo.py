@@ -52,7 +52,7 @@ def demo(
     from lr_sglang.results.store import new_folder
     from lr_sglang.tasks.question import plan
 
-    modes = SMALL if small else tuple(name for name, mode in MODES.items() if not mode.lossless)
+    modes = SMALL if small else tuple(name for name, mode in MODES.items() if mode.token_layer is not None)
     held_out = tasks.load("pocket")
     chosen, spare = held_out[: questions or (10 if small else 4)], held_out[-1:]
     asked = RunOptions(temperature=temperature, seed=seed, deployment="pocket" if small else "pocket-body", mode=modes)

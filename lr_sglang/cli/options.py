@@ -107,7 +107,6 @@ method = together(
         help="Accept a drafted step without the target's version if the target gives every token of it at least this "
         "log-probability, such as -1.  [default: off]",
     ),
-    click.option("--hedge", is_flag=True, default=None, help="Prepare for a refusal while the verdict is awaited."),
     click.option(
         "--gate", type=float, metavar="P", help="Branches less likely to be needed wait, by the draft's confidence."
     ),

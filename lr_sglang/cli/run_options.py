@@ -36,7 +36,6 @@ class RunOptions:
     half_sentence_guard: bool | None = None
     verifier: str | None = None
     fast_accept: float | None = None
-    hedge: bool | None = None
     gate: float | None = None
     calibration: str | None = None
     policy: str | None = None

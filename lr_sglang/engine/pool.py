@@ -13,8 +13,6 @@ import itertools
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled
 
-Order = tuple[int, ...]  # the least goes first
-
 
 class Pool:
     """Gives out slots, the most urgent request first, then in order of arrival. Belongs to one event loop.
@@ -25,7 +23,7 @@ class Pool:
 
     def __init__(self, size: int | None = None) -> None:
         self._size, self.running = size, 0
-        self._heap: list[tuple[Order, int, asyncio.Future[None]]] = []
+        self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
         self._ready: dict[Request, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
 
@@ -48,11 +46,11 @@ class Pool:
         """Whether a request would begin at once."""
         return self._size is None or self.running < self._size
 
-    async def enter(self, request: Request, order: Order = ()) -> None:
+    async def enter(self, request: Request, order: int = 0) -> None:
         """Waits for a slot; ``leave`` gives it back.
 
         Args:
-            order: how urgent it is; ``reorder`` changes it.
+            order: the least goes first; ``reorder`` changes it.
 
         Raises:
             Cancelled: the request was cancelled while it waited.
@@ -74,7 +72,7 @@ class Pool:
         finally:
             del self._ready[request]
 
-    def reorder(self, request: Request, order: Order) -> None:
+    def reorder(self, request: Request, order: int) -> None:
         """Changes the order of a waiting request; no effect on one that is not waiting."""
         ready = self._ready.get(request)
         if ready is not None and not ready.done():

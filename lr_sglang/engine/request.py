@@ -35,7 +35,7 @@ class Request:
 
     def __init__(self, seed: int | None = None, priority: int | None = None, key: str = "") -> None:
         self.seed, self.priority, self.key = seed, priority, key
-        self.patience, self.order = 1.0, tuple[int, ...]()
+        self.patience, self.order = 1.0, 0
         self.sent, self.rid = 0.0, ""
         self.cancelled = self.ended = self.connection_closed = False
         self.result: Any = None

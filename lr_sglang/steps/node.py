@@ -52,8 +52,8 @@ class Pair:
 class Branch:
     """One generation asked of a runtime, from its start to its outcome. Times are seconds since the run began.
 
-    ``hedged``: it is needed only if a pending verdict is a rejection. ``queued`` and ``prefill``: seconds in the
-    runtime's queue and seconds of its prefill, None where the runtime does not report them.
+    ``queued`` and ``prefill``: seconds in the runtime's queue and seconds of its prefill, None where the runtime does
+    not report them.
     """
 
     role: str
@@ -62,7 +62,6 @@ class Branch:
     seed: int = 0
     started: float = 0.0
     ended: float | None = None
-    hedged: bool = False
     prompt_tokens: int = 0
     cached_tokens: int | None = None
     shared_tokens: int | None = None
@@ -90,7 +89,7 @@ class Node:
         lineage: a number for the versions of the steps before it. Together with the position it is unique among the
             nodes of a tree, so that no two of them draw with the same seed.
         confidence: the draft's mean log-probability of the step; None if it was not requested.
-        correction: the prefix that ends with the target's version of the next step, where it is or may be needed.
+        correction: the prefix that ends with the target's version of the next step, where it is needed.
         number: the node's number in events (see ``events``).
         fast_checked: the inquiry of fast acceptance about the drafted step.
         fast_rejected: fast acceptance did not accept the step.

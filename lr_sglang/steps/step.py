@@ -174,15 +174,22 @@ def completed(step: Step, known: Vocabulary) -> Step:
     return replace(step, text=step.text + added(step.tail, (), known.decode, last=True).text)
 
 
-def split_ids(ids: Sequence[int], finish: str, known: Vocabulary, ends: Collection[int]) -> list[Step]:
-    """Cuts the tokens of a whole generation into steps; arguments as for ``make_step``."""
+def split_ids(
+    ids: Sequence[int],
+    finish: str,
+    known: Vocabulary,
+    ends: Collection[int],
+    before: Step | None = None,
+    last: bool = True,
+) -> list[Step]:
+    """Cuts the tokens of a generation into steps; arguments as for ``make_step``."""
     steps: list[Step] = []
     at, window = 0, WINDOW
     while at < len(ids):
         rest = ids[at : at + window]
         whole = at + window >= len(ids)
-        before = steps[-1] if steps else None
-        step = make_step(rest, finish if whole else "length", before, known, ends, last=whole)
+        ended = finish if whole else "length"
+        step = make_step(rest, ended, steps[-1] if steps else before, known, ends, last and whole)
         if not step.complete and not whole:
             window *= 2
             continue

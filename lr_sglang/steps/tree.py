@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from lr_sglang.config import MAX_WIDTH
 from lr_sglang.steps.node import Branch, Node, Outcome, Pair, Verdict
@@ -33,8 +32,6 @@ class StepTree:
         budget: tokens that the answer may have.
         half_sentence_guard: a step after a cut prefix is never accepted, so nothing is drafted there.
         fast: a drafted step may be accepted without the target's version of it.
-        hedging: the step after a possible rejection is begun while the verdict is pending, and the window of depth
-            counts from the last step that the target has written.
     """
 
     depth: int
@@ -42,29 +39,18 @@ class StepTree:
     budget: int
     half_sentence_guard: bool = True
     fast: bool = False
-    hedging: bool = False
     root: Node = field(default_factory=lambda: Node(None, 0))
     _live: list[Node] | None = field(default=None, init=False, repr=False)
 
     def ahead(self, node: Node) -> int:
-        """How many steps the node is ahead of the root; with hedging, ahead of the last step the target has written."""
-        steps = node.position - self.root.position
-        if not self.hedging or steps >= 2 * self.depth:
-            return steps
-        return sum(before.target is None and before.chosen is None for before in self.between(node))
+        """How many steps the node is ahead of the root."""
+        return node.position - self.root.position
 
     def between(self, node: Node) -> Iterator[Node]:
         """The prefixes from the node's parent back to the root."""
         while node is not self.root and node.parent is not None:
             node = node.parent
             yield node
-
-    def hedged(self, node: Node) -> bool:
-        """Whether the node is needed only if a pending verdict is a rejection."""
-        if not self.hedging:
-            return False
-        way = [node, *self.between(node)]
-        return any(after is before.correction is not before.chosen for after, before in pairwise(way))
 
     def room(self, node: Node) -> int:
         """Tokens left in the budget after the node."""
@@ -87,7 +73,7 @@ class StepTree:
             for n in self.live()
             if n.expanding is None and self.ahead(n) <= depth and not self.ends(n) and not self._may_do_without(n)
         ]
-        return sorted(found, key=self._order)
+        return sorted(found, key=self.ahead)
 
     def _may_do_without(self, node: Node) -> bool:
         """Whether the target's version is not needed after ``node``, or may turn out not to be.
@@ -122,10 +108,7 @@ class StepTree:
             and not self.ends(n)
             and not (n.cut and self.half_sentence_guard)
         ]
-        return sorted(found, key=self._order)
-
-    def _order(self, node: Node) -> tuple[bool, int]:
-        return self.hedged(node), self.ahead(node)
+        return sorted(found, key=self.ahead)
 
     def propose(self, node: Node, width: int | None = None) -> list[Node]:
         """Adds ``width`` children (default: the tree's width) whose steps are to be drafted."""
@@ -144,16 +127,6 @@ class StepTree:
             made.tokens_used, made.lineage = node.tokens_used + len(node.target.ids), lineage(node.lineage, _TARGETS)
             node.correction, self._live = made, None
         return node.correction
-
-    def hedge(self, node: Node) -> None:
-        """Prepares for a rejection of the step after ``node`` while its verdict is pending."""
-        if (
-            self.hedging
-            and node.chosen is None
-            and node.target is not None
-            and not all(c.verdict for c in node.children)
-        ):
-            self.correct(node)
 
     def drafted(self, node: Node, step: Step, tokens: int | None = None) -> None:
         """Enters the draft step that leads to ``node``; ``tokens``: its length in the target's tokens, if different."""
@@ -188,8 +161,6 @@ class StepTree:
             node.chosen = accepted[0]
         elif node.target is not None and all(c.verdict for c in node.children):
             node.chosen = self.correct(node)
-            for branch in (b for n in node.chosen.subtree() for b in (n.drafting, n.expanding) if b is not None):
-                branch.hedged = False
         return node.chosen
 
     def advance(self) -> Node | None:

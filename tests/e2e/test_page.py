@@ -606,7 +606,7 @@ def recorded(seed: int = 4, verifier: str = "judge", **look) -> list[dict]:
     return [event.to_dict() for event in told]
 
 
-@pytest.mark.parametrize("look", [{"width": 2}, {"hedge": True, "width": 2}, {"schedule": "sync"}], ids=str)
+@pytest.mark.parametrize("look", [{"width": 2}, {"schedule": "sync"}], ids=str)
 def test_it_shows_what_jobs_really_tell(endpoint, visit, look):
     endpoint.events, endpoint.pace = recorded(**look), math.inf
     page = visit(endpoint)
@@ -628,7 +628,7 @@ def test_it_shows_what_jobs_really_tell(endpoint, visit, look):
 def test_the_tree_holds_whatever_jobs_tell(endpoint, visit):
     """Many jobs' events, without the document: what is kept is on one path, and everything else is given up."""
     page = visit(endpoint)
-    looks = [{"hedge": True}, {"hedge": True, "width": 2}, {"width": 3}, {"hedge": True, "verifier": "exact"}, {}]
+    looks = [{"width": 2}, {"width": 3}, {"verifier": "exact"}, {}]
     for seed in range(8 if os.environ.get("LR_SGLANG_FULL") == "1" else 1):
         for look in looks:
             events = recorded(seed=seed, **look)

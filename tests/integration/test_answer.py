@@ -6,12 +6,14 @@ import itertools
 
 import pytest
 
+from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled
 from lr_sglang.frontend.run import run_program
+from lr_sglang.modes import MODES
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.circuit_breaker import Gate, RuntimeAway
@@ -60,6 +62,21 @@ def test_whatever_is_asked_of_a_runtime_is_in_the_record(schedule):
     assert record.tokens()["used"] + record.tokens()["wasted"] == record.tokens()["generated"]
 
 
+def test_auto_writes_alone_where_looking_ahead_does_not_pay():
+    """Every further request slows the target by half, and most drafts are refused."""
+    slow = Simulation(Model(alpha=(0.3,), steps=400, seed=3, own_words=False), 0.01, 0.1, 0.0, 0.5)
+    record = {}
+    for program, mode in ((lookahead, "auto"), (autoregressive, "autoregressive")):
+        roles = simulated_roles(slow)
+        job = AnswerRequest(MODES[mode].lookahead(Lookahead(verifier="exact")), Sampling(seed=7))
+        job.verifier = make("exact", Setup(roles, "paper"))
+        solve(job, roles["target"], program)
+        record[mode] = job.record
+    seconds = {mode: one.seconds for mode, one in record.items()}
+    assert seconds["auto"] <= seconds["autoregressive"] / 0.95, seconds
+    assert len(record["auto"].of("target")) < 150, "most steps come in generations of several"
+
+
 def test_target_branches_overlap():
     record, _ = answer("async", alpha=0.9)
     begun = sorted(record.of("target"), key=lambda b: b.started)
@@ -97,6 +114,31 @@ def job_for(target, on_step=None, **look):
     job = AnswerRequest(asked, Sampling(seed=1), on_step=on_step)
     job.verifier, job.fast = make("exact", Setup(target.roles, "paper")), fast(asked, target.roles)
     return job
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+@pytest.mark.parametrize("tokens", [1, 7, 9, 60, 5000])
+def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_one(schedule, tokens, monkeypatch):
+    """Wherever one is cut: in the middle of a step, of its blank line, at its end, or not before the answer's end."""
+    whole = job_for(scripted())
+    solve(whole, scripted(), autoregressive)
+
+    def alone(self):
+        root = self.tree.root
+        idle = root.position % 3 == 0 and not root.expanding and not root.children
+        return min(tokens, self.tree.room(root)) if idle else 0
+
+    monkeypatch.setattr(policy.Policy, "alone", alone)
+    target = scripted()
+    job = job_for(target)
+    job.lookahead = job.lookahead.replace(schedule=schedule)
+    solve(job, target)
+    record = job.record
+    assert "".join(step.text for step in record.steps) == "".join(step.text for step in whole.record.steps)
+    assert record.finish == "stop"
+    assert sum(step.tokens for step in record.steps) == record.tokens()["used"] == whole.record.tokens()["used"]
+    assert all(b.outcome is not None and b.ended is not None for b in record.branches)
+    assert any(step.outcome == "bonus" for step in record.steps)
 
 
 @pytest.mark.parametrize("program", [lookahead, autoregressive])

@@ -43,8 +43,8 @@ def test_a_budget_is_split_between_steps_and_tokens():
     for point in sweeps.parse("budget=1,6,16"):
         assert point["depth"] * (point["sd-tokens"] + 1) in (1, 6, 16)
     assert sweeps.splits(8) == [{"depth": d, "sd-tokens": 8 // d - 1} for d in (8, 4, 2, 1)]
-    assert sweeps.parse("option=none,hedge,width:2+depth:3,gate:.05") == [
-        {}, {"hedge": True}, {"width": 2, "depth": 3}, {"gate": 0.05}
+    assert sweeps.parse("option=none,priorities,width:2+depth:3,gate:.05") == [
+        {}, {"priorities": True}, {"width": 2, "depth": 3}, {"gate": 0.05}
     ]  # fmt: skip
     assert sweeps.splits(6) == [{"depth": 6, "sd-tokens": 0}, {"depth": 3, "sd-tokens": 1}]
 
@@ -72,7 +72,7 @@ def test_several_sweeps_multiply():
         ["depth=1", "depth=2"],
         ["budget=4", "depth=2"],
         ["alpha=.5", "verifier=judge"],
-        ["option=hedge:1"],
+        ["option=priorities:1"],
         ["option=gate"],
         ["option=gate:x"],
         ["option=verifier:exact"],
@@ -159,7 +159,7 @@ def setting(modes=ALL, sweep=(), **more):
 def test_all_modes_and_the_lossless_one_beside_greedy_decoding():
     found = variants(setting())
     assert {v.key for v in found} == {
-        *(("sampled", mode) for mode in ("autoregressive", "sd", "lookahead", "lookahead+sd")),
+        *(("sampled", mode) for mode in ("autoregressive", "sd", "lookahead", "lookahead+sd", "auto")),
         ("greedy", "autoregressive"),
         ("greedy", "lossless"),
     }
@@ -169,7 +169,7 @@ def test_all_modes_and_the_lossless_one_beside_greedy_decoding():
     sets = bench_variants.server_sets(found)
     assert [{v.mode for v in of} for of in sets] == [
         {"autoregressive", "lookahead", "lossless"},
-        {"sd", "lookahead+sd"},
+        {"sd", "lookahead+sd", "auto"},
     ]
 
 
@@ -183,15 +183,16 @@ def test_a_sweep_makes_nothing_twice():
 
 
 def test_options_one_by_one():
-    found = variants(setting(("autoregressive", "lookahead"), ["option=none,hedge,fast-accept:-1,policy:adaptive"]))
+    options = "option=none,priorities,fast-accept:-1,policy:adaptive"
+    found = variants(setting(("autoregressive", "lookahead"), [options]))
     assert [(v.folder, v.mode) for v in found] == [
         ("sampled", "autoregressive"),
         ("sampled", "lookahead"),
-        ("hedge-True", "lookahead"),
+        ("priorities-True", "lookahead"),
         ("fast-accept--1.0", "lookahead"),
         ("policy-adaptive", "lookahead"),
     ]
-    assert [v.plan.lookahead.hedge for v in found] == [False, False, True, False, False]
+    assert [v.plan.lookahead.priorities for v in found] == [False, False, True, False, False]
     with pytest.raises(ConfigError, match="policy"):
         variants(setting(("lookahead",), ["option=policy:hasty"]))
 
@@ -351,7 +352,7 @@ def test_all_modes_on_the_same_questions(call, tmp_path):
     assert (
         len(records)
         == len({(r["question_id"], r["sample"], r["mode"], r["config"]["sampling"]["temperature"]) for r in records})
-        == 24
+        == 28
     )
     assert {r["question_id"] for r in records} == {"pocket-0001", "pocket-0002"}
     assert "Table 1" in result.output and "lookahead+sd" in result.output
@@ -497,14 +498,14 @@ def test_what_runs_already_is_asked_for_its_own_modes(call, monkeypatch):
     )
     assert plan.exit_code == 0, plan.output
     found = {name.split("/")[1] for name in json.loads(plan.stdout)["variants"]}
-    assert found == {"autoregressive", "lookahead", "lossless"}
+    assert found == {"autoregressive", "lookahead", "auto", "lossless"}
 
 
 @pytest.mark.parametrize(
     ("layered", "roles", "modes"),
     [
-        (False, ("target", "draft", "judge"), {"autoregressive", "lookahead", "lossless"}),
-        (True, ("target", "draft", "judge"), {"sd", "lookahead+sd", "lossless"}),
+        (False, ("target", "draft", "judge"), {"autoregressive", "lookahead", "auto", "lossless"}),
+        (True, ("target", "draft", "judge"), {"sd", "lookahead+sd", "auto", "lossless"}),
         (True, ("target",), {"sd"}),
     ],
 )
@@ -623,7 +624,6 @@ def test_what_the_budget_buys(swept, tmp_path):
         ({"schedule": "sync"}, None, {}, 4),
         ({"width": 2}, None, {}, 1 + 2 + 4),
         ({"width": 2, "schedule": "sync"}, None, {}, 1 + 2 + 4 + 8),
-        ({"hedge": True}, None, {}, 6),
         ({}, {"algorithm": "ngram", "tokens": None}, {}, 3 * 9),
         ({}, {"algorithm": "ngram", "tokens": 3}, {}, 3 * 4),
         ({"width": 2}, {"algorithm": "eagle3", "tokens": None, "steps": 4}, {}, 7 * 5),

@@ -147,7 +147,7 @@ def test_a_change_of_none_leaves_the_field():
     [
         (Lookahead, {"schedule": "asink"}, "lookahead.schedule: 'asink' is not one of"),
         (Lookahead, {"policy": "adptive"}, "lookahead.policy"),
-        (Lookahead, {"hedge": "no"}, "lookahead.hedge: expected true or false"),
+        (Lookahead, {"priorities": "no"}, "lookahead.priorities: expected true or false"),
         (Lookahead, {"depth": 2.5}, "lookahead.depth: expected a whole number"),
         (Lookahead, {"depth": "3"}, "lookahead.depth"),
         (Limits, {"max_tokens": 10.5}, "limits.max_tokens"),

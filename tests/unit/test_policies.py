@@ -1,4 +1,4 @@
-"""What is worth a branch: gates and their calibration, loads, forecasts, hedges; measured on the virtual clock."""
+"""What is worth a branch: gates and their calibration, loads, forecasts; measured on the virtual clock."""
 
 import itertools
 import random
@@ -11,13 +11,14 @@ from lr_sglang.algorithm.policy.confidence import Calibration, confidence, pairs
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.forecast import Conditions, Runtime, best, forecast
 from lr_sglang.algorithm.policy.load import Load
+from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import ConfigError
 from lr_sglang.simulated.model import Model, Writer
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.virtual import alone, answer_all, numbers
 from lr_sglang.steps.step import Ending, Step
-from lr_sglang.steps.tree import Branch, StepTree, Verdict
+from lr_sglang.steps.tree import StepTree, Verdict
 from lr_sglang.tasks import Question
 from tests import FULL
 
@@ -44,38 +45,12 @@ class Case:
         return plain / sum(a.seconds for a in answers), branches
 
 
-# -- hedges
-
-
-def test_a_hedge_is_what_a_refusal_would_make():
-    tree = StepTree(3, 1, 100, hedging=True)
-    child = tree.propose(tree.root)[0]
-    tree.drafted(child, STEP)
-    tree.root.target, tree.root.expanding = STEP, Branch("target", 0)
-    assert tree.to_expand(2) == [child]
-    tree.hedge(tree.root)
-    made = tree.root.correction
-    assert tree.to_expand(2) == [child, made], "hedges come last"
-    assert tree.hedged(made) and not tree.hedged(child)
-    assert tree.ahead(child) == 0, "a verdict that is awaited holds no place in the window"
-    child.verdict = NO
-    assert tree.decide(tree.root) is made
-    assert not tree.hedged(made)
-
-
-def test_no_hedge_without_a_verdict_to_wait_for():
-    for hedging, verdict in ((False, None), (True, YES), (True, NO)):
-        tree = StepTree(3, 1, 100, hedging=hedging)
-        child = tree.propose(tree.root)[0]
-        tree.drafted(child, STEP)
-        tree.root.target, child.verdict = STEP, verdict
-        tree.hedge(tree.root)
-        assert tree.root.correction is None
+# -- seeds
 
 
 def test_nodes_of_one_tree_draw_with_different_seeds():
-    """Also where hedges hang on hedges."""
-    tree, seen = StepTree(6, 2, 1000, hedging=True), set()
+    """Also after corrections of corrections."""
+    tree, seen = StepTree(6, 2, 1000), set()
     nodes = [tree.root]
     for _ in range(5):
         nodes = [n for node in nodes for n in (*tree.propose(node), _corrected(tree, node))]
@@ -87,25 +62,6 @@ def test_nodes_of_one_tree_draw_with_different_seeds():
 def _corrected(tree, node):
     node.target = STEP
     return tree.correct(node)
-
-
-def test_hedges_take_only_what_the_others_could_never_need():
-    look = Lookahead(depth=4, hedge=True)
-    assert policy.in_flight(look, "target") == 4 + 4
-    assert policy.fits(look, "target", None, (3, 4), hedged=True)
-    assert not policy.fits(look, "target", None, (4, 0), hedged=True)
-    assert not policy.fits(look, "target", 5, (1, 0), hedged=True), "one slot is more than the window needs"
-    assert not policy.fits(look, "target", None, (0, 4), hedged=False)
-    assert policy.fits(Lookahead(depth=4), "target", None, (0, 400), hedged=False)
-
-
-@pytest.mark.parametrize(("alpha", "c1"), [(0.3, 0.05), (0.63, 0.1), (0.9, 0.05), (0.9, 0.25)])
-def test_with_hedging_a_verdict_costs_almost_nothing(alpha, c1):
-    steps = 300 if FULL else 100
-    at_once, _ = Case(alpha, c1, steps=steps, judge=0.0).run()
-    late = Case(alpha, c1, steps=steps, judge=0.2)
-    assert late.run(hedge=True)[0] >= 0.95 * at_once
-    assert late.run()[0] < 0.95 * at_once
 
 
 # -- the gate
@@ -241,6 +197,34 @@ def test_answers_learn_from_each_other():
     assert experience.alpha(another.own) < 0.1
 
 
+def steps_in_turns(turns, ahead, alone, expected, steps=2000, answers=1):
+    """Seconds of steps of ten tokens, of which some are written at each of these tokens per second."""
+    spent = 0.0
+    for _ in range(steps):
+        seconds = 10 / (ahead if turns.ahead else alone)
+        spent += seconds
+        turns.add(10, seconds, answers, expected)
+    return spent
+
+
+@pytest.mark.parametrize("answers", [1, 8])
+@pytest.mark.parametrize(("ahead", "alone"), [(10, 14), (10, 25), (14, 10), (10, 10.5), (30, 10)])
+def test_the_better_way_is_found_and_trials_cost_little(ahead, alone, answers):
+    best = 2000 * 10 / max(ahead, alone)
+    turns = Turns()
+    assert steps_in_turns(turns, ahead, alone, expected=12, answers=answers) <= 1.05 * best
+    assert steps_in_turns(turns, ahead, alone, expected=12, answers=answers) <= 1.03 * best, "later"
+    if answers == 1:
+        assert steps_in_turns(turns, alone, ahead, expected=12) <= 1.2 * best, "it has turned round"
+        assert steps_in_turns(turns, alone, ahead, expected=12) <= 1.03 * best
+
+
+def test_a_sure_gain_is_not_doubted():
+    turns = Turns()
+    steps_in_turns(turns, ahead=30, alone=10, expected=11)
+    assert turns.ahead and turns.number == 0
+
+
 # -- priorities
 
 
@@ -269,9 +253,9 @@ def test_priorities_help_where_slots_are_scarce_and_nobody_knows_it():
 
 
 def test_what_is_compared_has_the_same_luck():
-    """Whatever is tried, the drafts of a position agree or not: where more versions or hedges are asked for, too."""
+    """Whatever is tried, the drafts of a position agree or not: at every depth."""
     case = Case(0.6, 0.1, judge=0.1, steps=60, width=2)
-    looks = [Lookahead(depth=depth, hedge=hedge) for depth in (1, 3) for hedge in (False, True)]
+    looks = [Lookahead(depth=depth) for depth in (1, 3, 6)]
     found = {
         tuple(step.source for step in measured(case.simulation, look, case.asked, case.writer)[0].steps[:20])
         for look in looks

@@ -12,7 +12,7 @@ from lr_sglang.algorithm.policy.adaptive import Adaptive
 from lr_sglang.algorithm.policy.confidence import Calibration, confidence, pairs_of
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.fixed import Policy
-from lr_sglang.algorithm.policy.room import SPARE, fits, in_flight, limit, running_requests
+from lr_sglang.algorithm.policy.room import SPARE, in_flight, limit, running_requests
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import StepTree
 
@@ -24,7 +24,6 @@ __all__ = [
     "RunStatistics",
     "confidence",
     "experience_for",
-    "fits",
     "in_flight",
     "limit",
     "make",

@@ -8,18 +8,24 @@ from collections.abc import Callable
 from lr_sglang.algorithm.policy.experience import SECOND, RunStatistics
 from lr_sglang.algorithm.policy.fixed import LEARNS, Policy
 from lr_sglang.algorithm.policy.forecast import Choice, Conditions, Runtime, best
+from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import Branch, Node, StepTree
 
 # Where lookahead does not pay, one step in PROBE is drafted all the same, to notice when it would. One of DEEP_PROBE
 # such drafts is looked ahead from (depth 2), to measure what more branches cost.
 PROBE, DEEP_PROBE = 24, 4
+# Steps that the target writes in one generation where nothing is looked ahead: a request for each would cost a fifth.
+RUN = 8.0
 # The choice before the first measurement.
 BLIND = Choice(4, 1, 0.0)
 
 
 class Adaptive(Policy):
-    """The fixed policy with a depth and a width that are chosen anew with every step, up to those given."""
+    """The fixed policy with a depth and a width that are chosen anew with every step, up to those given.
+
+    A forecast chooses them; whether looking ahead gives more than the target alone is then tried.
+    """
 
     def __init__(
         self, look: Lookahead, tree: StepTree, experience: RunStatistics, clock: Callable[[], float] = lambda: 0.0
@@ -28,12 +34,17 @@ class Adaptive(Policy):
         self._open: dict[Branch, tuple[float, float]] = {}
         self._since = self._probes = 0
         self.choice = BLIND
+        # The present turn, with its number; that of each branch's begin; and when the last step was decided.
+        self._turn: tuple[Turns, int] | None = None
+        self._turns: dict[Branch | None, tuple[Turns, int] | None] = {}
+        self._at = 0.0
 
     def __enter__(self) -> Adaptive:
         # answers that begin together probe at different steps
         self._since = self.experience.answers * 7 % PROBE
         self._probes = self.experience.answers
         self.experience.answers += 1
+        self._at = self.clock()
         self._choose()
         return self
 
@@ -55,18 +66,31 @@ class Adaptive(Policy):
         if node is self.tree.root:
             return True
         furthest = self.choice.depth - (self.look.schedule == "async")
-        if self.tree.hedged(node):
-            # a hedge must be as likely to be needed as the furthest branch of the window
-            return super().should_expand(node) and self.chance(node) >= self._alpha() ** furthest
         return self.tree.ahead(node) <= furthest and super().should_expand(node)
+
+    def alone(self) -> int:
+        root, tokens = self.tree.root, self.experience.tokens.value
+        if self.choice.depth or root.expanding or root.children:
+            return 0
+        steps = min(RUN, max(1.0, self._turn[0].left)) if self._turn else RUN
+        return min(self.tree.room(root), math.ceil(steps * tokens))
 
     def decided(self, node: Node) -> None:
         super().decided(node)
+        # Of steps that were written in one generation, the first one has its branch.
+        now, turn = self.clock(), self._turns.pop(node.expanding, None) if node.expanding else self._turn
+        if turn and turn == self._turn and turn[0].number == turn[1] and node.chosen and node.chosen.step:
+            base, more = self.experience.load("target").line()
+            answers = self.experience.answers
+            turn[0].add(len(node.chosen.step.ids), now - self._at, answers, 1 / (base + more * answers))
+        self._at = now
         self._choose()
 
     def begun(self, branch: Branch) -> None:
         super().begun(branch)
         self._open[branch] = self.experience.load(branch.role).begin(self.clock())
+        if branch.role == "target":
+            self._turns[branch] = self._turn
 
     def ended(self, branch: Branch, tokens: int = 0) -> None:
         super().ended(branch, tokens)
@@ -83,6 +107,12 @@ class Adaptive(Policy):
             self.choice = BLIND if self.experience.answers <= 8 else Choice(0, 1, 0.0)
         else:
             self.choice = best(conditions, self.look.depth, self.look.width)
+        self._turn = None
+        if self.choice.depth and self.experience.load("target").known:
+            turns = self.experience.turns(self.experience.answers)
+            self._turn = turns, turns.number
+            if not turns.ahead:
+                self.choice = Choice(0, 1, 0.0)
         if self.choice.depth:
             return
         self._since += 1
@@ -107,7 +137,6 @@ class Adaptive(Policy):
             Runtime(*(_rounded(tokens * part) for part in draft.line())),
             _rounded(known.verdict.value),
             known.answers,
-            self.look.hedge,
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from lr_sglang.algorithm.policy.confidence import NO_COMPARISON, Calibration, Sample
 from lr_sglang.algorithm.policy.load import Load
+from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.steps.tree import Node
 
 # Verdicts that count; older ones fade exponentially.
@@ -71,6 +72,7 @@ class RunStatistics:
     tokens: Mean = field(default_factory=Mean)
     calibration: Calibration = field(default_factory=Calibration)
     _loads: dict[str, Load] = field(default_factory=dict)
+    _turns: dict[int, Turns] = field(default_factory=dict)
     _samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MEMORY))
     _new: int = 0
     _least: int = 0
@@ -81,6 +83,10 @@ class RunStatistics:
     def load(self, role: str) -> Load:
         """The load of the runtime that plays a role."""
         return self._loads.setdefault(role, Load())
+
+    def turns(self, answers: int) -> Turns:
+        """Whether to look ahead at this number of concurrent answers; one for every doubling of it."""
+        return self._turns.setdefault(answers.bit_length(), Turns())
 
     def alpha(self, own: Share) -> float:
         """Expected acceptance of a step's first draft, in an answer whose own verdicts are ``own``."""

@@ -47,7 +47,7 @@ class Policy:
     def is_static(self) -> bool:
         """Whether drafting is a plain chain: one version per position, always to the full depth."""
         look = self.look
-        return look.width == 1 and not (look.gate or look.hedge or look.priorities)
+        return look.width == 1 and not (look.gate or look.priorities)
 
     def width(self, node: Node) -> int:
         """How many versions of the step after ``node`` may be drafted now; 0 is none yet."""
@@ -101,6 +101,10 @@ class Policy:
         if child.confidence is not None and self.experience.calibration.samples >= LEARNS:
             return self.experience.calibration.chance(child.confidence)
         return self.experience.alpha(self.own)
+
+    def alone(self) -> int:
+        """Tokens that the target may write in one generation now, because looking ahead does not pay; 0 is none."""
+        return 0
 
     def priority(self, node: Node) -> int | None:
         """The priority of requests after ``node``; None leaves the order to the runtime."""

@@ -39,7 +39,6 @@ class Conditions:
         alpha: acceptance of a step's first draft; ``others``: of each further draft where the first is rejected.
         judge: seconds of a verdict.
         answers: number of concurrent answers.
-        hedge: whether work goes on while a verdict is awaited.
     """
 
     schedule: Schedule
@@ -49,7 +48,6 @@ class Conditions:
     draft: Runtime
     judge: float
     answers: int
-    hedge: bool = False
 
     def accepted(self, width: int) -> float:
         """The probability that at least one of ``width`` drafts is accepted."""
@@ -93,11 +91,8 @@ def forecast(conditions: Conditions, depth: int, width: int) -> float:
         c1, judge = conditions.draft.step(draft) / step, conditions.judge / step
         if c1 >= _C1:
             return 0.0  # every draft would be late
-        waits = 0.0 if conditions.hedge else judge
-        steps = speedup(conditions.schedule, accepted, c1, depth, waits)  # in the time of a target step
+        steps = speedup(conditions.schedule, accepted, c1, depth, judge)  # in the time of a target step
         written, drafted = branches(conditions.schedule, accepted, c1, judge, depth, width)
-        if conditions.hedge:
-            written += judge
         target = (target + answers * max(1.0, steps * written)) / 2
         draft = (draft + answers * steps * drafted) / 2
         pace = steps / step

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from lr_sglang.config import Lookahead, Role
 from lr_sglang.steps.tree import Node, StepTree
 
@@ -16,13 +14,7 @@ MAX_NODES = 64
 
 
 def in_flight(look: Lookahead, role: Role) -> int:
-    """The maximum of one answer's concurrent requests to a role, hedges included."""
-    return needed(look, role) + hedges(look, role)
-
-
-@lru_cache(maxsize=1024)  # asked before every branch
-def needed(look: Lookahead, role: str) -> int:
-    """The maximum of one answer's concurrent requests to a role, without hedges.
+    """The maximum of one answer's concurrent requests to a role.
 
     A position of the tree has ``width ** i`` prefixes when it is i steps ahead (paper section 3.1, multi-branch). The
     target writes after every prefix up to ``depth`` steps ahead in sync, up to ``depth - 1`` in async. Drafts in flight
@@ -31,7 +23,7 @@ def needed(look: Lookahead, role: str) -> int:
     """
     if look.policy == "adaptive" and look.width > 1:
         shapes = [(deep, wide) for wide in range(1, look.width + 1) for deep in range(1, deepest(look.depth, wide) + 1)]
-        return max(needed(look.replace(policy="fixed", depth=deep, width=wide), role) for deep, wide in shapes)
+        return max(in_flight(look.replace(policy="fixed", depth=deep, width=wide), role) for deep, wide in shapes)
     sizes = [look.width**i for i in range(look.depth + 1)]
     if role == "target":
         return sum(sizes) if look.schedule == "sync" else sum(sizes[:-1])
@@ -44,29 +36,6 @@ def deepest(depth: int, width: int) -> int:
         deep for deep in range(2, depth + 1) if width == 1 or sum(width**i for i in range(deep + 1)) <= MAX_NODES
     )
     return max(fitting, default=min(depth, 1))
-
-
-def hedges(look: Lookahead, role: str) -> int:
-    """The maximum of hedges in flight (needed only after a rejection); 0 in sync, which begins none."""
-    return max(needed(look, role), look.depth) if look.hedge and look.schedule == "async" else 0
-
-
-def fits(look: Lookahead, role: str, slots: int | None, running: tuple[int, int], hedged: bool, steps: int = 1) -> bool:
-    """Whether ``steps`` more requests may be in flight.
-
-    Hedges use only slots that the other branches can never need, so that no other branch waits for them.
-
-    Args:
-        slots: the limit for all of them; None is no limit.
-        running: hedges and other branches in flight.
-    """
-    extra, main = running
-    if hedged:
-        spare = hedges(look, role)
-        return extra + steps <= (spare if slots is None else min(spare, slots - needed(look, role)))
-    if look.hedge and main + steps > needed(look, role):
-        return False  # hedging has opened the window further than ``needed`` counts
-    return slots is None or not main or main + extra + steps <= slots
 
 
 def running_requests(look: Lookahead, role: Role, answers: int) -> int:
@@ -88,4 +57,4 @@ def limit(max_running_requests: int | None, kv_tokens: int | None, look: Lookahe
 
 def priority(tree: StepTree, node: Node) -> int:
     """The priority of requests after ``node``: 9 at the accepted front, one less per step ahead, at least 0."""
-    return max(0, PREEMPTS - 1 - tree.ahead(node) - tree.hedged(node))
+    return max(0, PREEMPTS - 1 - tree.ahead(node))

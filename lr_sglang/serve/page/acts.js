@@ -30,9 +30,7 @@ export const ACTS = {
   },
 
   prepared(tree, event) {
-    const row = tree.row(event.prefix, event.position);
-    row.spare = event.node;
-    tree.nodes.set(event.node, { row });
+    tree.nodes.set(event.node, { row: tree.row(event.prefix, event.position) });
   },
 
   verified(tree, event) {

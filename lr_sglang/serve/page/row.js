@@ -66,8 +66,7 @@ export class RowView {
     item.dataset.kept = row.kept;
     item.dataset.outcome = row.dead ? "dead" : row.outcome || "open";
     item.dataset.from = sideBefore(row);
-    const spare = row.parent?.spare === row.prefix && row.parent.kept !== "target";
-    put(this.number, `${row.position + 1}${spare ? "′" : ""}`); // a prime: prepared in case the draft is refused
+    put(this.number, `${row.position + 1}`);
     row.drafts.forEach((draft, index) => this.updateDraft(draft, index));
     if (!row.drafts.length) this.updateNone();
     const { target } = row;

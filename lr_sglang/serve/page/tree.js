@@ -48,7 +48,7 @@ export class Tree {
     if (!row) {
       const parent = this.nodes.get(prefix)?.row ?? null;
       const target = { state: "", text: "", tokens: 0, began: null, ended: null, bar: null };
-      row = { prefix, position, parent, drafts: [], target, kept: "", outcome: "", spare: null, dead: false };
+      row = { prefix, position, parent, drafts: [], target, kept: "", outcome: "", dead: false };
       this.rows.set(prefix, row);
       this.undecided.add(row);
     }
