@@ -9,6 +9,7 @@ from typing import Any
 from lr_sglang.api.configuration import Plan
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
+from lr_sglang.modes import MODES
 from lr_sglang.runtimes.launching import platforms
 from lr_sglang.runtimes.placement import assign, gpus, shapes
 from lr_sglang.tasks import Question
@@ -16,8 +17,17 @@ from lr_sglang.tasks import Question
 LARGE = ("qwen3-32b", "qwen3-1.7b", "qwen2.5-7b")  # the paper's pair and judge; together on one GPU of 141 GB
 SMALL = ("pocket-target", "pocket-draft", "pocket-judge")
 ALPHA = "0.63"
-# Steps have one length: a model of random weights hardly ever ends one by itself.
-DEFAULTS = {"max_step_tokens": 32, "max_tokens": 512, "temperature": 0.6, "limit": 4, "half_sentence_guard": False}
+# Steps have one length: a model of random weights hardly ever ends one by itself. Any of its tokens will do, so that no
+# server sorts a vocabulary for each.
+DEFAULTS = {
+    "max_step_tokens": 32,
+    "max_tokens": 512,
+    "temperature": 0.6,
+    "top_p": 1.0,
+    "top_k": -1,
+    "limit": 4,
+    "half_sentence_guard": False,
+}
 
 
 def filled(given: dict[str, Any]) -> dict[str, Any]:
@@ -36,6 +46,8 @@ def filled(given: dict[str, Any]) -> dict[str, Any]:
     made |= {role: shapes.PREFIX + name for role, name in zip(ROLES, names, strict=True)}
     made["verifier"] = "oracle"
     made["modes"] = given["modes"] or ("autoregressive", "lookahead")
+    if set(made["modes"]) == set(MODES):  # all that there are
+        made["modes"] = tuple(name for name in made["modes"] if not MODES[name].lossless)
     if "lossless" in made["modes"]:
         raise ConfigError("--dummy-weights: two models of random weights never write the same, which lossless asks for")
     if given["alpha"] or not any(text.startswith(("alpha=", "verifier=")) for text in given["sweep"]):

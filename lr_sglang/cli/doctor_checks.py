@@ -110,20 +110,23 @@ def graphics(seen: list[Gpu]) -> Iterator[Check]:
         yield needed(
             "GPU driver", major >= DRIVER, driver, f"a driver of series {DRIVER} or newer, which CUDA 13 needs"
         )
-    compiler = shutil.which("nvcc") or next(_packaged_nvcc(), None)
-    if compiler is None:
-        get = "install the CUDA toolkit, and set CUDA_HOME"
-        yield Check("CUDA compiler", "note", "no nvcc: FlashInfer compiles some kernels on first use", get)
-    else:
-        yield Check("CUDA compiler", "ok", str(compiler))
+    yield cuda_toolkit()
 
 
-def _packaged_nvcc() -> Iterator[Path]:
-    home = os.environ.get("CUDA_HOME")
-    if home and Path(home, "bin", "nvcc").is_file():
-        yield Path(home, "bin", "nvcc")
-    for folder in map(Path, sys.path):
-        yield from folder.glob("nvidia/cu*/bin/nvcc")
+def cuda_toolkit() -> Check:
+    """The toolkit with which SGLang compiles kernels at its first start, where tvm-ffi looks for it.
+
+    The ``nvcc`` of pip's packages alone is not enough: their folder has no ``lib64``, and linking fails.
+    """
+    on_path = shutil.which("nvcc")
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    home = Path(named or (str(Path(on_path).parent.parent) if on_path else "/usr/local/cuda"))
+    lacking = [name for name in ("bin/nvcc", "lib64/libcudart.so") if not (home / name).exists()]
+    if not lacking:
+        return Check("CUDA toolkit", "ok", str(home))
+    get = "install NVIDIA's CUDA toolkit (not only pip's packages of it), and set CUDA_HOME to its folder"
+    found = f"{home} lacks {' and '.join(lacking)}, with which SGLang compiles its kernels"
+    return Check("CUDA toolkit", "missing", found, get)
 
 
 def compiler() -> Check:

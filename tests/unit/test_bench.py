@@ -563,7 +563,15 @@ def test_random_weights_are_given_their_acceptance(call):
         (d, f"oracle:{a}") for d in (1, 3) for a in ("0.4", "0.8")
     }
     assert all(c["lookahead"]["half_sentence_guard"] is False for c in ahead)
+    assert all((c["sampling"]["top_p"], c["sampling"]["top_k"]) == (1.0, -1) for c in ahead), "no vocabulary is sorted"
     assert all(c["runtimes"]["judge"]["model"].startswith("dummy:") for c in ahead)
+
+
+def test_all_modes_of_random_weights_are_those_that_they_can_have(call):
+    result = call("--dummy-weights", "--modes", "all", "--token-layer", "ngram", "--print", "--json")
+    assert result.exit_code == 0, result.output
+    modes = {one["config"]["mode"] for one in json.loads(result.stdout)["variants"].values()}
+    assert modes == {"autoregressive", "sd", "lookahead", "lookahead+sd", "auto"}
 
 
 def test_random_weights_that_are_stopped_leave_pictures(call, tmp_path, monkeypatch):

@@ -55,7 +55,11 @@ def test_it_imports_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_gpus_and_the_presets_that_fit_them(monkeypatch):
+def test_gpus_and_the_presets_that_fit_them(monkeypatch, tmp_path):
+    for name in ("bin/nvcc", "lib64/libcudart.so"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     machine = [Gpu("H100", 79.6, 79.0, "580.95.05")] * 2
     monkeypatch.setattr(doctor_work.gpus, "visible", lambda: machine)
     findings = doctor_work.examine()
@@ -106,6 +110,22 @@ def test_the_release_of_sglang(monkeypatch, installed, lacks, status, says):
     monkeypatch.setattr(server, "NEEDS", (Need("sglang.srt.gone", "stands for what is needed"),) if lacks else ())
     (check,) = doctor_checks.sglang()
     assert (check.status, check.found) == (status, says) and (check.get or status == "ok")
+
+
+@pytest.mark.parametrize("found_by", ["CUDA_HOME", "CUDA_PATH", "PATH"])
+def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, monkeypatch):
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    nvcc, library = tmp_path / "bin" / "nvcc", tmp_path / "lib64" / "libcudart.so"
+    for path in (nvcc, tmp_path / "lib" / "libcudart.so.13"):  # pip's packages
+        path.parent.mkdir()
+        path.touch(mode=0o755)
+    monkeypatch.setenv(found_by, str(nvcc.parent if found_by == "PATH" else tmp_path))
+    check = doctor_checks.cuda_toolkit()
+    assert check.status == "missing" and "lacks lib64/libcudart.so" in check.found and "CUDA_HOME" in check.get
+    library.parent.mkdir()
+    library.touch()
+    assert doctor_checks.cuda_toolkit() == doctor_checks.Check("CUDA toolkit", "ok", str(tmp_path))
 
 
 def test_flashinfer_is_for_gpus(monkeypatch):

@@ -145,9 +145,10 @@ def test_every_field_becomes_its_flag():
     found = given(runtime)
     expected = {
         "tp-size": "2", "dp-size": "3", "mem-fraction-static": "0.5", "dtype": "bfloat16", "quantization": "fp8",
-        "context-length": "4096", "tokenizer-path": "t", "device": "cuda", "attention-backend": "flashinfer",
+        "context-length": "4096", "tokenizer-path": "t", "device": "cuda",
     }  # fmt: skip
     assert expected.items() <= found.items()
+    assert "attention-backend" not in found, "SGLang knows the GPU"
 
 
 def test_what_a_runtime_says_goes_before_what_the_platform_says():
@@ -509,6 +510,7 @@ def test_a_tail_counts_a_progress_bar_as_one_line(tmp_path):
         ("OSError: /m does not appear to have a file named config.json.", "config.json"),
         ("usage: [--mem-fraction-static F]\nsglang serve: error: argument --dtype: invalid choice: 'x'", "'extra'"),
         ("[Errno] x\nninja: build stopped: subcommand failed.", "compiler"),
+        ("RuntimeError: Could not find CUDA installation. Please set CUDA_HOME environment variable.", "CUDA toolkit"),
         ("RuntimeError: No CUDA GPUs are available", "device = 'cpu'"),
         ("ValueError: 30 must be divisible by 4", "tensor_parallel"),
         ("ImportError: libfoo.so", "constraints.txt"),

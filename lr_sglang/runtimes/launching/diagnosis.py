@@ -19,7 +19,8 @@ HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"fatal error: .*: No such file|cc1plus|[Nn]inja(?: is|:)? (?:not found|required|build stopped)"
-        r"|No such file or directory: '(?:nvcc|ninja|c\+\+|g\+\+|gcc)'|Could not find nvcc|CUDA_HOME .*not set",
+        r"|No such file or directory: '(?:nvcc|ninja|c\+\+|g\+\+|gcc)'|Could not find (?:nvcc|CUDA installation)"
+        r"|CUDA_HOME .*not set|cannot find -lcudart",
         "SGLang compiles parts of itself when it starts: install a C++ compiler (on GPUs also the CUDA toolkit)",
     ),
     (

@@ -185,8 +185,9 @@ def _load_formats(flags: Flags) -> Flags:
 
 
 def _gpu_flags(runtime: Runtime, extra: Flags, where: str) -> Flags:
+    """SGLang chooses by GPU how to attend, fa3 on Hopper; only deterministic inference needs one that we name."""
     if not runtime.repeatable:
-        return {"attention-backend": "flashinfer"}
+        return {}
     backend = extra.get("attention-backend", REPEATABLE_BACKENDS[0])
     if backend not in REPEATABLE_BACKENDS:
         raise ConfigError(

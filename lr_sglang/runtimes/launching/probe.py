@@ -47,12 +47,13 @@ def model_info(url: str, *, api_key: str = "", timeout: float = 5.0, role: str |
 
 
 def warm(url: str, *, timeout: float, role: str | None = None) -> None:
-    """Generates a few tokens, so that the first question does not pay for what is compiled on first use.
+    """Generates a few tokens, greedy and sampled, so that no question pays for what is compiled on first use.
 
     Raises: as ``model_info``.
     """
-    body = {"text": "1 + 1 =", "sampling_params": {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}}
-    document(url, "/generate", body, timeout=timeout, role=role)
+    for sampling in ({"temperature": 0}, {"temperature": 0.6, "top_p": 0.95, "top_k": 20}):
+        body = {"text": "1 + 1 =", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True, **sampling}}
+        document(url, "/generate", body, timeout=timeout, role=role)
 
 
 def document(
