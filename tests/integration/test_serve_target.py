@@ -179,6 +179,14 @@ def test_what_only_the_target_can_do_goes_there_as_it_is(both, path, more, why):
     assert answer == {**WHOLE, "model": "lookahead"}
 
 
+def test_what_went_well_is_not_aborted(both):
+    one, target = both
+    target.aborted.clear()
+    assert one.ask(n=2).status_code == 200 and list(one.stream(n=2))[-1] == "[DONE]"
+    within(2, lambda: one.engine.idle)
+    assert not one.roles["target"].transport.inner._aborts and not target.aborted
+
+
 def test_the_reply_is_the_targets_byte_for_byte(both):
     one, _ = both
     response = one.ask(tools=[TOOL])
@@ -429,7 +437,7 @@ REFUSED = {
     *("/get_remote_instance_transfer_engine_info", "/remote_instance_transfer_engine_info"),
     *("/init_weights_update_group", "/destroy_weights_update_group", "/update_weights_from_tensor"),
     *("/begin_weight_update", "/end_weight_update", "/update_weights_from_distributed"),
-    *("/update_weights_from_ipc", "/update_weight_version", "/get_weight_version", "/weight_version"),
+    *("/update_weights_from_ipc", "/update_weight_version", "/get_load", "/clear_hicache_storage_backend"),
     *("/get_weights_by_name", "/release_memory_occupation", "/resume_memory_occupation", "/weights_checker"),
     *("/slow_down", "/pd_role_switch", "/load_lora_adapter", "/load_lora_adapter_from_tensors"),
     *("/unload_lora_adapter", "/open_session", "/close_session", "/configure_logging", "/abort_request"),
