@@ -140,13 +140,16 @@ def _answers(engine: AnswerEngine, service: Service) -> APIRouter:
 
     @router.get("/models", responses={status: ERRORS[status] for status in (401, 403)})
     async def models() -> dict[str, Any]:
-        """The one model that is served, and what its requests may ask for."""
-        return {"object": "list", "data": [{**about, "lookahead": allowed}]}
+        """The model that is served and what its requests may ask for, and the target's LoRA adapters."""
+        adapters = [{**about, "id": name, "parent": service.model} for name in await engine.passing.adapters()]
+        return {"object": "list", "data": [{**about, "lookahead": allowed}, *adapters]}
 
     @router.get("/models/{model:path}", responses={status: ERRORS[status] for status in (401, 403, 404)})
     async def model(model: str) -> dict[str, Any]:
         """One model."""
         if model != service.model:
+            if model in await engine.passing.adapters():
+                return {**about, "id": model, "parent": service.model}
             raise unknown_model(model, service.model)
         return {**about, "lookahead": allowed}
 
@@ -156,6 +159,9 @@ def _answers(engine: AnswerEngine, service: Service) -> APIRouter:
 async def _respond(
     engine: AnswerEngine, service: Service, body: ChatRequest | CompletionRequest, request: Request
 ) -> Response:
+    if service.passes and body.model.startswith(f"{service.model}:"):  # an adapter of the target's, which has no draft
+        route, _ = ANSWERED[request.scope["path"]]
+        return await _pass_on(engine, passed_request(route, await request.json(), ("model",), service), request)
     about = request.scope["state"]["about"]
     options = options_of(body, service)
     about["mode"], about["stream"] = options.mode.name, options.stream

@@ -29,6 +29,7 @@ from lr_sglang.serve.passed_request import PROMPTS, PassedRequest
 from lr_sglang.serve.settings import Service
 
 PIECES = 64  # of a reply that wait for a client that reads slowly
+LIST_SECONDS = 2.0  # for the target to list its models
 # Errors of the target that are the client's, and ours for them; all others are the target's.
 CLIENTS = {400: 400, 404: 404, 413: 413, 415: 415, 422: 400}
 _USAGE = b'"usage":'
@@ -143,6 +144,16 @@ class PassThrough:
         finally:
             target.pool.leave()
 
+    async def adapters(self) -> list[str]:
+        """The LoRA adapters of the target, as requests name them; none while it does not say."""
+        if not self._service.passes or self._health.watches["target"].down:
+            return []
+        try:
+            listed = await self._roles["target"].transport.get("/v1/models", LIST_SECONDS)
+            return [f"{self._service.model}:{one['id']}" for one in listed.get("data", [])[1:]]
+        except (LookaheadError, LookupError, TypeError):
+            return []
+
     async def _target_name(self) -> str:
         """By which the target knows its model."""
         if not self._name:
@@ -156,8 +167,8 @@ class PassThrough:
     def _told(self, piece: bytes, asked: PassedRequest, about: dict[str, Any]) -> bytes:
         """A piece of the target's reply with our name of the model, and with the extension where the usage is."""
         if self._name != self._service.model:
-            named = rb'("model": ?)' + re.escape(orjson.dumps(self._name))
-            piece = re.sub(named, lambda found: found[1] + orjson.dumps(self._service.model), piece)
+            named = rb'("model": ?)' + re.escape(orjson.dumps(self._name)[:-1]) + b'(?=[":])'  # an adapter's follows
+            piece = re.sub(named, lambda found: found[1] + orjson.dumps(self._service.model)[:-1], piece)
         if _USAGE + b"{" in piece:
             self._count(_usage(piece), about)
         if not asked.route.extended or (asked.stream and not (b'"choices":[]' in piece and _USAGE + b"{" in piece)):

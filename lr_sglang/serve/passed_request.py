@@ -55,6 +55,7 @@ class PassedRequest:
         body: as the target gets it, but for the model's name.
         why: the fields that lookahead reasoning cannot follow.
         batch: inputs in a list.
+        adapter: a LoRA adapter of the target's, with a colon before it; empty for none.
     """
 
     route: TargetRoute
@@ -62,6 +63,7 @@ class PassedRequest:
     why: tuple[str, ...]
     stream: bool
     batch: int = 0
+    adapter: str = ""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -76,7 +78,7 @@ class PassedRequest:
     def post(self, model: str) -> Post:
         """What is sent, to a target that knows its model by this name."""
         rid = self.route.prefix + uuid.uuid4().hex  # clients see it, and name stored responses by it
-        named = {"model": model} if "model" in self.body else {}
+        named = {"model": model + self.adapter} if "model" in self.body else {}
         own = {self.route.rid: rid} if self.route.rid else {}
         return Post(self.route.path, {**self.body, **named, **own}, rid, self.batch)
 
@@ -96,7 +98,8 @@ def passed_request(route: TargetRoute, body: Mapping[str, Any], why: Iterable[st
         common = Common.model_validate(body)
     except ValidationError as error:
         raise RequestValidationError(error.errors(), body=body) from None
-    if common.model is not None and common.model != service.model:
+    model, colon, adapter = (common.model or "").partition(service.model)
+    if common.model is not None and (model or not colon or adapter[:1] not in ("", ":")):
         raise unknown_model(common.model, service.model)
     inputs = body.get(route.batch)
     batch = len(inputs) if isinstance(inputs, list) and not all(isinstance(one, int) for one in inputs) else 0
@@ -108,7 +111,7 @@ def passed_request(route: TargetRoute, body: Mapping[str, Any], why: Iterable[st
         field = next((name for name in route.limits if sent.get(name)), route.limits[-1])
         if sent.get(field) or route.unlimited:
             sent[field] = min(sent.get(field) or limit, limit)
-    return PassedRequest(route, sent, tuple(why), bool(common.stream and route.limits), batch)
+    return PassedRequest(route, sent, tuple(why), bool(common.stream and route.limits), batch, adapter)
 
 
 def _texts(value: Any) -> Iterator[str | int]:

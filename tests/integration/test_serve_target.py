@@ -54,7 +54,7 @@ class Upstream:
         routes = [Route(path, self._answer, methods=["POST"]) for path in answers]
         routes += [
             Route("/abort_request", self._abort, methods=["POST"]),
-            Route("/v1/models", lambda request: JSONResponse({"data": [{"id": NAME}]})),
+            Route("/v1/models", lambda request: JSONResponse({"data": [{"id": NAME}, {"id": "poet"}]})),
             Route("/health", lambda request: Response()),
         ]
         self.sock = socket.create_server(("127.0.0.1", 0))
@@ -177,6 +177,29 @@ def test_what_only_the_target_can_do_goes_there_as_it_is(both, path, more, why):
     answer = response.json()
     assert answer.pop("lookahead") == {"mode": "target", "why": why.split(", ")}
     assert answer == {**WHOLE, "model": "lookahead"}
+
+
+def test_the_targets_adapters_are_listed_and_answer(both):
+    one, target = both
+    listed = one.http.get("/v1/models").json()["data"]
+    assert [(model["id"], model.get("parent")) for model in listed] == [
+        ("lookahead", None),
+        ("lookahead:poet", "lookahead"),
+    ]
+    assert one.http.get("/v1/models/lookahead:poet").json()["parent"] == "lookahead"
+    for path, more, why in (
+        (CHAT, {}, ["model"]),
+        (CHAT.replace("c", "%63"), {}, ["model"]),
+        (COMPLETIONS, {}, ["model"]),
+        (CHAT, {"n": 2}, ["n"]),
+    ):
+        answer = one.http.post(path, json=asked(path, model="lookahead:poet", **more)).json()
+        assert answer["lookahead"]["why"] == why and target.seen.pop()[2]["model"] == NAME + ":poet"
+    assert one.http.post("/v1/embeddings", json={"model": "lookahead:poet", "input": "a"}).status_code == 200
+    for wrong in ("poet", "lookaheadpoet", "a:lookahead:poet", ":poet"):
+        is_documented(one.ask(model=wrong), 404, "model_not_found")
+        is_documented(one.ask(model=wrong, n=2), 404, "model_not_found")
+    is_documented(one.http.get("/v1/models/lookahead:other"), 404, "model_not_found")
 
 
 def test_what_went_well_is_not_aborted(both):
