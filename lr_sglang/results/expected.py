@@ -49,9 +49,10 @@ class Expected:
 def expected(collection: Collection, group: Group) -> Expected | None:
     """Of a group that looks ahead; None where there is nothing to measure from, or drafting is no faster.
 
-    The formulas are of one answer, and not of what a program makes of several.
+    The formulas are of one answer at one depth, and not of what a program makes of several.
     """
-    if group.mode not in AHEAD or not group.records[0]["config"].get("lookahead") or program(group):
+    look = group.records[0]["config"].get("lookahead")
+    if group.mode not in AHEAD or not look or look.get("policy") == "adaptive" or program(group):
         return None
     measured = _measure(collection, group)
     if measured is None or not measured.c1 < 1:

@@ -284,6 +284,8 @@ def test_sglang_chooses_how_a_preset_attends_and_both_layers_fit(path, answers):
 def test_the_resolved_fields(stem, role, layered, answers):
     fields = answers[f"{stem} {'sd' if layered else 'autoregressive'} {role}"]["fields"]
     algorithm, steps, topk, tokens, draft, attention = LAYERS[stem, role]
+    line = answers["asked"][f"{stem} {'sd' if layered else 'autoregressive'} {role}"]
+    assert ("--attention-backend" in line) == (attention is not None)
     assert attention in (None, fields["attention_backend"])
     assert fields["load_format"] == "dummy"
     assert fields["tp_size"] == (2 if role == "target" else 1)
