@@ -51,8 +51,7 @@ def expected(collection: Collection, group: Group) -> Expected | None:
 
     The formulas are of one answer at one depth, and not of what a program makes of several.
     """
-    look = group.records[0]["config"].get("lookahead")
-    if group.mode not in AHEAD or not look or look.get("policy") == "adaptive" or program(group):
+    if group.mode not in AHEAD or not _at_one_depth(group.records[0]) or program(group):
         return None
     measured = _measure(collection, group)
     if measured is None or not measured.c1 < 1:
@@ -84,6 +83,8 @@ def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float
     """
     if mode not in AHEAD:
         return length
+    if not all(_at_one_depth(record) for record in records if record["mode"] == mode):
+        return None
     try:
         measured = measure_theory(records, mode)
     except (ConfigError, ZeroDivisionError):
@@ -95,6 +96,11 @@ def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float
     )
     schedule: Schedule = "sync" if measured.schedule == "sync" else "async"
     return case.speedup(schedule, measured.depth) * (length or 1.0)
+
+
+def _at_one_depth(record: Record) -> bool:
+    look = record["config"].get("lookahead")
+    return bool(look) and look.get("policy") != "adaptive"
 
 
 def _measure(collection: Collection, group: Group) -> Measured | None:

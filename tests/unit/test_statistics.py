@@ -186,10 +186,12 @@ def test_what_the_formulas_expect_of_it_is_near():
     ladder = expected.expected(found, group)
     assert ladder.paper > ladder.judge > ladder.ends > ladder.measured
     assert ladder.ends == pytest.approx(ladder.measured, rel=0.06)  # the rest is uneven steps
+    assert expected.of_mode(group.records, group.mode, 2.0) > 2
     assert (ladder.alpha, ladder.c1) == (pytest.approx(0.6, abs=0.03), pytest.approx(0.15, abs=0.01))
     for record in group.records:
         record["config"]["lookahead"]["policy"] = "adaptive"
     assert expected.expected(found, group) is None, "there is no depth to reckon with"
+    assert expected.of_mode(group.records, group.mode, None) is None
 
 
 # -- where the time went
