@@ -13,7 +13,7 @@ from tests.e2e.conftest import full
 
 ROOT = Path(__file__).parents[2]
 LAYER = ("--token-layer", "target=standalone", "--sd-draft-model", "target=pocket:draft")
-BODY = ("--deployment", "pocket", "--target", "pocket:target@512x1024x12")
+BODY = ("--deployment", "pocket", "--target", "pocket:target@512x1024x28")
 
 
 def answers(folder: Path, *options: str, questions: int) -> dict[str, list[str]]:
