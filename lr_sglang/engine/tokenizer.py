@@ -30,7 +30,7 @@ LONG = 10_000
 # Stands before what is not the beginning of a text where a tokenizer would put a space in front of it.
 LEAD = "\n"
 # Sizes of the caches: rendered prompts in tokens (some 60 bytes each), decoded steps, and the longest step kept.
-PROMPTS, STEPS, LONG_STEP = 2**19, 1024, 256
+PROMPTS, STEPS, LONG_STEP = 2**19, 8192, 256
 
 
 class Tokenizer(Protocol):

@@ -162,10 +162,11 @@ def _head(before: Step | None, known: Vocabulary) -> tuple[int, ...]:
 def _shortest(ids: tuple[int, ...], end: int, head: tuple[int, ...], known: Vocabulary) -> tuple[int, ...]:
     """The fewest leading ids whose text reaches ``end``."""
     low, high = 1, len(ids)
+    middle = high - 1  # most often the last token is needed
     while low < high:
-        middle = (low + high) // 2
         reached = len(added(head, ids[:middle], known.decode).text) >= end
         low, high = (low, middle) if reached else (middle + 1, high)
+        middle = (low + high) // 2
     return ids[:low]
 
 
