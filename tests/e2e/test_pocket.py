@@ -10,6 +10,7 @@ import pytest
 
 from lr_sglang import tasks, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.policy import Policy
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, LookaheadError
@@ -88,6 +89,29 @@ def test_with_the_exact_verifier_the_answer_is_the_targets_own(
         assert_complete(ahead)
         accepted += ahead.accepted
     assert accepted > 0
+    assert_idle(pocket)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_steps_that_the_target_writes_in_one_generation_are_its_own(
+    pocket: Pocket, plain: dict[str, Trace], schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``--mode auto`` has them written while looking ahead does not pay: here after every third step."""
+
+    def alone(self: Policy) -> int:
+        root = self.tree.root
+        return 0 if root.position % 3 or root.expanding or root.children else min(60, self.tree.room(root))
+
+    monkeypatch.setattr(Policy, "alone", alone)
+    traces = [answer(pocket, question, schedule, 0.0, "exact") for question in PROBLEMS]
+    for ahead, question in zip(traces, PROBLEMS, strict=True):
+        assert (ahead.ids, ahead.finish) == (plain[question.id].ids, "stop"), question.id
+        assert ahead.text == plain[question.id].text == "".join(step.text for step in ahead.steps)
+    assert any(ahead.of("draft") for ahead in traces)
+    for ahead in traces:
+        most = max(branch.generated_tokens for branch in ahead.of("target"))
+        assert most > max(step.tokens for step in ahead.steps), "no generation had several steps"
     assert_idle(pocket)
 
 

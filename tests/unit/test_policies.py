@@ -197,13 +197,13 @@ def test_answers_learn_from_each_other():
     assert experience.alpha(another.own) < 0.1
 
 
-def steps_in_turns(turns, ahead, alone, expected, steps=2000, answers=1):
+def steps_in_turns(turns, ahead, alone, expected, steps=2000, answers=1, gain=1.2):
     """Seconds of steps of ten tokens, of which some are written at each of these tokens per second."""
     spent = 0.0
     for _ in range(steps):
         seconds = 10 / (ahead if turns.ahead else alone)
         spent += seconds
-        turns.add(10, seconds, answers, expected)
+        turns.add(10, seconds, answers, expected, gain)
     return spent
 
 
@@ -223,6 +223,14 @@ def test_a_sure_gain_is_not_doubted():
     turns = Turns()
     steps_in_turns(turns, ahead=30, alone=10, expected=11)
     assert turns.ahead and turns.number == 0
+
+
+def test_a_few_slow_steps_do_not_refute_the_forecast():
+    """Of the first steps of an answer fewer may be accepted than of all."""
+    turns = Turns()
+    steps_in_turns(turns, ahead=8, alone=10, expected=10, steps=2, gain=1.3)
+    slow = steps_in_turns(turns, ahead=13, alone=10, expected=10, steps=30, gain=1.3)
+    assert turns.ahead and slow <= 1.1 * 30 * 10 / 13
 
 
 # -- priorities

@@ -82,7 +82,9 @@ class Adaptive(Policy):
         if turn and turn == self._turn and turn[0].number == turn[1] and node.chosen and node.chosen.step:
             base, more = self.experience.load("target").line()
             answers = self.experience.answers
-            turn[0].add(len(node.chosen.step.ids), now - self._at, answers, 1 / (base + more * answers))
+            expected = 1 / (base + more * answers)
+            gain = self.choice.pace * max(1.0, self.experience.tokens.value) / expected
+            turn[0].add(len(node.chosen.step.ids), now - self._at, answers, expected, gain)
         self._at = now
         self._choose()
 
@@ -112,7 +114,7 @@ class Adaptive(Policy):
             turns = self.experience.turns(self.experience.answers)
             self._turn = turns, turns.number
             if not turns.ahead:
-                self.choice = Choice(0, 1, 0.0)
+                self.choice = Choice(0, 1, self.choice.pace)
         if self.choice.depth:
             return
         self._since += 1

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 # Steps of each answer that a trial of the other way takes; and those before the first one, where looking ahead gives
 # more than is expected of the target alone.
 TRIAL, FIRST = 3.0, 16.0
+# Steps that the forecast of looking ahead counts for, beside those that were measured.
+FORECAST = 8.0
 # The share of the time that trials may cost; the least and the most steps in a turn of the better way.
 COST, SHORTEST, LONGEST = 0.01, 24.0, 256.0
 # No trial of the target alone where looking ahead gives this many times what is expected of it.
@@ -51,13 +53,16 @@ class Turns:
     _ahead: Pace = field(default_factory=Pace)
     _alone: Pace = field(default_factory=Pace)
 
-    def add(self, tokens: int, seconds: float, answers: int, expected: float) -> None:
+    def add(self, tokens: int, seconds: float, answers: int, expected: float, gain: float) -> None:
         """Adds a step that began and ended in this turn.
 
         Args:
             answers: number of concurrent answers.
             expected: tokens per second of an answer that the target writes alone, by the measurements of its branches.
+            gain: how many times that looking ahead gives, by the forecast.
         """
+        if not self._ahead.tokens:
+            self._ahead = Pace(FORECAST * tokens, FORECAST * tokens / (expected * gain))
         (self._ahead if self.ahead else self._alone).add(tokens, seconds)
         self.left -= 1 / answers
         self._steps += 1 / answers
