@@ -127,7 +127,6 @@ class InProcess:
             MODES[mode].sampling(Sampling(temperature=0.0, seed=0)),
             Limits(),
             self.verifier if ahead else None,
-            fast=verifiers.fast(self.look, self.roles) if ahead else None,
             experience=self.experience,
         )
         job.on_step = on_step

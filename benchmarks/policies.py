@@ -62,9 +62,9 @@ class Conditions:
         self.writer, self.asked, self.steps = Writer(known), questions(count), steps
         self.plain = sum(alone(self.simulation, numbers(self.writer, self.asked), self.writer)) / count
 
-    def run(self, told: bool = True, **look: Any) -> tuple[float, float]:
+    def run(self, **look: Any) -> tuple[float, float]:
         """Speed-up over plain decoding, and target branches per step."""
-        answers = measured(self.simulation, Lookahead(**look), self.asked, self.writer, told=told)
+        answers = measured(self.simulation, Lookahead(**look), self.asked, self.writer)
         count = len(answers)
         seconds = sum(answer.seconds for answer in answers) / count
         return self.plain / seconds, sum(len(a.of("target")) for a in answers) / count / self.steps
@@ -92,13 +92,11 @@ def measured(
     asked: Sequence[Question],
     writer: Writer,
     *,
-    told: bool = True,
     each: int | None = None,
 ) -> list[Trace]:
     """``answer_all``, of which the same drafts agree whatever is tried.
 
     Args:
-        told: whether the runtimes say how many requests they run at once.
         each: requests at once on every runtime that are one answer's own; None shares them all.
 
     Returns:
@@ -107,9 +105,6 @@ def measured(
 
     async def answer() -> list[Trace]:
         roles = simulated_roles(simulation, writer)
-        if not told:
-            for backend in roles.values():
-                backend.set_capacity(None, None)
         sampling, experience = Sampling(seed=simulation.model.seed), policy.RunStatistics()
         shares = [roles if each is None else own_slots(roles, each) for _ in asked]
         requests = [
@@ -119,7 +114,6 @@ def measured(
                 verifier=verifiers.make(look.verifier, verifiers.Setup(mine, "paper")),
                 question=one.id,
                 experience=experience,
-                fast=verifiers.fast(look, mine),
             )
             for one, mine in zip(asked, shares, strict=True)
         ]
@@ -212,19 +206,6 @@ def adaptive(full: bool, only: Sequence[int] = ()) -> tuple[Row, Iterator[Row]]:
     return head, rows()
 
 
-def priorities(full: bool) -> tuple[Row, Iterator[Row]]:
-    """Priorities where a runtime has too few slots: it does not say how many, or they are given out here."""
-
-    def rows() -> Iterator[Row]:
-        for count, slots in ((4, 8), (8, 8), (8, 16), (16, 16), (16, 32)):
-            scene = Conditions(0.63, 0.1, count, steps=300 if full else 80, slots=slots, spread=0.3)
-            first: dict[str, Any] = {"priorities": True}
-            tried: list[dict[str, Any]] = [{"told": False}, {"told": False, **first}, {}, first]
-            yield count, slots, *(f"{scene.run(**look)[0]:.2f}x" for look in tried)
-
-    return ("answers", "slots", "not told", "with priorities", "told", "told, with priorities"), rows()
-
-
 @dataclass(frozen=True)
 class Shared:
     """Answers that share the slots of their runtimes.
@@ -271,7 +252,6 @@ def slots(full: bool) -> tuple[Row, Iterator[Row]]:
 MEASURED: dict[str, Callable[..., tuple[Row, Iterator[Row]]]] = {
     "gate": gate,
     "adaptive": adaptive,
-    "priorities": priorities,
     "slots": slots,
 }
 

@@ -1,7 +1,7 @@
 """Every verifier on the same problems: how much it accepts, how often rightly, and what it costs.
 
     python benchmarks/verifiers.py --questions 50 --verifier judge --verifier likelihood:min:-3
-    python benchmarks/verifiers.py --questions 50 --fast-accept -3 --schedule async --schedule sync --concurrency 8
+    python benchmarks/verifiers.py --questions 50 --verifier judge --schedule async --schedule sync --concurrency 8
 
 The columns of the paper's Table 2 (alpha and accuracy), and the ground truth of every pair that the verifier was asked
 about: the pocket problems tell the meaning of a step (its equation, ``lr_sglang.pocket.meaning.meaning``). Precision
@@ -9,7 +9,6 @@ is the share of accepted pairs that mean the same, recall the share of such pair
 columns say what an answer cost: its seconds, and tokens that target and draft generated for each token of it.
 
 The default is the sync schedule, in which no draft comes too late, so that alpha does not depend on the machine's load.
-With --fast-accept every verifier is measured without it and with each threshold.
 """
 
 from __future__ import annotations
@@ -102,7 +101,6 @@ def table(rows: list[dict[str, Any]]) -> str:
 @click.command(help=__doc__.split("\n\n")[0] if __doc__ else None)
 @click.option("--questions", default=50, show_default=True)
 @click.option("--verifier", "verifiers", multiple=True, default=VERIFIERS, show_default=True)
-@click.option("--fast-accept", "certain", type=float, multiple=True, help="Measure it too, with this threshold.")
 @click.option("--schedule", "schedules", multiple=True, default=("sync",), show_default=True)
 @click.option("--depth", type=int, help="[default: the deployment's]")
 @click.option("--concurrency", default=1, show_default=True, help="Answers at a time.")
@@ -111,7 +109,6 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main(
     questions: int,
     verifiers: tuple[str, ...],
-    certain: tuple[float, ...],
     schedules: tuple[str, ...],
     depth: int | None,
     concurrency: int,
@@ -125,17 +122,13 @@ def main(
     with tempfile.TemporaryDirectory() as logs, deployed(needed, Path(logs)) as roles:
         for schedule in schedules:
             for verifier in verifiers:
-                for threshold in (None, *certain):
-                    look: Lookahead = settled.lookahead.replace(
-                        schedule=schedule, verifier=verifier, fast_accept=threshold, depth=depth
-                    )
-                    settings = Settings(look, settled.sampling, Limits(max_tokens=400), settled.judge_prompt)
-                    with Runner(roles, settings, concurrency) as runner:
-                        list(runner.run(plan(chosen[:1], ["lookahead"])))  # for warm-up
-                        records = list(runner.run(plan(chosen[1:], ["lookahead"])))
-                    name = verifier + (f" --fast-accept {threshold:g}" if threshold is not None else "")
-                    rows.append(row(f"{name} ({schedule})" if len(schedules) > 1 else name, records))
-                    click.echo(table(rows[-1:]).splitlines()[-1], err=True)
+                look: Lookahead = settled.lookahead.replace(schedule=schedule, verifier=verifier, depth=depth)
+                settings = Settings(look, settled.sampling, Limits(max_tokens=400), settled.judge_prompt)
+                with Runner(roles, settings, concurrency) as runner:
+                    list(runner.run(plan(chosen[:1], ["lookahead"])))  # for warm-up
+                    records = list(runner.run(plan(chosen[1:], ["lookahead"])))
+                rows.append(row(f"{verifier} ({schedule})" if len(schedules) > 1 else verifier, records))
+                click.echo(table(rows[-1:]).splitlines()[-1], err=True)
     sys.stdout.write(table(rows) + "\n")
     if output:
         output.write_text(json.dumps(rows, indent=1))

@@ -45,13 +45,10 @@ class Lookahead(ConfigModel):
     """The method's own numbers (paper section 4; ``--reference-defaults`` has the reference code's).
 
     Attributes:
-        fast_accept: a drafted step is accepted without the target's version when the target gives each of its tokens
-            at least this log-probability (docs/verifiers.md); None is never.
         gate: the probability of being needed from which a branch is begun, by the draft's confidence; 0 is off (this
             and the following: docs/policies.md).
         calibration: a file of ``lr-sglang calibrate``: the gate starts with this calibration of the draft's confidence.
         policy: ``adaptive`` chooses depth and width up to those given.
-        priorities: send each request's priority to the runtime: branches near the accepted front first.
     """
 
     schedule: Schedule = "async"
@@ -60,11 +57,9 @@ class Lookahead(ConfigModel):
     max_step_tokens: int = 100
     half_sentence_guard: bool = True
     verifier: str = "judge"
-    fast_accept: float | None = None
     gate: float = 0.0
     calibration: str = ""
     policy: Literal["fixed", "adaptive"] = "fixed"
-    priorities: bool = False
 
     def __post_init__(self) -> None:
         need(isinstance(self.verifier, str), "verifier: must be a name; an object goes with lr.Job(verifier=...)")
@@ -72,7 +67,6 @@ class Lookahead(ConfigModel):
         need(1 <= self.depth <= 64, "depth: must be in 1..64")
         need(1 <= self.width <= MAX_WIDTH, f"width: must be in 1..{MAX_WIDTH}")
         need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
-        need(self.fast_accept is None or self.fast_accept <= 0, "fast_accept: a log-probability is 0 or less")
         need(0 <= self.gate < 1, "gate: must be in [0, 1) (0: off)")
         need(not self.calibration or self.gate > 0, "calibration: it is for a gate, and none is given")
         if self.policy == "adaptive":

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lr_sglang.config import Lookahead, Sampling
-
-# More than half of the probability (its logarithm is -0.6931): no other token can be likelier. At temperature 0 the
-# target would have written a step all of whose tokens are so likely, and fast acceptance then changes nothing.
-GREEDY_LOGPROB = -0.69
 
 
 @dataclass(frozen=True)
@@ -37,28 +32,13 @@ class Mode:
 
     def lookahead(self, look: Lookahead) -> Lookahead:
         """The settings as this mode uses them."""
-        if not self.ahead:
-            return dataclasses.replace(look, fast_accept=None)
         if self.adaptive:
-            return dataclasses.replace(look, policy="adaptive")
-        if not self.lossless:
-            return look
-        return own_words(dataclasses.replace(look, verifier="exact"), greedy=True)
+            return look.replace(policy="adaptive")
+        return look.replace(verifier="exact") if self.lossless else look
 
     def sampling(self, sampling: Sampling) -> Sampling:
         """The sampling as this mode uses it: the lossless mode has temperature 0."""
         return sampling.replace(temperature=0.0) if self.lossless else sampling
-
-
-def own_words(look: Lookahead, *, greedy: bool) -> Lookahead:
-    """The settings of the exact verifier: no fast acceptance that could accept other words than the target's.
-
-    Args:
-        greedy: whether the temperature is 0.
-    """
-    if look.verifier != "exact" or look.fast_accept is None:
-        return look
-    return dataclasses.replace(look, fast_accept=max(GREEDY_LOGPROB, look.fast_accept) if greedy else None)
 
 
 _MODES = (

@@ -40,17 +40,11 @@ async def asynchronous(answer: Answer) -> None:
 
 
 async def synchronous(answer: Answer) -> None:
-    """Algorithm 1: draft ``depth`` steps, let the target write ``depth + 1``, judge them, keep the accepted run.
-
-    With fast acceptance, drafts are checked before the target writes, and it writes only steps that were not accepted.
-    """
+    """Algorithm 1: draft ``depth`` steps, let the target write ``depth + 1``, judge them, keep the accepted run."""
     while not await alone(answer):
         for _ in range(answer.tree.depth):
             propose(answer)
-            for node in await answer.all_done():
-                verify(answer, node)
-        await answer.all_done()
-        accept(answer)
+            await answer.all_done()
         expand(answer, answer.tree.depth)
         for node in await answer.all_done():
             verify(answer, node)
@@ -88,13 +82,8 @@ def expand(answer: Answer, depth: int) -> None:
 
 
 def verify(answer: Answer, node: Node) -> None:
-    """Asks the verifier about each step after ``node`` of which both versions are there.
-
-    Fast acceptance (off by default) checks a drafted step before the target has written its version.
-    """
+    """Asks the verifier about each step after ``node`` of which both versions are there."""
     for child in node.children:
-        if answer.tree.to_fast_check(child):
-            answer.fast_check(child)
         pair = answer.tree.pair(child)
         if pair is not None:
             answer.ask(child, pair)

@@ -12,7 +12,7 @@ from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.verification import Verification
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import resolve
-from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
+from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.frontend.dsl import backend_of, sync
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.event_emitter import EventEmitter
@@ -31,12 +31,9 @@ class Answer:
 
     Raises:
         PromptTooLong: on entering: the prompt leaves no room for an answer.
-        ConfigError: fast acceptance is asked for, and the job has no verifier for it.
     """
 
     def __init__(self, s: ProgramState, job: AnswerRequest) -> None:
-        if job.lookahead.fast_accept is not None and job.fast is None:
-            raise ConfigError("fast acceptance needs AnswerRequest.fast", hint="verifiers.fast makes it")
         self.s, self.job, self.trace = s, job, job.record
         self.roles = backend_of(s, "target").roles
         self.ended = self._left = False
@@ -50,12 +47,12 @@ class Answer:
         self.s.text()  # a state that has failed raises here
         prompt_tokens, budget = target.budget(self.s.stream_executor, job.limits)
         self._branches = Branches(self.trace, self._loop)
-        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard, job.fast is not None)
+        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard)
         self.tree.root.state = self.s
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
         self._emitter = EventEmitter(job.on_event, self._branches.now)
         self._verification = Verification(job, self._branches, self._emitter, self._branch, self._request)
-        self.ask, self.fast_check = self._verification.ask, self._verification.fast_check
+        self.ask = self._verification.ask
         self.trace.prompt_tokens = prompt_tokens
         self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
         job.listen(self._stop)
@@ -104,7 +101,7 @@ class Answer:
         return Branch(role, node.position, alternative, seed)
 
     def _request(self, node: Node) -> Request:
-        request = Request(None, self.policy.priority(node), self.job.key)
+        request = Request(None, self.job.key)
         request.order = self.tree.ahead(node)
         return request
 
@@ -296,5 +293,5 @@ def _of(node: Node) -> Iterator[Branch]:
     """The branches that drafted the step leading to ``node``, and those of the verifiers that checked it."""
     if node.drafting is not None:
         yield node.drafting
-    for inquiry in (node.asked, node.fast_checked):
-        yield from inquiry.branches if inquiry is not None else ()
+    if node.asked is not None:
+        yield from node.asked.branches

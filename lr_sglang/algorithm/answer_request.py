@@ -21,7 +21,6 @@ class AnswerRequest:
 
     Attributes:
         verifier: compares two versions of a step; the baseline needs none.
-        fast: decides on a drafted step alone whether it is certain (see ``verifiers.fast``), for fast acceptance.
         question, sample: identify the answer; seeds are derived from them.
         experience: statistics shared by the answers of a run.
         on_step: called with each step as it is kept, on the event loop, which waits for it.
@@ -38,7 +37,6 @@ class AnswerRequest:
     sample: int = 0
     experience: RunStatistics = field(default_factory=RunStatistics)
     on_step: Callable[[StepRecord], None] | None = None
-    fast: Verifier | None = None
     on_event: Callable[[Event], None] | None = None
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
     record: Trace = field(default_factory=Trace)

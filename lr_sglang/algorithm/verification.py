@@ -21,7 +21,7 @@ PATIENCE = 0.05
 
 
 class Verification:
-    """Gives pairs of versions, and drafted steps alone, to the verifiers of a request.
+    """Gives pairs of versions to the verifier of a request.
 
     Args:
         branches: waits for verdicts that take time.
@@ -52,13 +52,6 @@ class Verification:
             return
         child.asked = self._inquire(child, pair)
         self._consult(verifier, child.asked, child)
-
-    def fast_check(self, child: Node) -> None:
-        """Asks the fast verifier whether to accept a drafted step without the target's own version."""
-        fast = self._job.fast
-        assert fast is not None and child.step is not None
-        child.fast_checked = self._inquire(child, Pair(child.step, child.step))
-        self._consult(fast, child.fast_checked, child)
 
     def _inquire(self, child: Node, pair: Pair) -> Inquiry:
         node = child.parent
@@ -95,14 +88,7 @@ class Verification:
 
     def ruled(self, inquiry: Inquiry, child: Node, verdict: Verdict) -> None:
         """Enters a verdict in the tree."""
-        fast = inquiry is not child.asked
-        if fast:
-            child.fast_rejected = not verdict.accepted
         if child.verdict is not None:
             return  # refused meanwhile: the target could not continue from this step
-        if fast:
-            if not verdict.accepted or child.asked is not None:
-                return
-            verdict = dataclasses.replace(verdict, by="certain")
         child.verdict = verdict
         self._emitter.verified(child, verdict)

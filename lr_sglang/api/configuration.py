@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Role, Runtime, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import GREEDY_LOGPROB, MODES, own_words
-from lr_sglang.runtimes.launching import flags
+from lr_sglang.modes import MODES
 from lr_sglang.runtimes.placement import shapes
 from lr_sglang.user_programs import program_registry
 from lr_sglang.verifiers import verifier_registry
@@ -101,12 +100,8 @@ class Plan:
             return runtime
         if not any(self.layered(mode) for mode in modes):
             runtime = runtime.replace(token_layer=TokenLayer())
-        ahead = any(MODES[mode].ahead for mode in modes)
         slots = answers * self.branches(roles, modes) + policy.SPARE * len(roles)
-        first = flags.PRIORITIES if ahead and self.lookahead.priorities else {}
-        return runtime.replace(
-            max_running_requests=runtime.max_running_requests or slots, extra={**first, **runtime.extra}
-        )
+        return runtime.replace(max_running_requests=runtime.max_running_requests or slots)
 
     def branches(self, roles: Collection[Role], modes: Collection[str]) -> int:
         """The most requests that one answer can have in flight on a runtime which plays these roles."""
@@ -116,12 +111,9 @@ class Plan:
         return sum(policy.in_flight(self.lookahead, role) for role in asking)
 
     def _asking(self, modes: Collection[str]) -> list[Role]:
-        """A verifier asks the target, and so does fast acceptance: as many requests as a judge would have."""
+        """A verifier may ask the target: as many requests as a judge would have."""
         looks = [MODES[mode].lookahead(self.lookahead) for mode in modes if MODES[mode].ahead]
-        asking = any(
-            look.fast_accept is not None or "target" in verifier_registry.asks(look.verifier) for look in looks
-        )
-        return ["judge"] if asking else []
+        return ["judge"] if any("target" in verifier_registry.asks(look.verifier) for look in looks) else []
 
     def shapes(self, modes: Collection[str]) -> list[str]:
         """Models that the modes use and that have random weights."""
@@ -165,10 +157,6 @@ def check(plan: Plan, mode: str) -> None:
         raise ConfigError("lookahead needs a draft model", hint="give --draft MODEL|URL, or --mode autoregressive")
     look = MODES[mode].lookahead(plan.lookahead)
     judged = verifier_registry.needs_judge(look.verifier)
-    greedy = MODES[mode].sampling(plan.sampling).temperature == 0
-    if own_words(look, greedy=greedy) != look:
-        hint = f"--fast-accept {GREEDY_LOGPROB} or more at --temperature 0 does, and --mode lossless sees to both"
-        raise ConfigError("the exact verifier keeps the target's own words, fast acceptance here does not", hint=hint)
     if judged and "judge" not in plan.models:
         raise ConfigError(
             "the judge verifier needs a judge model",

@@ -40,16 +40,16 @@ def _share(name: str, text: str) -> str:
 
 
 def _options(name: str, text: str) -> Point:
-    """What options of these names say: ``gate:0.075``, ``width:2+depth:3``, ``priorities``, or ``none`` for nothing."""
+    """What options of these names say: ``gate:0.075``, ``width:2+depth:3``, or ``none`` for nothing."""
     found: dict[str, Any] = {}
     for part in () if text == "none" else text.split("+"):
         option, _, value = part.partition(":")
         kind = OPTIONS.get(option)
-        if kind is None or (kind is bool) == bool(value):
-            hint = f"none, or such as priorities or gate:0.075, of {', '.join(OPTIONS)}"
+        if kind is None or not value:
+            hint = f"none, or such as gate:0.075, of {', '.join(OPTIONS)}"
             raise ConfigError(f"--sweep {name}: {part!r}", hint=hint)
         try:
-            found[option] = kind(value or True)
+            found[option] = kind(value)
         except ValueError:
             raise ConfigError(f"--sweep {name}: {part!r} has no such value") from None
     return found
@@ -69,12 +69,10 @@ SETTINGS: Mapping[str, Callable[[str, str], Any]] = {
 # What an alternative of ``option`` can set.
 OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "gate": float,
-    "fast-accept": float,
     "policy": str,
     "schedule": str,
     "depth": int,
     "width": int,
-    "priorities": bool,
 }
 AHEAD = ("verifier", "alpha", *OPTIONS)  # what only lookahead has a use for
 

@@ -101,13 +101,6 @@ method = together(
         "[default: judge]",
     ),
     click.option(
-        "--fast-accept",
-        type=float,
-        metavar="LOGPROB",
-        help="Accept a drafted step without the target's version if the target gives every token of it at least this "
-        "log-probability, such as -1.  [default: off]",
-    ),
-    click.option(
         "--gate", type=float, metavar="P", help="Branches less likely to be needed wait, by the draft's confidence."
     ),
     click.option(
@@ -120,7 +113,6 @@ method = together(
         type=click.Choice(["fixed", "adaptive"]),
         help="adaptive: depth and width follow what is measured, up to those given.  [default: fixed]",
     ),
-    click.option("--priorities", is_flag=True, default=None, help="Servers take first what is needed first."),
     click.option("--reference-defaults", is_flag=True, help="The reference code's depth (4) and SD tokens (6)."),
 )
 

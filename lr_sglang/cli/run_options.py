@@ -35,11 +35,9 @@ class RunOptions:
     max_step_tokens: int | None = None
     half_sentence_guard: bool | None = None
     verifier: str | None = None
-    fast_accept: float | None = None
     gate: float | None = None
     calibration: str | None = None
     policy: str | None = None
-    priorities: bool | None = None
     reference_defaults: bool = False
     # Their token layers.
     token_layer: PerRole = ()

@@ -21,7 +21,6 @@ class Request:
 
     Args:
         seed: for the runtime's sampler; None leaves the draw to the runtime.
-        priority: higher goes first where the runtime schedules by priority.
         key: requests of one key share a prefix: a router keeps them on one worker. ASCII, empty for none.
 
     Attributes:
@@ -33,8 +32,8 @@ class Request:
         result: the ``Generation``, or the ``LookaheadError`` in place of it.
     """
 
-    def __init__(self, seed: int | None = None, priority: int | None = None, key: str = "") -> None:
-        self.seed, self.priority, self.key = seed, priority, key
+    def __init__(self, seed: int | None = None, key: str = "") -> None:
+        self.seed, self.key = seed, key
         self.patience, self.order = 1.0, 0
         self.sent, self.rid = 0.0, ""
         self.cancelled = self.ended = self.connection_closed = False
@@ -69,7 +68,7 @@ class Request:
         """
         if self.cancelled:
             raise Cancelled("cancelled before it was sent")
-        made = Request(self.seed, self.priority, self.key)
+        made = Request(self.seed, self.key)
         made.patience, made.order = self.patience, self.order
         self._abort = lambda _: made.cancel()
         return made

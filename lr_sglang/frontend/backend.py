@@ -1,7 +1,7 @@
 """A SGLang backend for one runtime of a deployment.
 
 It differs from SGLang's own ``RuntimeEndpoint`` in what lookahead reasoning needs: prompts are token ids, rendered by
-the model's own template; every request can be cancelled on the server; seeds and priorities are sent; and a failure
+the model's own template; every request can be cancelled on the server; seeds are sent; and a failure
 reaches the reader of the state at once, as a named error (SGLang's interpreter loses it, and can then hang).
 """
 
@@ -205,8 +205,6 @@ class RuntimeBackend(BaseBackend):
         payload: dict[str, Any] = {"input_ids": ids, "sampling_params": wanted}
         if request.seed is not None and self.seeded:
             wanted["sampling_seed"] = request.seed
-        if request.priority is not None:
-            payload["priority"] = request.priority
         most = None
         if params.return_logprob:
             most = params.logprob_start_len

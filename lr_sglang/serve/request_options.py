@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import MODES, Mode, own_words
+from lr_sglang.modes import MODES, Mode
 from lr_sglang.serve.errors import Refusal, unknown_model
 from lr_sglang.serve.protocol import Asking, ChatRequest, CompletionRequest, LookaheadRequest
 from lr_sglang.serve.settings import Service
@@ -53,7 +53,7 @@ def options_of(request: ChatRequest | CompletionRequest, service: Service) -> Re
     try:
         sampling = mode.sampling(_sampling(request, service))
         # Fast acceptance is the operator's, and here it may meet a verifier that it does not go with.
-        look = own_words(mode.lookahead(_lookahead(wish, service)), greedy=sampling.temperature == 0)
+        look = mode.lookahead(_lookahead(wish, service))
     except ConfigError as error:
         raise Refusal(400, error.message, param="lookahead") from error
     return RequestOptions(

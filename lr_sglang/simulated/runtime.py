@@ -1,7 +1,7 @@
 """A simulated runtime on an event loop: behind a server's routes (``server``), or in this process (``transport``).
 
 The requests in a batch share its speed equally: n of them run at 1 / (1 + slowdown (n - 1)) of the speed of one alone.
-Beyond ``slots`` they wait, most urgent first.
+Beyond ``slots`` they wait, first come, first served.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class _Ticket:
 
     work: float
     done: asyncio.Future[float]
-    priority: int
     finish: float = math.inf
     left: bool = False
 
@@ -80,7 +79,7 @@ class SimulatedRuntime:
         self.calls = self.aborted = self.most = 0
         self.late = 0.0
         self._tickets: dict[str, _Ticket] = {}
-        self._waiting: list[_Ticket] = []
+        self._waiting: deque[_Ticket] = deque()
         self._served: list[tuple[float, int, _Ticket]] = []  # a heap; who has left stays until it is on top
         self._order, self._count = itertools.count(), 0  # requests that are served
         self._service, self._now = 0.0, 0.0  # seconds of service that each request in the batch has had, and when
@@ -109,24 +108,21 @@ class SimulatedRuntime:
             cached = cache.find(prompt)
             cache.add(prompt)
         work = self.simulation.work(self.role, len(made.ids), len(made.scored)) + more
-        share = await self.serve(work, rid, int(payload.get("priority") or 0))
+        share = await self.serve(work, rid)
         answer = body(self.writer, made, share, cached, rid, bool(payload.get("return_logprob")))
         if cache is not None:
             cache.add(prompt + tuple(answer["output_ids"][:-1]))
         return answer
 
-    async def serve(self, work: float, rid: str, priority: int = 0) -> float:
+    async def serve(self, work: float, rid: str) -> float:
         """Takes as long as it takes; says what share of it was done when it was stopped, 1 when it was not.
-
-        Args:
-            priority: higher goes first of those that wait for a slot.
 
         Raises:
             ValueError: a request of this id is being served.
         """
         if rid in self._tickets:
             raise ValueError(f"Duplicate request ID detected: {rid}")
-        ticket = self._tickets[rid] = _Ticket(work, asyncio.get_running_loop().create_future(), priority)
+        ticket = self._tickets[rid] = _Ticket(work, asyncio.get_running_loop().create_future())
         self.calls += 1
         self._advance()
         self._waiting.append(ticket)
@@ -162,8 +158,7 @@ class SimulatedRuntime:
     def _admit(self) -> None:
         slots = self.simulation.slots
         while self._waiting and (slots is None or self._count < slots):
-            ticket = max(self._waiting, key=lambda waiting: waiting.priority)  # the first of equals
-            self._waiting.remove(ticket)
+            ticket = self._waiting.popleft()
             ticket.finish = self._service + ticket.work
             heapq.heappush(self._served, (ticket.finish, next(self._order), ticket))
             self._count += 1

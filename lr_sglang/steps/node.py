@@ -91,8 +91,6 @@ class Node:
         confidence: the draft's mean log-probability of the step; None if it was not requested.
         correction: the prefix that ends with the target's version of the next step, where it is needed.
         number: the node's number in events (see ``events``).
-        fast_checked: the inquiry of fast acceptance about the drafted step.
-        fast_rejected: fast acceptance did not accept the step.
     """
 
     parent: Node | None
@@ -112,8 +110,6 @@ class Node:
     correction: Node | None = field(default=None, repr=False)
     proposed: bool = False
     asked: Any = field(default=None, repr=False)
-    fast_checked: Any = field(default=None, repr=False)
-    fast_rejected: bool = False
     verdict: Verdict | None = None
     chosen: Node | None = None
     dropped: bool = False
@@ -126,7 +122,7 @@ class Node:
 
     def release(self) -> None:
         """Drops references to its parent and inquiries, which refer back to it: no cycle waits for the collector."""
-        self.parent = self.asked = self.fast_checked = None
+        self.parent = self.asked = None
 
     def subtree(self) -> Iterator[Node]:
         """This node and everything under it."""

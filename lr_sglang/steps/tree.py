@@ -31,14 +31,12 @@ class StepTree:
         width: drafted alternatives per position.
         budget: tokens that the answer may have.
         half_sentence_guard: a step after a cut prefix is never accepted, so nothing is drafted there.
-        fast: a drafted step may be accepted without the target's version of it.
     """
 
     depth: int
     width: int
     budget: int
     half_sentence_guard: bool = True
-    fast: bool = False
     root: Node = field(default_factory=lambda: Node(None, 0))
     _live: list[Node] | None = field(default=None, init=False, repr=False)
 
@@ -71,31 +69,9 @@ class StepTree:
         found = [
             n
             for n in self.live()
-            if n.expanding is None and self.ahead(n) <= depth and not self.ends(n) and not self._may_do_without(n)
+            if n.expanding is None and self.ahead(n) <= depth and not self.ends(n) and n.chosen is None
         ]
         return sorted(found, key=self.ahead)
-
-    def _may_do_without(self, node: Node) -> bool:
-        """Whether the target's version is not needed after ``node``, or may turn out not to be.
-
-        At the root it is always needed: a draft that hangs there must not delay the answer.
-        """
-        if node.chosen is not None:
-            return True
-        return self.fast and node is not self.root and any(not c.verdict and not c.fast_rejected for c in node.children)
-
-    def to_fast_check(self, child: Node) -> bool:
-        """Whether a drafted step may be accepted without the target's version, if it turns out to be certain.
-
-        Excluded are cut steps and those after one, steps that end the thinking, and steps with special tokens.
-        """
-        if not self.fast or child.step is None or child.verdict or child.fast_checked or child.asked:
-            return False
-        guarded = child.parent is None or (child.parent.cut and self.half_sentence_guard)
-        child.fast_rejected = (
-            guarded or not child.step.complete or child.step.closes_thinking or bool(child.step.special)
-        )
-        return not child.fast_rejected
 
     def to_propose(self) -> list[Node]:
         """Nodes less than ``depth`` ahead, after which nothing has been drafted, nearest first."""
@@ -152,14 +128,14 @@ class StepTree:
         """Chooses the node's next step once it is clear; returns it when this call chose it.
 
         An accepted draft is chosen as soon as there is one. When every draft is rejected (or there is none) the
-        target's own version is. Without it only fast acceptance decides.
+        target's own version is.
         """
-        if node.dropped or node.chosen is not None or (node.target is None and not self.fast):
+        if node.dropped or node.chosen is not None or node.target is None:
             return None
         accepted = [c for c in node.children if c.verdict and c.verdict.accepted]
         if accepted:
             node.chosen = accepted[0]
-        elif node.target is not None and all(c.verdict for c in node.children):
+        elif all(c.verdict for c in node.children):
             node.chosen = self.correct(node)
         return node.chosen
 

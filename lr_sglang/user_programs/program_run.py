@@ -168,7 +168,7 @@ class ProgramRun:
         question, sample = self.samples.next(s)
         branch = Branch(known.role, 0, seed=self.job.seed("program", known.role, question, sample))
         part = GenerationTrace(self.now(), known.role, Trace(branches=[branch], seeded=known.seeded), ahead=False)
-        s.request = request = Request(branch.seed, None, self.job.key)
+        s.request = request = Request(branch.seed, self.job.key)
         self._enter(request)
         self._pending_reuse.add(branch)
         try:

@@ -9,9 +9,7 @@ from typing import Any
 
 from lr_sglang import plugin_files
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier
-from lr_sglang.config import Lookahead
 from lr_sglang.errors import ConfigError, LookaheadError
-from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.cascade import Cascade
@@ -47,14 +45,6 @@ def make(name: str, setup: Setup) -> Verifier:
         made: Verifier = _MADE[chosen.kind](setup)
         return made
     return _outside(chosen, setup)
-
-
-def fast(look: Lookahead, roles: Mapping[str, RuntimeBackend]) -> Verifier | None:
-    """The verifier of fast acceptance; None where ``fast_accept`` is not set.
-
-    It goes by the least likely token: the one that ends the step is then likely too, and so is every figure in it.
-    """
-    return None if look.fast_accept is None else Likelihood(roles["target"], look.fast_accept, "min")
 
 
 def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:

@@ -61,7 +61,6 @@ class RequestMaker:
             sampling=mode.sampling(sampling),
             limits=limits,
             verifier=self.verifier(look.verifier) if mode.ahead else None,
-            fast=verifiers.fast(look, self.roles) if mode.ahead else None,
             question=question,
             sample=sample,
             experience=self.statistics(look),

@@ -21,7 +21,7 @@ from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.verifiers import Setup, fast, make
+from lr_sglang.verifiers import Setup, make
 from tests.scripted import ScriptedTransport, chapters, deployment
 
 ASK = [{"role": "user", "content": "How many?"}]
@@ -112,7 +112,7 @@ def scripted(target=0.01, draft=0.02):
 def job_for(target, on_step=None, **look):
     asked = Lookahead(depth=3, schedule="sync", verifier="exact", **look)
     job = AnswerRequest(asked, Sampling(seed=1), on_step=on_step)
-    job.verifier, job.fast = make("exact", Setup(target.roles, "paper")), fast(asked, target.roles)
+    job.verifier = make("exact", Setup(target.roles, "paper"))
     return job
 
 
@@ -169,14 +169,6 @@ def test_a_target_that_goes_away_fails_the_answer():
 
     with pytest.raises(RuntimeAway):
         run_virtually(main())
-
-
-def test_a_drafted_step_that_is_weighed_in_sync_is_drafted_once():
-    target = scripted(draft=0.004)
-    job = job_for(target, fast_accept=-5.0)
-    solve(job, target)
-    positions = [branch.position for branch in job.record.of("draft")]
-    assert len(positions) == len(set(positions))
 
 
 def test_after_a_listener_has_left_no_step_is_recorded():

@@ -498,14 +498,6 @@ def test_a_file_may_hold_a_dataclass(tmp_path):
     assert Program.load(f"{file}:x:note=other.py:y").function.bind_arguments == {"note": "other.py:y"}
 
 
-@pytest.mark.parametrize("program", ["", "self_consistency:samples=2"])
-def test_the_target_alone_needs_nothing_for_fast_acceptance(program):
-    given = Settings(lookahead=Lookahead(depth=3, fast_accept=-0.1), program=program)
-    with Runner(simulated(), given) as runner:
-        (record,) = runner.run(plan([QUESTION], ("autoregressive",)))
-    assert record["error"] is None and record["text"]
-
-
 @sgl.function
 def by_the_draft(s, messages):
     lr.converse(s, messages)

@@ -22,7 +22,7 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING
 from lr_sglang.simulated.faults import Fault, Faults
 from lr_sglang.steps.tree import Verdict
-from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, Setup, make
+from lr_sglang.verifiers import Cascade, Embedding, Exact, Random, Setup, make
 from lr_sglang.verifiers.verifier_registry import Stage
 from tests import examples
 from tests.integration.test_semantics import QUESTION, Whole
@@ -116,7 +116,6 @@ looks = st.builds(
     half_sentence_guard=st.booleans(),
     gate=st.sampled_from((0.0, 0.0, 0.2, 0.9)),
     policy=st.sampled_from(("fixed", "fixed", "adaptive")),
-    priorities=st.booleans(),
 ).filter(lambda look: look.width**look.depth <= (64 if look.schedule == "async" else 9))
 paces = st.sampled_from(((0.0, 0.0), (0.004, 0.001), (0.001, 0.004), (0.002, 0.002)))
 cases = st.builds(
@@ -159,9 +158,7 @@ def no_rest():
         yield
 
 
-def run(
-    case: Case, verifier, transports=None, fast=None, late=None
-) -> tuple[AnswerRequest, dict[str, ScriptedTransport]]:
+def run(case: Case, verifier, transports=None, late=None) -> tuple[AnswerRequest, dict[str, ScriptedTransport]]:
     transports = transports or case.transports()
     backend = deployment(**transports)
     for role, slots in case.slots.items():
@@ -175,7 +172,6 @@ def run(
         job.verifier = made(verifier, backend.roles)
     if late is not None:
         job.verifier = Late(job.verifier, *late, case.seed)
-    job.fast = Likelihood(backend, -1.0, "min") if fast else None
     sent_at_the_end = []
 
     def on_step(step):
@@ -208,9 +204,6 @@ def check(
         assert transport.most <= slots.get(role, 10**6), role
         assert len(transport.requests) <= len(record.of(role)) + len(record.of("judge")) * (role == "target")
         assert not sent or len(transport.requests) == sent[0][role], "something was sent after the end"
-        for request in transport.requests:
-            assert ("priority" in request) == job.lookahead.priorities
-            assert 0 <= request.get("priority", 0) <= 9
     for branch in record.branches:
         assert branch.outcome is not None
         assert branch.ended is not None and branch.ended >= branch.started
@@ -298,7 +291,7 @@ class Late:
         return later()
 
 
-def with_everything(case: Case, verifier: str, fast: bool, late: tuple[float, float] | None) -> AnswerRequest:
+def with_everything(case: Case, verifier: str, late: tuple[float, float] | None) -> AnswerRequest:
     rng = random.Random(case.seed)
 
     def by_chance(*_):
@@ -312,7 +305,7 @@ def with_everything(case: Case, verifier: str, fast: bool, late: tuple[float, fl
     target.write, target.fail_to_weigh = rated, by_chance
     judge = Faulty(lambda text, _: rng.choice("AU"), target.seconds, by_chance)
     judge.order(case.faults.get("judge", ()), case.seed)
-    job, _ = run(case, verifier, {**transports, "judge": judge}, fast, late)
+    job, _ = run(case, verifier, {**transports, "judge": judge}, late)
     return job
 
 
@@ -320,29 +313,19 @@ def with_everything(case: Case, verifier: str, fast: bool, late: tuple[float, fl
 @settings(quietly, max_examples=examples(20))
 @given(
     cases,
-    st.booleans(),
     st.sampled_from((None, (0.001, 0.0), (0.005, 0.2))),
     st.fixed_dictionaries({"draft": orders, "judge": orders}),
 )
-def test_with_every_verifier_whatever_goes_wrong(verifier, case, fast, late, faults):
+def test_with_every_verifier_whatever_goes_wrong(verifier, case, late, faults):
     """Late, failing, hanging, dying and raving drafts and judges; late verdicts."""
     case = dataclasses.replace(case, faults=faults)
-    job = with_everything(case, verifier, fast, late)
+    job = with_everything(case, verifier, late)
     if verifier in LOSSLESS:
         assert job.record.ids == case.ids
     for role in ("target", "draft"):
         drawn = [b.seed for b in job.record.of(role)]
         assert len(set(drawn)) == len(drawn), "no two branches of an answer draw with the same seed"
         assert at_once(job.record.of(role)) <= policy.in_flight(case.look, role)
-
-
-@settings(quietly, max_examples=examples(60))
-@given(cases)
-def test_fast_acceptance_of_what_the_target_would_have_written_changes_nothing(case):
-    """A scripted target finds likely what it would write itself, and nothing else."""
-    job, _ = run(case, Exact(), fast=True)
-    assert job.record.ids == case.ids
-    assert job.record.text == case.answer[:-1][: case.budget]
 
 
 @settings(quietly, max_examples=examples(100))

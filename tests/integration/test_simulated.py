@@ -28,7 +28,7 @@ from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.simulated.words import tokenizer_path
 from lr_sglang.tasks import Question
-from lr_sglang.verifiers import Setup, fast, make
+from lr_sglang.verifiers import Setup, make
 
 full = os.environ.get("LR_SGLANG_FULL") == "1"
 ASKED = [{"role": "user", "content": "How long is a step?"}]
@@ -38,9 +38,7 @@ QUICK = Simulation(Model(steps=8), step_seconds=0.08, c1=0.1, judge_seconds=0.01
 def answer(roles, program=lookahead, look=None, **more):
     look = look or Lookahead()
     sampling = Sampling(seed=more.get("seed", 0))
-    job = AnswerRequest(
-        look, sampling, verifier=make(look.verifier, Setup(roles, "paper")), fast=fast(look, roles), question="q"
-    )
+    job = AnswerRequest(look, sampling, verifier=make(look.verifier, Setup(roles, "paper")), question="q")
     program.run(ASKED, job, backend=roles["target"])
     return job.record
 
@@ -278,7 +276,7 @@ def test_over_http_no_reply_waits_for_the_rest_of_it(roles):
     [
         Lookahead("sync", verifier="score"),
         Lookahead("sync", verifier="likelihood:min", gate=0.1),
-        Lookahead("sync", verifier="cascade:likelihood,judge", fast_accept=-3.0, priorities=True),
+        Lookahead("sync", verifier="cascade:likelihood,judge"),
     ],
     ids=lambda look: look.verifier,
 )
@@ -289,8 +287,6 @@ def test_every_verifier_asks_the_same_over_http(roles, look):
         v and v.by for s in other.steps for v in s.verdicts
     ]
     assert record.accepted > 1, "some agree, and it is seen"
-    if look.fast_accept:
-        assert any(v and v.by == "certain" for s in record.steps for v in s.verdicts)
     if look.gate:
         assert all(c is not None and c < 0 for s in record.steps for c in s.confidences)
 

@@ -2,7 +2,6 @@
 
 import builtins
 import json
-import math
 import threading
 import time
 from importlib.metadata import EntryPoint
@@ -15,12 +14,11 @@ from lr_sglang import verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown, SetupError
-from lr_sglang.modes import GREEDY_LOGPROB, MODES
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING, QUESTION
 from lr_sglang.steps.tree import Verdict
-from lr_sglang.verifiers import Cascade, Embedding, Exact, Likelihood, Random, Score, verifier_registry
+from lr_sglang.verifiers import Cascade, Embedding, Exact, Score, verifier_registry
 from lr_sglang.verifiers.embedding import load
 from lr_sglang.verifiers.verifier_registry import Stage
 from tests.integration import test_semantics as semantics
@@ -31,12 +29,11 @@ SCHEDULES = ("async", "sync")
 OURS, THEIRS = "One a.\n\nTwo b.\n\nEnd." + E, "ONE A.\n\nTwo b.\n\nEND." + E
 
 
-def solve(verifier, ours=OURS, theirs=THEIRS, *, schedule="sync", target=None, fast=None, depth=2, **others):
-    """Runs an answer; ``verifier`` and ``fast`` are made of the roles. Gives its record and the target's runtime."""
+def solve(verifier, ours=OURS, theirs=THEIRS, *, schedule="sync", target=None, depth=2, **others):
+    """Runs an answer; ``verifier`` is made of the roles. Gives its record and the target's runtime."""
     target = target or fixed(ours, seconds=slow(0.01))
     backend = deployment(target=target, draft=fixed(theirs), **others)
     job = AnswerRequest(Lookahead(schedule=schedule, depth=depth), verifier=verifier(backend.roles))
-    job.fast = fast and fast(backend.roles)
     lookahead.run(semantics.QUESTION, job, backend=backend)
     return job.record, target
 
@@ -412,100 +409,10 @@ def test_a_file_that_holds_no_verifier_is_named(tmp_path, source):
         verifiers.make(f"{tmp_path}/v.py:V", verifiers.Setup({}, "paper"))
 
 
-# -- fast acceptance
-
-
-def certain(threshold=-1.0):
-    return lambda roles: Likelihood(roles["target"], threshold, "min")
-
-
-def test_what_is_certain_is_accepted_without_the_targets_version():
-    """In sync the target writes nothing but the step after the last drafted one."""
-    steps = "".join(f"{c}.\n\n" for c in "abcd")
-    record, _ = solve(lambda _: Random(0.0), steps + "e" + E, steps + "e" + E, fast=certain(), depth=2)
-    assert record.text == steps + "e"
-    assert [s.verdicts[0].by for s in record.steps if s.verdicts] == ["certain"] * 4
-    assert [s.target_text for s in record.steps if s.verdicts] == [None] * 4
-    assert len(record.of("target")) == 1
-    assert record.outcomes()["target"] == {"bonus": 1}
-
-
-def test_a_target_that_writes_already_is_stopped():
-    steps = "".join(f"{c}.\n\n" for c in "abcd") + "e" + E
-    quick = fixed(steps)
-
-    class Slow(ScriptedTransport):
-        async def generate(self, payload, request, timeout):
-            return await (quick if payload.get("return_logprob") else super()).generate(payload, request, timeout)
-
-    target = Slow(quick.write, slow(5.0))
-    began = time.monotonic()
-    record, _ = solve(named("exact"), target=target, theirs=steps, fast=certain(), schedule="async")
-    assert time.monotonic() - began < 3
-    assert record.text == steps[:-1]
-    assert sources(record) == ["draft"] * 5
-    assert set(record.outcomes()["target"]) == {"cancelled"}
-    counts = record.tokens()
-    assert counts["used"] + counts["wasted"] == counts["generated"]
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_what_is_not_certain_is_verified_as_ever(schedule):
-    record, _ = solve(named("exact"), schedule=schedule, fast=certain())
-    assert record.text == OURS[:-1]
-    assert record.steps[0].source == "target"
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_step_that_was_cut_or_ends_the_thinking_is_never_certain(schedule):
-    for text in ("abcdefgh\n\nx" + E, "so</think>\n\nx" + E):
-        backend = deployment(target=fixed(text, seconds=slow(0.01)), draft=fixed(text))
-        job = AnswerRequest(
-            Lookahead(schedule, depth=2, max_step_tokens=20 if "think" in text else 5), verifier=Exact()
-        )
-        job.fast = Likelihood(backend, -1.0, "min")
-        lookahead.run(semantics.QUESTION, job, backend=backend)
-        assert job.record.text == text[:-1]
-        assert not any(v.by == "certain" for v in job.record.steps[0].verdicts)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_weighing_that_fails_makes_it_slower_and_never_wrong(schedule):
-    target = fixed(OURS, seconds=slow(0.01))
-    target.fail_to_weigh = lambda: RuntimeDown("gone", role="target")
-    record, _ = solve(named("exact"), target=target, theirs=OURS, fast=certain(), schedule=schedule)
-    assert record.text == OURS[:-1]
-    assert record.failures["judge"] >= 1
-    assert not any(v.by == "certain" for s in record.steps for v in s.verdicts)
-
-
 def test_a_draft_that_hangs_does_not_hold_the_target_up():
     backend = deployment(target=fixed(OURS, seconds=slow(0.01)), draft=fixed(OURS, seconds=slow(30)))
-    job = AnswerRequest(
-        Lookahead(depth=3), verifier=Exact(), fast=Likelihood(deployment(target=fixed(OURS)), -1.0, "min")
-    )
+    job = AnswerRequest(Lookahead(depth=3), verifier=Exact())
     began = time.monotonic()
     lookahead.run(semantics.QUESTION, job, backend=backend)
     assert time.monotonic() - began < 3
     assert job.record.text == OURS[:-1]
-
-
-def test_fast_acceptance_is_a_matter_of_the_job():
-    backend = deployment(target=fixed(OURS), draft=fixed(OURS))
-    look = Lookahead(fast_accept=-1.0)
-    with pytest.raises(ConfigError, match=r"needs AnswerRequest\.fast"):
-        lookahead.run(semantics.QUESTION, AnswerRequest(look, verifier=Exact()), backend=backend)
-    made = verifiers.fast(look, backend.roles)
-    assert isinstance(made, Likelihood) and (made.threshold, made.how) == (-1.0, "min")
-    assert verifiers.fast(Lookahead(), backend.roles) is None
-    with pytest.raises(ConfigError, match="0 or less"):
-        Lookahead(fast_accept=0.5)
-    assert math.isclose(Score(backend).threshold, 7.0)
-
-
-def test_lossless_takes_only_what_no_other_token_could_beat():
-    lossless = MODES["lossless"].lookahead
-    assert lossless(Lookahead(fast_accept=-3.0)).fast_accept == GREEDY_LOGPROB > math.log(0.5)
-    assert lossless(Lookahead(fast_accept=-0.1)).fast_accept == -0.1
-    assert lossless(Lookahead()).fast_accept is None
-    assert lossless(Lookahead(fast_accept=-3.0)).verifier == "exact"

@@ -43,8 +43,8 @@ def test_a_budget_is_split_between_steps_and_tokens():
     for point in sweeps.parse("budget=1,6,16"):
         assert point["depth"] * (point["sd-tokens"] + 1) in (1, 6, 16)
     assert sweeps.splits(8) == [{"depth": d, "sd-tokens": 8 // d - 1} for d in (8, 4, 2, 1)]
-    assert sweeps.parse("option=none,priorities,width:2+depth:3,gate:.05") == [
-        {}, {"priorities": True}, {"width": 2, "depth": 3}, {"gate": 0.05}
+    assert sweeps.parse("option=none,width:2+depth:3,gate:.05") == [
+        {}, {"width": 2, "depth": 3}, {"gate": 0.05}
     ]  # fmt: skip
     assert sweeps.splits(6) == [{"depth": 6, "sd-tokens": 0}, {"depth": 3, "sd-tokens": 1}]
 
@@ -72,7 +72,7 @@ def test_several_sweeps_multiply():
         ["depth=1", "depth=2"],
         ["budget=4", "depth=2"],
         ["alpha=.5", "verifier=judge"],
-        ["option=priorities:1"],
+        ["option=priorities"],
         ["option=gate"],
         ["option=gate:x"],
         ["option=verifier:exact"],
@@ -183,16 +183,15 @@ def test_a_sweep_makes_nothing_twice():
 
 
 def test_options_one_by_one():
-    options = "option=none,priorities,fast-accept:-1,policy:adaptive"
+    options = "option=none,gate:0.1,policy:adaptive"
     found = variants(setting(("autoregressive", "lookahead"), [options]))
     assert [(v.folder, v.mode) for v in found] == [
         ("sampled", "autoregressive"),
         ("sampled", "lookahead"),
-        ("priorities-True", "lookahead"),
-        ("fast-accept--1.0", "lookahead"),
+        ("gate-0.1", "lookahead"),
         ("policy-adaptive", "lookahead"),
     ]
-    assert [v.plan.lookahead.priorities for v in found] == [False, False, True, False, False]
+    assert [v.plan.lookahead.gate for v in found] == [0, 0, 0.1, 0]
     with pytest.raises(ConfigError, match="policy"):
         variants(setting(("lookahead",), ["option=policy:hasty"]))
 

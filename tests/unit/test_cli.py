@@ -377,7 +377,7 @@ def test_gpus_are_placed(file):
         (["--judge", "target"], {"target", "draft"}),
         (["--verifier", "likelihood:min"], {"target", "draft"}),
         (["--verifier", "cascade:likelihood,judge"], {"target", "draft", "judge"}),
-        (["--mode", "lossless", "--fast-accept", "-3"], {"target", "draft"}),
+        (["--mode", "lossless"], {"target", "draft"}),
         (["--draft", "judge", "--verifier", "exact"], {"target", "judge"}),
     ],
 )
@@ -413,8 +413,6 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
         (["run", "a", "--verifier", "random:2"], "is no acceptance rate"),
         (["run", "a", "--verifier", "random:x"], "is no acceptance rate"),
         (["run", "a", "--verifier", "cascade:likelihood,guess"], "no verifier is called 'guess'"),
-        (["run", "a", "--fast-accept", "1"], "fast_accept: a log-probability is 0 or less"),
-        (["run", "a", "--verifier", "exact", "--fast-accept", "-3"], "the exact verifier keeps the target's own words"),
         (["run", "a", "--judge-prompt", "x"], "no judge prompt is called"),
         (["run", "a", "--target", "x/y"], "lookahead needs a draft model"),
         (["run", "a", "--target", "x/y", "--draft", "x/z"], "the judge verifier needs a judge model"),

@@ -147,7 +147,7 @@ def test_a_change_of_none_leaves_the_field():
     [
         (Lookahead, {"schedule": "asink"}, "lookahead.schedule: 'asink' is not one of"),
         (Lookahead, {"policy": "adptive"}, "lookahead.policy"),
-        (Lookahead, {"priorities": "no"}, "lookahead.priorities: expected true or false"),
+        (Lookahead, {"half_sentence_guard": "no"}, "lookahead.half_sentence_guard: expected true or false"),
         (Lookahead, {"depth": 2.5}, "lookahead.depth: expected a whole number"),
         (Lookahead, {"depth": "3"}, "lookahead.depth"),
         (Limits, {"max_tokens": 10.5}, "limits.max_tokens"),
@@ -161,8 +161,8 @@ def test_what_comes_from_python_is_checked_too(kind, given, said, change):
 
 
 def test_numbers_of_other_libraries_are_numbers():
-    made = Lookahead(depth=np.int64(3)).replace(gate=np.float32(0.5), fast_accept=-1)
-    assert [type(value) for value in (made.depth, made.gate, made.fast_accept)] == [int, float, float]
+    made = Lookahead(depth=np.int64(3)).replace(gate=np.float32(0.5))
+    assert [type(value) for value in (made.depth, made.gate)] == [int, float]
     assert json.dumps(made.to_dict())
 
 

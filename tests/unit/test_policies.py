@@ -228,36 +228,14 @@ def test_a_sure_gain_is_not_doubted():
 def test_a_few_slow_steps_do_not_refute_the_forecast():
     """Of the first steps of an answer fewer may be accepted than of all."""
     turns = Turns()
+    steps_in_turns(turns, ahead=8, alone=10, expected=10, steps=1, gain=0)  # the draft has not been measured yet
     steps_in_turns(turns, ahead=8, alone=10, expected=10, steps=2, gain=1.3)
+    assert turns.ahead
     slow = steps_in_turns(turns, ahead=13, alone=10, expected=10, steps=30, gain=1.3)
     assert turns.ahead and slow <= 1.1 * 30 * 10 / 13
 
 
-# -- priorities
-
-
-def test_priorities_are_never_ten_apart():
-    """At ten SGLang would stop running work for it."""
-    tree = StepTree(20, 1, 100)
-    node, found = tree.root, []
-    for _ in range(15):
-        found.append(policy.make(Lookahead(priorities=True), tree, RunStatistics()).priority(node))
-        node = tree.propose(node)[0]
-        tree.drafted(node, STEP)
-    assert found == sorted(found, reverse=True)
-    assert max(found) - min(found) < 10
-    assert policy.make(Lookahead(), tree, RunStatistics()).priority(node) is None
-
-
-def test_priorities_help_where_slots_are_scarce_and_nobody_knows_it():
-    case = Case(0.63, 0.1, count=4, steps=80 if FULL else 40, slots=8, spread=0.3)
-
-    def seconds(**more):
-        return sum(a.seconds for a in measured(case.simulation, asked=case.asked, writer=case.writer, **more))
-
-    plain, urgent = Lookahead(), Lookahead(priorities=True)
-    assert seconds(look=plain, told=False) > 1.1 * seconds(look=urgent, told=False)
-    assert seconds(look=urgent) == pytest.approx(seconds(look=plain), rel=0.02)
+# -- the benchmark
 
 
 def test_what_is_compared_has_the_same_luck():

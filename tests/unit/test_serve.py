@@ -28,7 +28,6 @@ from lr_sglang.errors import (
     RuntimeTimeout,
 )
 from lr_sglang.frontend.stream_text import Reasoning, Stops, StreamText, beginning
-from lr_sglang.modes import GREEDY_LOGPROB
 from lr_sglang.serve import connections, errors, keys
 from lr_sglang.serve import health as health_module
 from lr_sglang.serve.admission import Admission
@@ -346,24 +345,6 @@ def test_what_is_asked_for_is_done_within_what_is_allowed():
 def test_lossless_is_exact_and_greedy():
     made = order(lookahead={"mode": "lossless"})
     assert (made.lookahead.verifier, made.sampling.temperature) == ("exact", 0)
-
-
-@pytest.mark.parametrize(
-    ("verifier", "temperature", "operators", "used"),
-    [
-        ("exact", 0.5, -3.0, None),
-        ("exact", 0.5, -0.1, None),
-        ("exact", 0, -3.0, GREEDY_LOGPROB),
-        ("exact", 0, -0.1, -0.1),
-        ("judge", 0.5, -3.0, -3.0),
-    ],
-)
-def test_the_exact_verifier_keeps_the_targets_words_whatever_the_operator_accepts_fast(
-    verifier, temperature, operators, used
-):
-    service = SERVICE.replace(lookahead=Lookahead(depth=4, fast_accept=operators))
-    made = order(lookahead={"verifier": verifier}, temperature=temperature, service=service)
-    assert (made.lookahead.verifier, made.lookahead.fast_accept) == (verifier, used)
 
 
 def test_a_seed_is_drawn_where_none_is_given():

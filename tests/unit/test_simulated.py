@@ -206,14 +206,14 @@ def test_weighing_takes_a_prefill_and_no_more():
 
 
 def served(*arrivals, **how):
-    """When each request of (time, work, priority) has been served."""
+    """When each request of (time, work) has been served."""
 
     async def scene():
         runtime, now = SimulatedRuntime("target", Simulation(**how), Writer(Model())), asyncio.get_running_loop().time
 
-        async def one(rid, at, work, priority=0):
+        async def one(rid, at, work):
             await asyncio.sleep(at)
-            assert await runtime.serve(work, rid, priority) == 1
+            assert await runtime.serve(work, rid) == 1
             return now()
 
         return await asyncio.gather(*(one(str(n), *arrival) for n, arrival in enumerate(arrivals)))
@@ -234,11 +234,6 @@ def test_beyond_its_slots_a_runtime_lets_wait():
     assert served((0, 2), (1, 2), (1, 1), slots=1) == pytest.approx([2, 4, 5])
 
 
-def test_of_those_that_wait_the_most_urgent_goes_first():
-    ends = served(*((0, 1, priority) for priority in (0, 0, 3, 9, 9)), slots=1)
-    assert ends == pytest.approx([1, 5, 4, 2, 3])
-
-
 def test_a_timer_that_rings_too_early_is_set_again():
     """uvloop's do so, by up to a millisecond."""
 
@@ -251,30 +246,6 @@ def test_a_timer_that_rings_too_early_is_set_again():
         assert await asyncio.wait_for(served, 5) == 1.0
 
     run_virtually(scene())
-
-
-def test_over_http_the_most_urgent_that_waits_is_served_first():
-    simulation = Simulation(Model(), step_seconds=0.05, slots=1)
-    app = SimulatedServer(SimulatedRuntime("target", simulation, Writer(simulation.model)), lambda: None).app()
-    done = []
-
-    async def ask(client, name, priority):
-        payload = {"input_ids": [1], "sampling_params": {"max_new_tokens": 24}, "priority": priority}
-        reply = await client.post("/generate", json=payload)
-        done.append(name)
-        return reply.status_code
-
-    async def all_of_them():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://simulated") as client:
-            running = asyncio.ensure_future(ask(client, "running", None))
-            while not (await client.get("/v1/loads")).json()["loads"][0]["num_running_reqs"]:  # noqa: ASYNC110
-                await asyncio.sleep(0)  # nothing of it waits by itself: there is no network
-            rest = [ask(client, *one) for one in (("none", None), ("low", 2), ("front", 9))]
-            assert await asyncio.gather(running, *rest) == [200] * 4
-            assert await ask(client, "wrong", "soon") == 400
-
-    run_virtually(all_of_them())
-    assert done == ["running", "front", "low", "none", "wrong"]
 
 
 def over_http(use, simulation=None, role="target"):

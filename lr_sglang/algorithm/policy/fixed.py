@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 
 from lr_sglang.algorithm.policy.experience import Mean, RunStatistics, Share
-from lr_sglang.algorithm.policy.room import priority
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import Branch, Node, StepTree
 
@@ -47,7 +46,7 @@ class Policy:
     def is_static(self) -> bool:
         """Whether drafting is a plain chain: one version per position, always to the full depth."""
         look = self.look
-        return look.width == 1 and not (look.gate or look.priorities)
+        return look.width == 1 and not look.gate
 
     def width(self, node: Node) -> int:
         """How many versions of the step after ``node`` may be drafted now; 0 is none yet."""
@@ -87,28 +86,15 @@ class Policy:
 
     def _step(self, node: Node) -> float:
         """The probability that ``node`` is chosen, given that its parent is."""
-        assert node.parent is not None
-        if node is node.parent.correction:
-            refused = 1.0
-            for child in node.parent.children:
-                refused *= 1 - self._accepted(child)
-            return refused
-        return self._accepted(node)
-
-    def _accepted(self, child: Node) -> float:
-        if child.verdict is not None:
-            return float(child.verdict.accepted)
-        if child.confidence is not None and self.experience.calibration.samples >= LEARNS:
-            return self.experience.calibration.chance(child.confidence)
+        if node.verdict is not None:
+            return float(node.verdict.accepted)
+        if node.confidence is not None and self.experience.calibration.samples >= LEARNS:
+            return self.experience.calibration.chance(node.confidence)
         return self.experience.alpha(self.own)
 
     def alone(self) -> int:
         """Tokens that the target may write in one generation now, because looking ahead does not pay; 0 is none."""
         return 0
-
-    def priority(self, node: Node) -> int | None:
-        """The priority of requests after ``node``; None leaves the order to the runtime."""
-        return priority(self.tree, node) if self.look.priorities else None
 
     def decided(self, node: Node) -> None:
         """Learns from the verdicts on the step after ``node``, which has been kept."""

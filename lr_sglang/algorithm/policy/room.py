@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from lr_sglang.config import Lookahead, Role
-from lr_sglang.steps.tree import Node, StepTree
 
 # Slots for requests that were cancelled and have not left the runtime yet.
 SPARE = 2
-# SGLang preempts a running request for one whose priority is higher by this much; ours stay closer together.
-PREEMPTS = 10
 # Prefixes that a tree of width > 1 may have under the adaptive policy.
 MAX_NODES = 64
 
@@ -53,8 +50,3 @@ def limit(max_running_requests: int | None, kv_tokens: int | None, look: Lookahe
     """
     limits = [max_running_requests, None if kv_tokens is None else kv_tokens // (2 * look.max_step_tokens)]
     return min((known for known in limits if known is not None), default=None)
-
-
-def priority(tree: StepTree, node: Node) -> int:
-    """The priority of requests after ``node``: 9 at the accepted front, one less per step ahead, at least 0."""
-    return max(0, PREEMPTS - 1 - tree.ahead(node))

@@ -48,6 +48,7 @@ class Turns:
     ahead: bool = True
     number: int = 0
     _trial: bool = False
+    _foreseen: bool = False
     left: float = TRIAL
     _steps: float = 0.0
     _ahead: Pace = field(default_factory=Pace)
@@ -59,10 +60,12 @@ class Turns:
         Args:
             answers: number of concurrent answers.
             expected: tokens per second of an answer that the target writes alone, by the measurements of its branches.
-            gain: how many times that looking ahead gives, by the forecast.
+            gain: how many times that looking ahead gives, by the forecast; 0 is not known yet.
         """
-        if not self._ahead.tokens:
-            self._ahead = Pace(FORECAST * tokens, FORECAST * tokens / (expected * gain))
+        if gain and not self._foreseen:
+            self._foreseen = True
+            self._ahead.tokens += FORECAST * tokens
+            self._ahead.seconds += FORECAST * tokens / (expected * gain)
         (self._ahead if self.ahead else self._alone).add(tokens, seconds)
         self.left -= 1 / answers
         self._steps += 1 / answers

@@ -24,7 +24,6 @@ Flags = dict[str, Any]
 REPEATABLE_BACKENDS = ("triton", "fa3", "fa4")
 
 # What is needed first is taken first of what waits; what runs is never stopped for it.
-PRIORITIES: Flags = {"enable-priority-scheduling": True, "disable-priority-preemption": True}
 
 # Flags of `extra` with which a server uses other GPUs than tensor_parallel x data_parallel says.
 SPREADING = frozenset(("pp-size", "pipeline-parallel-size", "base-gpu-id", "gpu-id-step"))

@@ -10,7 +10,6 @@ const PATHS = {
   unequal: `${LINES}M16 5l-8 14`,
   plus: "M12 6v12M6 12h12",
   clock: "M12 4.5a7.5 7.5 0 1 0 .01 0M12 8v4.3l2.8 1.8",
-  arrow: "M4 9.5h11M4 14.5h11M13 5l7 7-7 7",
   bang: "M12 5v8.5M12 18.5h.01",
   cross: "M7.5 7.5l9 9M16.5 7.5l-9 9",
   dots: "M6 12h.01M12 12h.01M18 12h.01",

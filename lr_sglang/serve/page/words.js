@@ -40,7 +40,6 @@ const AGREE = {
   judge: "The judge: the two versions mean the same",
   identical: "The same words in both: nobody had to be asked",
   exact: "The same tokens in both",
-  certain: "The target is so sure of every token of the draft's step that it need not write its own",
 };
 const DIFFER = {
   judge: "The judge: the two versions do not mean the same",
@@ -66,7 +65,6 @@ export function verdictInWords(verdict) {
 export function glyphOf(verdict) {
   if (verdict.failed) return "bang";
   if (verdict.by === "late") return "clock";
-  if (verdict.by === "certain") return "arrow";
   const exact = verdict.by === "exact" || verdict.by === "identical";
   if (verdict.accepted) return exact ? "equal" : "approx";
   return exact ? "unequal" : "differ";
