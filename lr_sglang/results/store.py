@@ -178,9 +178,12 @@ class Store:
             before = json.loads((self.folder / RUN).read_text(encoding="utf-8"))["config"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RecordError(f"{self.folder / RUN} is missing or damaged", hint="give another --output") from error
-        old, new = dict(flat(before)), dict(flat(config))
+        # a switch that one of two versions of the program does not have is off there
+        old, new = ({k: v for k, v in flat(table) if v is not False} for table in (before, config))
         wrong = [
-            f"{k}: {old.get(k)!r} then, {new.get(k)!r} now" for k in sorted({*old, *new}) if old.get(k) != new.get(k)
+            f"{k}: {old.get(k, 'off')} then, {new.get(k, 'off')} now"
+            for k in sorted({*old, *new})
+            if old.get(k) != new.get(k)
         ]
         if wrong:
             raise RecordError(

@@ -5,6 +5,7 @@ import json
 import shutil
 import time
 import tracemalloc
+from contextlib import nullcontext
 
 import pytest
 
@@ -169,6 +170,15 @@ def test_another_configuration_is_refused_by_name(tmp_path):
     with pytest.raises(RecordError, match=r"lookahead\.depth: 6 then, 4 now"):
         opened(tmp_path, {**CONFIG, "lookahead": {"depth": 4}}, resume=True)
     opened(tmp_path, resume=True).close()  # the refusal let go of the folder
+
+
+def test_a_run_of_a_version_with_more_switches_goes_on_if_they_were_off(tmp_path):
+    for switched, others in ((False, nullcontext()), (True, pytest.raises(RecordError, match="hedge: True then, off"))):
+        older = {**CONFIG, "lookahead": {**CONFIG["lookahead"], "hedge": switched, "fast_accept": None}}
+        with opened(tmp_path / str(switched), older) as run:
+            run.append(record())
+        with others, opened(tmp_path / str(switched), resume=True) as run:
+            assert len(run.records) == 1
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
