@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import sys
 from typing import Any
 
@@ -17,6 +18,7 @@ from lr_sglang.sglang_api import release
 # Name -> module and what the list of commands says. The module has the command under the command's own name.
 COMMANDS = {
     "run": ("lr_sglang.cli.run", "Answer one question, a task or a file of questions."),
+    "try": ("lr_sglang.cli.try_out", "Say whether looking ahead pays for your questions and servers."),
     "launch": ("lr_sglang.cli.launch", "Bring a deployment up and keep it up, for run to attach to."),
     "serve": ("lr_sglang.cli.serve", "Serve an OpenAI-compatible endpoint, and a page to watch it."),
     "doctor": ("lr_sglang.cli.doctor", "Say what this machine can do, and what is missing."),
@@ -41,7 +43,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        name = cmd_name + "_" * keyword.iskeyword(cmd_name)
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), name)
         return command
 
     def resolve_command(

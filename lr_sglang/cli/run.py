@@ -73,14 +73,14 @@ def run(question: str | None, **given: Any) -> None:
     from lr_sglang.cli.token_layer_options import modes_of
 
     display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
-    source, questions = _questions(question, given)
+    source, questions = questions_of(question, given)
     request = RunOptions.of(given)
     plan, modes = settle(request), modes_of(request)
     for mode in modes:
         check(plan, mode)
     if shapes := plan.shapes(modes):
         display.warn(f"{', '.join(shapes)}: weights are random; the text means nothing, only speeds can be measured")
-    suffix = _suffix(given)
+    suffix = suffix_of(given)
     name = re.sub(r"[^\w.-]+", "-", given["name"] or (Path(source).stem if source else "question"))
     folder = chosen_folder(name, given["output"], given["resume"])
     asked = {"questions": source or questions[0].question, "prompt_suffix": suffix}
@@ -97,8 +97,13 @@ def run(question: str | None, **given: Any) -> None:
         run_work.carry_out(order, store, display)
 
 
-def _questions(question: str | None, given: dict[str, Any]) -> tuple[str, list[Question]]:
-    """The name of the source (none for a single question) and what it asks."""
+def questions_of(question: str | None, given: dict[str, Any]) -> tuple[str, list[Question]]:
+    """The name of the source (none for a single question) and what it asks.
+
+    Raises:
+        UsageError: none or several of a question, a task and a file are given.
+        ConfigError: the question is no text.
+    """
     from lr_sglang import tasks
 
     of_task = given["task"] is not None or given["input"] is not None
@@ -128,7 +133,8 @@ def _grader(given: dict[str, Any], questions: list[Question]) -> Grader:
     return grading_options.grader(tasks.get(given["task"]) if given["task"] else None, questions, given)
 
 
-def _suffix(given: dict[str, Any]) -> str:
+def suffix_of(given: dict[str, Any]) -> str:
+    """What is appended to each question."""
     from lr_sglang.tasks.task import suffix_for
 
     if given["prompt_suffix"] is not None:

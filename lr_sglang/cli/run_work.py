@@ -89,9 +89,7 @@ def carry_out(order: SampleRun, store: Store, display: Display) -> list[Record]:
         LookaheadError: nothing could be answered, or nothing graded; the records that there are stay.
         KeyboardInterrupt: the user wants no more; the records that there are stay.
     """
-    with resumable(lambda: sum(store.done(item.key) for item in order.work), len(order.work), store.folder, display):
-        _make(order, [item for item in order.work if not store.done(item.key)], store, display)
-    records = [store.records[item.key] for item in order.work]
+    records = make_all(order, store, display)
     if len(records) == 1:
         display.single(records[0], store.path)
     else:
@@ -99,6 +97,17 @@ def carry_out(order: SampleRun, store: Store, display: Display) -> list[Record]:
     need_an_answer(records)
     grading_options.tell_failures(records, display, store.folder)
     return records
+
+
+def make_all(order: SampleRun, store: Store, display: Display) -> list[Record]:
+    """Makes the samples that have no record yet; returns the records of all.
+
+    Raises:
+        LookaheadError, KeyboardInterrupt: as ``carry_out``.
+    """
+    with resumable(lambda: sum(store.done(item.key) for item in order.work), len(order.work), store.folder, display):
+        _make(order, [item for item in order.work if not store.done(item.key)], store, display)
+    return [store.records[item.key] for item in order.work]
 
 
 @contextmanager

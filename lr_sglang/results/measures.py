@@ -112,7 +112,7 @@ def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> 
         cut_off=sum(r.get("finish") == "length" for r in ended),
         accuracy=st.share(_counts(graded, lambda r: (float(bool(r["correct"])), 1.0))),
         spread=_spread(graded),
-        difference=st.difference(_differences(group, base), margin) if base else None,
+        difference=st.difference(differences(group, base), margin) if base else None,
         speed=speed(group, base) if base else None,
         over_sd=speed(group, sd) if sd else None,
         seconds=_per(ended, lambda r: (r["seconds"], 1)),
@@ -207,7 +207,8 @@ def _per(records: Sequence[Record], of: Callable[[Record], tuple[float, float]])
     return st.product(columns, [1, -1], len(records)) if columns else None
 
 
-def _differences(group: Group, base: Group) -> dict[Hashable, list[float]]:
+def differences(group: Group, base: Group) -> dict[Hashable, list[float]]:
+    """By question, for each sample that both answered: 1 if only the group's answer is right, -1 if only the other."""
     mine, other = group.by_pair(), base.by_pair()
     found: dict[Hashable, list[float]] = defaultdict(list)
     for key, record in mine.items():

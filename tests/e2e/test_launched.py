@@ -104,6 +104,12 @@ def test_modes_side_by_side(home: Home, up: object) -> None:
     assert any(overlap.of_record(record) for record in home.records("bench") if record["mode"] == "lookahead")
 
 
+def test_whether_it_pays(home: Home, up: object) -> None:
+    found = json.loads(home.call("try", "--attach", "pocket", "--task", "pocket", "--limit", "3", "--json"))
+    assert (found["mode"], found["plain"], found["speedup"]["questions"]) == ("lookahead", "autoregressive", 3)
+    assert found["target_tokens"]["generated"][1] == 1.0
+
+
 def test_from_python(home: Home, up: object) -> None:
     with lr.deployment(attach="pocket") as d:
         assert overlap.in_one_of(lambda: overlap.of_record(lr.solve(QUESTION, deployment=d).record))

@@ -32,6 +32,7 @@ ALONE = {
 # Why each other command is not run by this file.
 ELSEWHERE = {
     "run": "asks servers: tests/e2e/test_docs.py runs those of getting-started.md",
+    "try": "asks servers: tests/e2e/test_launched.py",
     "serve": "stays up: tests/e2e/test_serve_*.py",
     "launch": "stays up: tests/e2e/test_launch_errors.py and others",
     "demo": "starts servers: tests/e2e",

@@ -1,0 +1,106 @@
+"""``lr-sglang try``: whether looking ahead pays for one's own questions, on one's own servers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lr_sglang.cli import options
+from lr_sglang.modes import MODES
+
+if TYPE_CHECKING:
+    from lr_sglang.results.gain import Gain
+
+QUESTIONS = 20
+ACCURACY = {"kept": ", so it is kept", "worse": ", which is more than chance", "open": ", within chance"}
+AHEAD = [mode.name for mode in MODES.values() if mode.ahead and not mode.lossless]
+
+
+@click.command("try")
+@click.option("--task", metavar="NAME", help="A task in place of questions of your own.")
+@click.option(
+    "--input",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="JSONL with 'question' and, if known, 'answer' and 'id'.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(AHEAD),
+    help="How to look ahead.  [default: lookahead, or lookahead+sd where the servers have a token layer]",
+)
+@options.chosen
+@click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at a time.")
+@options.method
+@options.token_layer
+@options.sampling
+@options.runtimes
+@click.option("--name", help="Of the run, for its folder.  [default: try]")
+@options.resume
+@options.output
+def try_(**given: Any) -> None:
+    """Answers questions with lookahead and without, in turns, and says whether it pays.
+
+    20 questions are asked if --limit does not say how many. "Yes" is a speed-up whose whole 95 % interval is above 1,
+    with no loss of accuracy beyond chance where the right answers are known. What it costs is said too: the tokens that
+    the target writes and reads for each token of an answer.
+
+    \b
+    Examples:
+      lr-sglang try --attach qwen3-4gpu --input my.jsonl
+      lr-sglang try --attach qwen3-4gpu --input my.jsonl --mode auto --concurrency 8 --limit 100
+      lr-sglang try --task pocket
+    """
+    from lr_sglang.api.configuration import check
+    from lr_sglang.cli import run_work
+    from lr_sglang.cli.display import Display
+    from lr_sglang.cli.run import chosen_folder, questions_of, same_questions, suffix_of
+    from lr_sglang.cli.run_options import RunOptions
+    from lr_sglang.cli.settings import settle
+    from lr_sglang.cli.token_layer_options import modes_of
+    from lr_sglang.results import collection
+    from lr_sglang.results.gain import gain
+    from lr_sglang.tasks.question import plan
+
+    if given["limit"] is None and not given["range"]:
+        given["limit"] = QUESTIONS
+    source, questions = questions_of(None, given)
+    asked = {"questions": source, "prompt_suffix": suffix_of(given)}
+    (usual,) = modes_of(RunOptions.of({**given, "mode": ()}))
+    mode = given["mode"] or usual
+    layered = MODES[mode].token_layer if MODES[mode].token_layer is not None else MODES[usual].token_layer
+    modes = ("sd" if layered else "autoregressive", mode)
+    settled = settle(RunOptions.of({**given, "mode": modes}))
+    for each in modes:
+        check(settled, each)
+    display = Display(as_json=given["json"], quiet=given["quiet"])
+    folder = chosen_folder(given["name"] or "try", given["output"], given["resume"])
+    numbers = 1, given["concurrency"], given["launch_timeout"]
+    order = run_work.SampleRun(settled, questions, modes, asked, *numbers, warm_up=plan(questions[-1:], modes))
+    with run_work.open_store(folder, order, resume=given["resume"]) as store:
+        same_questions(store, questions)
+        run_work.need_an_answer(run_work.make_all(order, store, display))
+    found = gain(collection.read([folder]), mode, modes[0])
+    if given["json"]:
+        click.echo(json.dumps({"output": str(folder), **found.to_dict()}))
+    else:
+        click.echo("\n".join(words(found)))
+    display.note(f"records: {folder}")
+
+
+def words(found: Gain) -> list[str]:
+    """The answer, and what stands behind it, a line each."""
+    speed, plain = found.speed, found.plain
+    between = "" if speed.low is None or speed.high is None else f" (95 %: {speed.low:.2f} to {speed.high:.2f})"
+    asked = f"{speed.questions} question{'s' * (speed.questions != 1)}"
+    answer = ("Yes" if found.pays else "No") if found.clear else "Too few questions to tell (--limit)"
+    lines = [f"{answer}: {found.mode} has {speed.value:.2f}x the speed of {plain}{between}, {asked}."]
+    if found.accuracy is not None:
+        difference = f"{100 * found.accuracy.estimate.value:+.1f} points"
+        lines.append(f"Accuracy: {difference} against {plain}{ACCURACY[found.accuracy.verdict]}.")
+    for what, (ahead, alone) in (("writes", found.written), ("reads", found.read)):
+        lines.append(f"The target {what} {ahead:.2f} tokens for each token of an answer, {alone:.2f} with {plain}.")
+    return lines

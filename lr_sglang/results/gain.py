@@ -1,0 +1,87 @@
+"""Whether looking ahead pays: speed against a plain mode on the same questions, and what it costs the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lr_sglang.errors import RecordError
+from lr_sglang.results import statistics
+from lr_sglang.results.collection import Collection, Group
+from lr_sglang.results.measures import differences, speed
+from lr_sglang.results.record import Record
+from lr_sglang.results.statistics import Difference, Estimate
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One mode against another.
+
+    Attributes:
+        speed: seconds of the plain mode over those of the mode.
+        accuracy: what the mode adds to it; None where no right answer is known.
+        written, plainly: tokens that the target generated for each token of an answer, with the mode and without.
+        read: tokens of prompts that the target computed for each token of an answer, with the mode and without.
+    """
+
+    mode: str
+    plain: str
+    speed: Estimate
+    accuracy: Difference | None
+    written: tuple[float, float]
+    read: tuple[float, float]
+
+    @property
+    def pays(self) -> bool:
+        """Whether it is faster beyond chance, and not found to be less accurate."""
+        worse = self.accuracy is not None and self.accuracy.verdict == "worse"
+        return self.speed.low is not None and self.speed.low > 1 and not worse
+
+    @property
+    def clear(self) -> bool:
+        """Whether more questions are hardly needed: the interval of the speed lies on one side of 1."""
+        return not self.speed.holds(1.0) and self.speed.low is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "mode": self.mode,
+            "plain": self.plain,
+            "pays": self.pays,
+            "clear": self.clear,
+            "speedup": self.speed.to_dict(),
+            "accuracy": self.accuracy.to_dict() if self.accuracy else None,
+            "target_tokens": {"generated": list(self.written), "prefilled": list(self.read)},
+        }
+
+
+def gain(collection: Collection, mode: str, plain: str) -> Gain:
+    """What a mode gains over another in the records of both.
+
+    Raises:
+        RecordError: no question was answered in both.
+    """
+    groups: dict[str, Group] = {group.mode: group for group in collection.groups}
+    found = speed(groups[mode], groups[plain]) if mode in groups and plain in groups else None
+    if found is None:
+        raise RecordError(f"no question was answered in both {mode} and {plain}")
+    both = groups[mode].ended, groups[plain].ended
+    accuracy = statistics.difference(differences(groups[mode], groups[plain]))
+    return Gain(mode, plain, found.seconds, accuracy, _each(both, _generated), _each(both, _prefilled))
+
+
+def _each(both: Sequence[Sequence[Record]], count: Callable[[Record], int]) -> tuple[float, float]:
+    one, two = (
+        sum(map(count, records)) / max(1, sum(record["tokens"]["used"] for record in records)) for records in both
+    )
+    return one, two
+
+
+def _generated(record: Record) -> int:
+    return int(record["tokens"]["target"]["generated"])
+
+
+def _prefilled(record: Record) -> int:
+    target = record["tokens"]["target"]
+    return int(target["prompt"] - target["cached"])
