@@ -1,0 +1,104 @@
+"""The files of examples/operations: they name metrics, options, services and ports that there are."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lr_sglang.cli import cli
+from lr_sglang.runtimes import load_deployment
+from lr_sglang.runtimes.launching import server_options
+from lr_sglang.serve.metrics import Metrics
+from tests.unit.test_docs import parsed
+
+FOLDER = Path(__file__).parents[2] / "examples" / "operations"
+SERVICES = yaml.safe_load((FOLDER / "compose.yaml").read_text("utf-8"))["services"]
+RULES = yaml.safe_load((FOLDER / "alerts.yaml").read_text("utf-8"))["groups"][0]["rules"]
+PANELS = json.loads((FOLDER / "grafana.json").read_text("utf-8"))["panels"]
+METRIC = re.compile(r"lr_sglang_\w+")
+
+
+def exposed():
+    """Names of the endpoint's metrics, with those of a histogram's series."""
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", Metrics().exposed().decode(), re.M))
+    series = {f"{name}_{part}" for name, kind in kinds.items() if kind == "histogram" for part in ("bucket", "count")}
+    return {name for name in kinds if not name.endswith("_created")} | series
+
+
+def words(service):
+    return shlex.split(SERVICES[service]["command"])
+
+
+def option(service, name):
+    command = words(service)
+    return command[command.index(name) + 1]
+
+
+def ports():
+    """Where each service listens."""
+    return {
+        name: int(option(name, "--port"))
+        for name, service in SERVICES.items()
+        if "--port" in service.get("command", "")
+    }
+
+
+def test_every_metric_of_the_dashboard_and_of_the_alerts_is_exposed():
+    shown = {name for panel in PANELS for target in panel["targets"] for name in METRIC.findall(target["expr"])}
+    alerted = {name for rule in RULES for name in METRIC.findall(rule["expr"])}
+    assert shown | alerted <= exposed()
+    counted = {name.removesuffix("_bucket") for name in shown}
+    unseen = {name for name in exposed() if not name.endswith(("_bucket", "_count"))} - counted
+    assert unseen == {"lr_sglang_build_info", "lr_sglang_alpha"}, "the dashboard shows the rest"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_says_who_is_woken_and_why(rule):
+    assert rule["labels"]["severity"] in ("page", "ticket") and rule["annotations"]["summary"] and rule["for"]
+    assert rule["expr"].count("(") == rule["expr"].count(")")
+    roles = re.findall(r'role=~?"([\w|]+)"', rule["expr"])
+    assert set("|".join(roles).split("|")) <= {"", "target", "draft", "judge"}
+
+
+def test_the_panels_of_the_dashboard_do_not_overlap():
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in PANELS]
+    assert len(set(places)) == len(places) == len({panel["id"] for panel in PANELS})
+
+
+def test_the_endpoints_of_the_composition_are_commands_of_ours(monkeypatch):
+    monkeypatch.setattr("click.Path.convert", lambda self, value, param, ctx: Path(value))
+    for name in ("endpoint-1", "endpoint-2"):
+        parsed(words(name))
+    assert cli.get_command(None, "serve") is not None
+
+
+@pytest.mark.parametrize("name", ["target-1", "target-2", "draft", "judge"])
+def test_the_servers_of_the_composition_have_options_of_sglang(name):
+    command = words(name)
+    assert command[:3] == ["python3", "-m", "sglang.launch_server"]
+    assert {word[2:] for word in command if word.startswith("--")} <= server_options.known()
+
+
+def test_whoever_is_asked_listens_there():
+    listening = {f"{name}:{port}" for name, port in ports().items()}
+    asked = {
+        runtime.url.removeprefix("http://") for runtime in load_deployment(FOLDER / "deployment.toml").runtimes.values()
+    }
+    router = words("router")
+    asked |= {url.removeprefix("http://") for url in router[router.index("--worker-urls") + 1 :]}
+    asked |= set(re.findall(r"server (\S+);", (FOLDER / "nginx.conf").read_text("utf-8")))
+    scraped = yaml.safe_load((FOLDER / "prometheus.yaml").read_text("utf-8"))["scrape_configs"]
+    asked |= {target for job in scraped for one in job["static_configs"] for target in one["targets"]}
+    assert asked == listening
+    for name, service in SERVICES.items():
+        assert (
+            "HEALTH" not in service.get("environment", {}) or f":{ports()[name]}/" in service["environment"]["HEALTH"]
+        )
+
+
+def test_an_answer_has_time_to_end_when_its_endpoint_is_stopped():
+    (drain,) = (one.default for one in cli.get_command(None, "serve").params if one.name == "drain")
+    assert all(int(SERVICES[name]["stop_grace_period"].rstrip("s")) > drain for name in ("endpoint-1", "endpoint-2"))
