@@ -34,7 +34,7 @@ from lr_sglang.serve.replies import Reply
 from lr_sglang.serve.request_options import options_of
 from lr_sglang.serve.schema import ANSWERS, ERRORS, REPLIES, described
 from lr_sglang.serve.settings import Service
-from lr_sglang.serve.streaming import Disconnected, EventStream, begun, events_of, named_error, unless_gone
+from lr_sglang.serve.streaming import Disconnected, EventStream, begun, events_of, named_error, together, unless_gone
 from lr_sglang.serve.target_routes import CHAT, COMPLETIONS, OTHERS, TargetRoute
 
 # At the end, for the runtimes to be rid of the answers that were stopped.
@@ -162,11 +162,14 @@ async def _respond(
     if service.passes and body.model.startswith(f"{service.model}:"):  # an adapter of the target's, which has no draft
         route, _ = ANSWERED[request.scope["path"]]
         return await _pass_on(engine, passed_request(route, await request.json(), ("model",), service), request)
+    if service.passes and body.n and body.n > service.concurrency:  # more than can be made here at a time
+        route, _ = ANSWERED[request.scope["path"]]
+        return await _pass_on(engine, passed_request(route, await request.json(), ("n",), service), request)
     about = request.scope["state"]["about"]
     options = options_of(body, service)
     about["mode"], about["stream"] = options.mode.name, options.stream
     reply = Reply(options, service.model, about["id"], about)
-    items = engine.answer(options)
+    items = together([engine.answer(one) for one in options.each()])
     if options.stream:
         chunks = await begun(request.receive, events_of(reply.chunks(items)))
         return EventStream(chunks, lambda error: about.update(error.log_fields()))

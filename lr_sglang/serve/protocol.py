@@ -135,7 +135,7 @@ class Asking(Lenient):
     seed: Seed | None = None
     max_tokens: Tokens | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=4, fail_fast=True)] | None = None
-    n: Annotated[Annotated[int, Field(ge=1)] | None, _unless(1)] = None
+    n: Annotated[int, Field(ge=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     lookahead: LookaheadRequest | None = None

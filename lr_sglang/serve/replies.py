@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -64,9 +64,39 @@ class Summary:
         }
         return cls("stop" if text.stopped else trace.finish, usage, about)
 
+    @classmethod
+    def of_all(cls, ends: Sequence[Summary]) -> Summary:
+        """The end of answers to one prompt: it counts once, and ``alpha`` is the mean of theirs."""
+        if len(ends) == 1:
+            return ends[0]
+        prompt = ends[0].usage["prompt_tokens"]
+        written = sum(end.usage["completion_tokens"] for end in ends)
+        thought = sum(end.usage["completion_tokens_details"]["reasoning_tokens"] for end in ends)
+        usage = {
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "total_tokens": prompt + written,
+            "completion_tokens_details": {"reasoning_tokens": thought},
+        }
+        told = [end.lookahead for end in ends]
+        alphas = [one["alpha"] for one in told if one["alpha"] is not None]
+        about = {
+            "mode": told[0]["mode"],
+            "degraded": any(one["degraded"] for one in told),
+            "steps": sum(one["steps"] for one in told),
+            "alpha": sum(alphas) / len(alphas) if alphas else None,
+            **{
+                f"{kind}_tokens": sum(one[f"{kind}_tokens"] for one in told) for kind in ("drafted", "wasted", "cached")
+            },
+            "seconds": max(one["seconds"] for one in told),
+        }
+        return cls("", usage, about)
+
 
 # The pieces of one step, an event that the client asked for, or the end.
 Item = list[Chunk] | Event | Summary
+# Those of several answers, each with the index of its answer.
+Items = AsyncGenerator[tuple[int, Item], None]
 
 
 class Reply:
@@ -88,65 +118,72 @@ class Reply:
             "system_fingerprint": f"lr-sglang-{__version__}",
         }
 
-    async def whole(self, items: AsyncGenerator[Item, None]) -> dict[str, Any]:
+    async def whole(self, items: Items) -> dict[str, Any]:
         """One object, at the end."""
-        texts: dict[Kind, list[str]] = {"content": [], "reasoning": []}
+        texts: list[dict[Kind, list[str]]] = [{"content": [], "reasoning": []} for _ in range(self.options.answers)]
         events: list[dict[str, Any]] = []
-        end: Summary | None = None
+        ends = dict[int, Summary]()
         async with aclosing(items):
-            async for item in items:
+            async for index, item in items:
                 if isinstance(item, list):
                     for piece in item:
-                        texts[piece.kind].append(piece.text)
+                        texts[index][piece.kind].append(piece.text)
                 elif isinstance(item, Event):
                     events.append(item.to_dict())
                 else:
-                    end = item
-        assert end is not None
-        self._note(end)
-        text, thought = "".join(texts["content"]), "".join(texts["reasoning"])
-        if self.options.chat:
-            message = {"role": "assistant", "content": text, "refusal": None}
-            message |= {"reasoning_content": thought} if thought else {}
-            choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": end.finish}
-        else:
-            choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": end.finish}
+                    ends[index] = item
+        end = self._end(ends)
+        choices = [self._choice_of(index, texts[index], ends[index].finish) for index in range(self.options.answers)]
         about = end.lookahead | ({"trace": events} if self.options.trace else {})
-        return {**self._head, "choices": [choice], "usage": end.usage, "lookahead": about}
+        return {**self._head, "choices": choices, "usage": end.usage, "lookahead": about}
 
-    async def chunks(self, items: AsyncGenerator[Item, None]) -> AsyncGenerator[dict[str, Any], None]:
+    def _choice_of(self, index: int, texts: Mapping[Kind, list[str]], finish: str) -> dict[str, Any]:
+        text, thought = "".join(texts["content"]), "".join(texts["reasoning"])
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        message |= {"reasoning_content": thought} if thought else {}
+        form = {"message": message} if self.options.chat else {"text": text}
+        return {"index": index, **form, "logprobs": None, "finish_reason": finish}
+
+    async def chunks(self, items: Items) -> AsyncGenerator[dict[str, Any], None]:
         """Objects as they come; those of a trace have no choices."""
         head = {**self._head, "object": "chat.completion.chunk" if self.options.chat else "text_completion"}
         if self.options.usage:
             head["usage"] = None
-        first = self.options.chat
+        begun, ends = set[int](), dict[int, Summary]()
         async with aclosing(items):
-            async for item in items:
-                if first and not isinstance(item, Event):
-                    first = False
-                    yield {**head, "choices": [self._choice({"role": "assistant", "content": ""})]}
-                for chunk in self._chunks(item):
-                    yield {**head, **chunk}
+            async for index, item in items:
+                if self.options.chat and index not in begun and not isinstance(item, Event):
+                    begun.add(index)
+                    yield {**head, "choices": [self._choice(index, {"role": "assistant", "content": ""})]}
+                if isinstance(item, Summary):
+                    ends[index] = item
+                    last = {}
+                    if len(ends) == self.options.answers and not self.options.usage:
+                        last = {"lookahead": self._end(ends).lookahead}
+                    empty: Any = {} if self.options.chat else ""
+                    yield {**head, "choices": [self._choice(index, empty, item.finish)], **last}
+                else:
+                    for chunk in self._chunks(index, item):
+                        yield {**head, **chunk}
+        if self.options.usage:
+            end = self._end(ends)
+            yield {**head, "choices": [], "usage": end.usage, "lookahead": end.lookahead}
 
-    def _chunks(self, item: Item) -> Iterator[dict[str, Any]]:
-        chat, usage = self.options.chat, self.options.usage
+    def _chunks(self, index: int, item: list[Chunk] | Event) -> Iterator[dict[str, Any]]:
         if isinstance(item, Event):
             yield {"choices": [], "lookahead": {"event": item.to_dict()}}
-        elif isinstance(item, list):
-            for kind, text in item:
-                yield {"choices": [self._choice({FIELDS[kind]: text} if chat else text)]}
-        else:
-            self._note(item)
-            about = {} if usage else {"lookahead": item.lookahead}
-            yield {"choices": [self._choice({} if chat else "", item.finish)], **about}
-            if usage:
-                yield {"choices": [], "usage": item.usage, "lookahead": item.lookahead}
+            return
+        for kind, text in item:
+            yield {"choices": [self._choice(index, {FIELDS[kind]: text} if self.options.chat else text)]}
 
-    def _choice(self, delta: dict[str, str] | str, finish: str | None = None) -> dict[str, Any]:
+    def _choice(self, index: int, delta: dict[str, str] | str, finish: str | None = None) -> dict[str, Any]:
         text = {"delta": delta} if self.options.chat else {"text": delta}
-        return {"index": 0, **text, "logprobs": None, "finish_reason": finish}
+        return {"index": index, **text, "logprobs": None, "finish_reason": finish}
 
-    def _note(self, end: Summary) -> None:
+    def _end(self, ends: Mapping[int, Summary]) -> Summary:
+        """That of all answers; the log says it too."""
+        end = Summary.of_all(list(ends.values()))
         self.about |= {"tokens": end.usage["completion_tokens"], "prompt_tokens": end.usage["prompt_tokens"]}
         self.about |= {key: end.lookahead[key] for key in ("steps", "alpha", "degraded")}
         self.about["answer_seconds"] = end.lookahead["seconds"]  # without the queue
+        return end

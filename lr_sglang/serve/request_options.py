@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import ConfigError
@@ -21,6 +21,7 @@ class RequestOptions:
         asked: a conversation, or a raw prompt.
         usage: whether a stream ends with what it has cost.
         trace: whether the client gets every event.
+        answers: how many of them.
     """
 
     asked: list[dict[str, str]] | str
@@ -32,11 +33,17 @@ class RequestOptions:
     stream: bool = False
     usage: bool = False
     trace: bool = False
+    answers: int = 1
 
     @property
     def chat(self) -> bool:
         """Whether it is a conversation."""
         return not isinstance(self.asked, str)
+
+    def each(self) -> list[RequestOptions]:
+        """One for every answer, each with a seed of its own."""
+        seeds = (self.sampling.seed + number for number in range(self.answers))
+        return [replace(self, sampling=self.sampling.replace(seed=seed), answers=1) for seed in seeds]
 
 
 def options_of(request: ChatRequest | CompletionRequest, service: Service) -> RequestOptions:
@@ -47,12 +54,15 @@ def options_of(request: ChatRequest | CompletionRequest, service: Service) -> Re
     """
     if request.model != service.model:
         raise unknown_model(request.model, service.model)
+    if request.n and request.n > service.concurrency:
+        raise Refusal(400, f"n: at most {service.concurrency} answers at a time", param="n")
     asked = [m.plain() for m in request.messages] if isinstance(request, ChatRequest) else request.text
     wish = request.lookahead or LookaheadRequest()
+    if wish.trace and request.n and request.n > 1:
+        raise Refusal(400, "lookahead.trace: of one answer only, not with n", param="lookahead.trace")
     mode = MODES[_allowed("mode", wish.mode, service.modes)]
     try:
         sampling = mode.sampling(_sampling(request, service))
-        # Fast acceptance is the operator's, and here it may meet a verifier that it does not go with.
         look = mode.lookahead(_lookahead(wish, service))
     except ConfigError as error:
         raise Refusal(400, error.message, param="lookahead") from error
@@ -66,6 +76,7 @@ def options_of(request: ChatRequest | CompletionRequest, service: Service) -> Re
         stream=bool(request.stream),
         usage=wish.trace or bool(request.stream_options and request.stream_options.include_usage),
         trace=wish.trace,
+        answers=request.n or 1,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -104,6 +104,41 @@ async def events_of(objects: AsyncGenerator[Mapping[str, Any], None]) -> AsyncGe
         async for value in objects:
             yield event_of(value)
     yield END
+
+
+async def together(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+    """What several streams give, as it comes, each with the number of its stream.
+
+    Leaving it, or an error of one of them, which is raised, closes all.
+    """
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as only:
+            async for value in only:
+                yield 0, value
+        return
+    waiting: asyncio.Queue[tuple[int, T] | asyncio.Task[None]] = asyncio.Queue()
+
+    async def read(number: int, stream: AsyncGenerator[T, None]) -> None:
+        async with aclosing(stream):
+            async for value in stream:
+                waiting.put_nowait((number, value))
+
+    tasks = [asyncio.create_task(read(number, stream)) for number, stream in enumerate(streams)]
+    for task in tasks:
+        task.add_done_callback(waiting.put_nowait)
+    left = len(tasks)
+    try:
+        while left:
+            found = await waiting.get()
+            if isinstance(found, asyncio.Task):
+                found.result()
+                left -= 1
+            else:
+                yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def begun(receive: Receive, events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:

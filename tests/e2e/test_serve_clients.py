@@ -174,12 +174,23 @@ def test_what_is_wrong_is_refused_by_name(client):
 
 
 BEYOND: list[dict[str, Any]] = [
-    {"n": 2},
+    {"n": 9},
     {"logprobs": True, "top_logprobs": 2},
     {"frequency_penalty": 0.5},
     {"tools": [TOOL]},
     {"messages": [*ASKED, {"role": "assistant", "content": "To start,"}]},
 ]
+
+
+@pytest.mark.usefixtures("nothing_running")
+def test_several_answers_to_one_question(client):
+    """Greedy ones are the same; each is made by lookahead, and the prompt counts once."""
+    asked: Any = {"model": "pocket", "messages": ASKED, "temperature": 0, "max_tokens": 40}
+    one, two = client.chat.completions.create(**asked), client.chat.completions.create(**asked, n=2)
+    assert {choice.message.content for choice in two.choices} == {one.choices[0].message.content}
+    assert two.usage.prompt_tokens == one.usage.prompt_tokens
+    assert two.usage.completion_tokens == 2 * one.usage.completion_tokens
+    assert two.model_extra["lookahead"]["mode"] != "target"
 
 
 @pytest.mark.usefixtures("nothing_running")

@@ -156,6 +156,47 @@ def test_a_stream_says_the_same_a_step_at_a_time(quick):
     assert meanings(content(events)) == meanings(whole)
 
 
+def test_several_answers_share_their_prompt(quick):
+    one, two = quick.ask().json(), quick.ask(n=3).json()
+    assert [choice["index"] for choice in two["choices"]] == [0, 1, 2]
+    texts = [choice["message"]["content"] for choice in two["choices"]]
+    assert meanings(texts[0]) == meanings(one["choices"][0]["message"]["content"])
+    assert all(len(text.split(DELIMITER)) == 8 for text in texts)
+    usage, about = two["usage"], two["lookahead"]
+    assert usage["completion_tokens"] == 3 * 8 * 24 and usage["prompt_tokens"] == one["usage"]["prompt_tokens"]
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert about["steps"] == 3 * 8 and 0 < about["alpha"] <= 1 and about["mode"] == "lookahead"
+
+
+@pytest.mark.parametrize("usage", [True, False])
+def test_several_answers_come_in_one_stream(quick, usage):
+    events = list(quick.stream(n=2, seed=4, stream_options={"include_usage": usage}))
+    *chunks, end = [event for event in events if event != "[DONE]"]
+    texts, finished = {0: "", 1: ""}, []
+    for choice in (choice for event in chunks for choice in event["choices"]):
+        texts[choice["index"]] += choice["delta"].get("content") or ""
+        finished += [choice["index"]] * (choice["finish_reason"] == "stop")
+    if usage:
+        assert end["choices"] == [] and end["usage"]["completion_tokens"] == 2 * 8 * 24
+    else:
+        finished += [choice["index"] for choice in end["choices"] if choice["finish_reason"] == "stop"]
+    assert end["lookahead"]["steps"] == 16 and sorted(finished) == [0, 1]
+    whole = quick.ask(n=2, seed=4).json()["choices"]
+    assert [meanings(texts[n]) for n in (0, 1)] == [meanings(choice["message"]["content"]) for choice in whole]
+
+
+def test_all_of_several_answers_end_when_their_client_hangs_up_or_one_fails():
+    with serving(slow(400), SERVICE.replace(concurrency=2)) as one:  # of 40 s
+        events = one.stream(n=2)
+        for _ in range(3):
+            next(events)
+        events.close()
+        within(15, lambda: one.running() == 0 and one.engine.idle)
+    with serving(slow(), SERVICE.replace(concurrency=2, queue=0, timeout=0.5)) as one:
+        is_documented(one.ask(n=2), 504, "timeout")
+        within(15, lambda: one.running() == 0 and one.engine.idle)
+
+
 def test_steps_come_as_they_are_accepted():
     with serving(simulated(seconds=0.2)) as one:
         times = [time.monotonic() for event in one.stream() if event != "[DONE]" and event["choices"]]

@@ -144,7 +144,7 @@ CHATS = [
     ({"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}, "tools, tool_choice"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"logprobs": True, "top_logprobs": 2}, "logprobs, top_logprobs"),
-    ({"n": 3}, "n"),
+    ({"n": 50}, "n"),
     ({"presence_penalty": 0.5}, "presence_penalty"),
     ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"messages": IMAGE}, "messages"),
@@ -191,21 +191,21 @@ def test_the_targets_adapters_are_listed_and_answer(both):
         (CHAT, {}, ["model"]),
         (CHAT.replace("c", "%63"), {}, ["model"]),
         (COMPLETIONS, {}, ["model"]),
-        (CHAT, {"n": 2}, ["n"]),
+        (CHAT, {"logprobs": True}, ["logprobs"]),
     ):
         answer = one.http.post(path, json=asked(path, model="lookahead:poet", **more)).json()
         assert answer["lookahead"]["why"] == why and target.seen.pop()[2]["model"] == NAME + ":poet"
     assert one.http.post("/v1/embeddings", json={"model": "lookahead:poet", "input": "a"}).status_code == 200
     for wrong in ("poet", "lookaheadpoet", "a:lookahead:poet", ":poet"):
         is_documented(one.ask(model=wrong), 404, "model_not_found")
-        is_documented(one.ask(model=wrong, n=2), 404, "model_not_found")
+        is_documented(one.ask(model=wrong, n=9), 404, "model_not_found")
     is_documented(one.http.get("/v1/models/lookahead:other"), 404, "model_not_found")
 
 
 def test_what_went_well_is_not_aborted(both):
     one, target = both
     target.aborted.clear()
-    assert one.ask(n=2).status_code == 200 and list(one.stream(n=2))[-1] == "[DONE]"
+    assert one.ask(n=9).status_code == 200 and list(one.stream(n=9))[-1] == "[DONE]"
     within(2, lambda: one.engine.idle)
     assert not one.roles["target"].transport.inner._aborts and not target.aborted
 
@@ -253,13 +253,13 @@ def test_the_operators_limits_hold():
         for given, sent in (({}, {"max_tokens": 50}), ({"max_tokens": 60}, {"max_tokens": 50}),
                             ({"max_completion_tokens": 99}, {"max_completion_tokens": 50}),
                             ({"max_tokens": 9}, {"max_tokens": 9})):  # fmt: skip
-            assert one.ask(tools=[], n=2, **given).status_code == 200
+            assert one.ask(tools=[], n=9, **given).status_code == 200
             got = target.seen.pop()[2]
             assert {name: got[name] for name in got if name.startswith("max_")} == sent
         for path, more in ((CHAT, {"messages": [{"role": "user", "content": "a" * 41}]}),
                            (COMPLETIONS, {"prompt": ["a" * 21] * 2}),
                            (COMPLETIONS, {"prompt": [[5] * 21] * 2})):  # fmt: skip
-            is_documented(one.http.post(path, json=asked(path, n=2, **more)), 400, "context_length_exceeded")
+            is_documented(one.http.post(path, json=asked(path, n=9, **more)), 400, "context_length_exceeded")
         is_documented(one.ask(n=129), 400)
         is_documented(one.http.post(COMPLETIONS, json=asked(COMPLETIONS, n=65, prompt=["a", "b"])), 400)
         is_documented(one.ask(tools=[TOOL], model="gpt-9"), 404, "model_not_found")
@@ -323,35 +323,35 @@ def test_who_is_passed_on_waits_as_any_other_and_is_counted():
 
 def test_time_limits_hold():
     with passing(SERVICE.replace(timeout=0.4)) as (one, target):
-        is_documented(one.ask(n=2, user="slow"), 504, "timeout")
-        *_, error, end = one.stream(n=2, user="slow")
+        is_documented(one.ask(tools=[TOOL], user="slow"), 504, "timeout")
+        *_, error, end = one.stream(tools=[TOOL], user="slow")
         assert error["error"]["code"] == "timeout" and end == "[DONE]"
         within(1, lambda: target.gone == 2)
 
 
 def test_a_key_is_needed():
     with passing(keys=Keys(["sk-right"])) as (one, target):
-        is_documented(one.ask(n=2), 401, "invalid_api_key")
+        is_documented(one.ask(tools=[TOOL]), 401, "invalid_api_key")
         assert not target.seen
         headers = {"authorization": "Bearer sk-right", "x-override-rid": "mine", "cookie": "a=b"}
-        assert one.http.post(CHAT, json={**ASK, "n": 2}, headers=headers).status_code == 200
+        assert one.http.post(CHAT, json={**ASK, "tools": [TOOL]}, headers=headers).status_code == 200
         got = target.seen.pop()[1]
         assert "authorization" not in got and "cookie" not in got and got["x-override-rid"] != "mine"
 
 
 def test_a_target_that_is_down_is_told():
     with passing() as (one, target):
-        assert one.ask(n=2).status_code == 200
+        assert one.ask(tools=[TOOL]).status_code == 200
         target.server.should_exit = target.server.force_exit = True
         target.thread.join(10)
-        is_documented(one.ask(n=2), 503, "target_down")
+        is_documented(one.ask(tools=[TOOL]), 503, "target_down")
         within(5, lambda: one.health.watches["target"].down)
-        is_documented(one.ask(n=2), 503, "target_down")
+        is_documented(one.ask(tools=[TOOL]), 503, "target_down")
 
 
 def test_when_the_endpoint_stops_so_does_what_was_passed_on():
     with passing() as (one, target):
-        events = one.stream(n=2, user="slow")
+        events = one.stream(tools=[TOOL], user="slow")
         next(events)
         one.server.end()
         one.server.end()

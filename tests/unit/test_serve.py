@@ -342,6 +342,21 @@ def test_what_is_asked_for_is_done_within_what_is_allowed():
     assert (made.limits.max_tokens, made.stops) == (7, ("a", "b"))
 
 
+def test_several_answers_draw_by_themselves_and_the_first_as_one_alone():
+    each = order(n=3, seed=5).each()
+    assert [one.sampling.seed for one in each] == [5, 6, 7] and {one.answers for one in each} == {1}
+    assert each[0] == order(seed=5)
+
+
+@pytest.mark.parametrize(
+    ("more", "param"), [({"n": 9}, "n"), ({"n": 2, "lookahead": {"trace": True}}, "lookahead.trace")]
+)
+def test_more_answers_than_can_be_made_are_refused(more, param):
+    with pytest.raises(Refusal) as caught:
+        order(**more)
+    assert (caught.value.status, caught.value.param) == (400, param)
+
+
 def test_lossless_is_exact_and_greedy():
     made = order(lookahead={"mode": "lossless"})
     assert (made.lookahead.verifier, made.sampling.temperature) == ("exact", 0)
@@ -435,7 +450,8 @@ WRONG = [
     ({"seed": 1.5}, "seed"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": 10**30}, "max_tokens"),
-    ({"n": 2}, "n"),
+    ({"n": 0}, "n"),
+    ({"n": True}, "n"),
     ({"stop": ["a"] * 5}, "stop"),
     ({"stop": ""}, "stop"),
     ({"stop": ["a" * 501]}, "stop"),
