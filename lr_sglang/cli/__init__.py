@@ -11,8 +11,7 @@ import click
 
 from lr_sglang import __version__
 from lr_sglang.cli import variables
-from lr_sglang.cli.failures import guarded
-from lr_sglang.cli.nearest import nearest
+from lr_sglang.cli.failures import guarded, nearest
 from lr_sglang.sglang_api import release
 
 # Name -> module and what the list of commands says. The module has the command under the command's own name.
@@ -78,6 +77,7 @@ def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
         "auto_envvar_prefix": variables.PREFIX,
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
+        "show_default": True,
     },
     epilog="Every option of a command can come from a variable: --depth of run is LR_SGLANG_RUN_DEPTH.",
 )

@@ -55,7 +55,6 @@ class Modes(click.Choice[str]):
     "--servers",
     type=click.Choice(["auto", "together", "blocks"]),
     default="auto",
-    show_default=True,
     help="Where modes need different ones: up together, or in turns.",
 )
 @click.option("--dummy-weights", is_flag=True, help="Real servers and shapes, random weights, verdicts by --alpha.")

@@ -16,17 +16,15 @@ from lr_sglang.verifiers import verifier_registry
 
 @click.command()
 @simulation
-@click.option("--depth", type=int, default=6, show_default=True, help="Steps to look ahead.")
-@click.option(
-    "--schedule", type=click.Choice(["async", "sync"]), default="async", show_default=True, help="Overlap, or not."
-)
+@click.option("--depth", type=int, default=6, help="Steps to look ahead.")
+@click.option("--schedule", type=click.Choice(["async", "sync"]), default="async", help="Overlap, or not.")
 @click.option(
     "--verifier",
     type=click.Choice(["judge", "exact"]),
     help="exact goes with --same-words.  [default: judge, or exact with --same-words or --judge-seconds 0]",
 )
-@click.option("--questions", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at once.")
-@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="That share them.")
+@click.option("--questions", type=click.IntRange(min=1), default=1, help="Answers at once.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, help="That share them.")
 @click.option("--http", is_flag=True, help="The runtimes are servers in other processes.")
 @options.as_json
 def simulated(json: bool, **given: Any) -> None:

@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     "--precision",
     type=click.FloatRange(0.5, 1.0),
     default=0.99,
-    show_default=True,
     help="Share of the pairs decided by a cheap verifier alone that must be right.",
 )
 @click.option(
     "--reference",
     type=click.Choice(["last", "pocket"]),
     default="last",
-    show_default=True,
     help="What is right: the verdict of the cascade's last stage, or the pocket problems' own ground truth.",
 )
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.json", help="Also kept here.")

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from types import FrameType
 from typing import IO, Any, NoReturn
 
 import click
 
-from lr_sglang.cli.nearest import nearest
 from lr_sglang.errors import LookaheadError
 
 DEBUG = "LR_SGLANG_DEBUG"
 BUG_STATUS = 70  # EX_SOFTWARE
+ALIKE = 0.65  # of 1; what options share by their form alone, as two dashes, is not looked at
 
 
 class Failure(click.ClickException):
@@ -84,6 +85,16 @@ class Bug(click.ClickException):
 def styled(text: str, **style: Any) -> str:
     """Coloured, where colour is wanted (click itself takes it out where there is no terminal)."""
     return text if os.environ.get("NO_COLOR") else click.style(text, **style)
+
+
+def nearest(name: str, known: Iterable[str], common: str = "") -> list[str]:
+    """The known names most like a misspelt one, best first, for "did you mean"; none where nothing is like it.
+
+    Args:
+        common: what all of them begin with, which makes any two look alike.
+    """
+    bare = {one.removeprefix(common).lower(): one for one in known}
+    return [bare[one] for one in get_close_matches(name.removeprefix(common).lower(), bare, cutoff=ALIKE)]
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from lr_sglang.modes import MODES
     "--concurrency",
     type=click.IntRange(min=1),
     default=8,
-    show_default=True,
     help="Answers at a time to have room for, as serve --concurrency.",
 )
 @click.option("--name", help="To attach by.  [default: the deployment's]")

@@ -71,9 +71,7 @@ roles = together(
         for role in ROLES
     ),
     click.option("--judge-prompt", metavar="NAME", help="paper or pocket.  [default: what suits the judge]"),
-    click.option(
-        "--launch-timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds to start up."
-    ),
+    click.option("--launch-timeout", type=click.FloatRange(min=1), default=600.0, help="Seconds to start up."),
 )
 
 runtimes = together(
@@ -170,7 +168,6 @@ keeping = together(
         "--restarts",
         type=click.IntRange(min=0),
         default=8,
-        show_default=True,
         help="Times in a row that a server is started again before it is given up.",
     ),
     click.option("--logs", type=FOLDER, metavar="DIR", help="Of the servers.  [default: in the user's state folder]"),

@@ -66,7 +66,7 @@ class LatencyType(click.ParamType):
 @click.option(
     "--budget", type=click.IntRange(1, 4096), metavar="M", help="Most tokens for the target at once, k1 x k2."
 )
-@click.option("--max-depth", type=click.IntRange(1, 64), default=16, show_default=True, help="Deepest to look at.")
+@click.option("--max-depth", type=click.IntRange(1, 64), default=16, help="Deepest to look at.")
 @click.option("--picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw the surface: .svg or .png.")
 @options.as_json
 def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -> None:

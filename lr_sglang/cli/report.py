@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     "--format",
     type=click.Choice(["text", "markdown", "json", "csv"]),
     default="text",
-    show_default=True,
     help="json and csv have every figure.",
 )
 @click.option("--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="PNG and SVG go here.")
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     "--margin",
     type=click.FloatRange(0, 100),
     default=2.0,
-    show_default=True,
     help="Points of accuracy that may be lost and still count as kept.",
 )
 def report(folders: tuple[str, ...], format: str, plots: Path | None, output: Path | None, margin: float) -> None:

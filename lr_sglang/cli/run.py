@@ -38,8 +38,8 @@ RUNS = Path("runs")
     help="How to answer; give it again to compare.  [default: lookahead, or lookahead+sd with a token layer]",
 )
 @options.chosen
-@click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers per question.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at a time.")
+@click.option("--samples", type=click.IntRange(min=1), default=1, help="Answers per question.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=1, help="Answers at a time.")
 @grading_options.options
 @options.program
 @options.method

@@ -14,8 +14,8 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a key.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on; others need a key.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0: any that is free.")
 @click.option(
     "--api-keys-file",
     type=FILE,
@@ -39,55 +39,40 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--max-depth", type=click.IntRange(1, 64), help="That a request may ask for.  [default: --depth]")
 @click.option("--max-width", type=click.IntRange(1, 16), help="That a request may ask for.  [default: --width]")
-@click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True, help="Answers at a time.")
-@click.option(
-    "--queue", type=click.IntRange(min=0), default=64, show_default=True, help="Requests that may wait; others get 429."
-)
-@click.option(
-    "--processes", type=click.IntRange(1, 64), default=1, show_default=True, help="That answer, each on one core."
-)
+@click.option("--concurrency", type=click.IntRange(min=1), default=8, help="Answers at a time.")
+@click.option("--queue", type=click.IntRange(min=0), default=64, help="Requests that may wait; others get 429.")
+@click.option("--processes", type=click.IntRange(1, 64), default=1, help="That answer, each on one core.")
 @click.option(
     "--request-timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=600.0,
-    show_default=True,
     help="Seconds of one request, its time in the queue included.",
 )
 @click.option(
     "--stall-timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=10.0,
-    show_default=True,
     help="Seconds after which a request to draft or judge is given up.",
 )
 @click.option(
     "--max-connections",
     type=click.IntRange(min=1),
     default=1024,
-    show_default=True,
     help="Open at a time, of all clients; and no more than half of the files that the process may open.",
 )
 @click.option(
     "--max-connections-per-address",
     type=click.IntRange(min=1),
     default=256,
-    show_default=True,
     help="Of one client's address, unless it is this machine's.",
 )
 @click.option(
     "--drain",
     type=click.FloatRange(min=0),
     default=30.0,
-    show_default=True,
     help="Seconds that answers have to end in after SIGTERM or Ctrl-C; a second one ends them at once.",
 )
-@click.option(
-    "--max-body-bytes",
-    type=click.IntRange(min=1),
-    default=2**21,
-    show_default=True,
-    help="Of a request; more gets 413.",
-)
+@click.option("--max-body-bytes", type=click.IntRange(min=1), default=2**21, help="Of a request; more gets 413.")
 @click.option(
     "--max-prompt-tokens", type=click.IntRange(min=1), help="Of a request.  [default: what the context holds]"
 )
@@ -95,7 +80,6 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     "--reasoning",
     type=click.Choice(["auto", "on", "off"]),
     default="auto",
-    show_default=True,
     help="Whether answers begin within <think>: on, always; auto, as prompt and text say; off, leave markers alone.",
 )
 @click.option(
@@ -109,7 +93,6 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
-    show_default=True,
     help="Of the endpoint's log: JSON lines on standard error.",
 )
 @options.program

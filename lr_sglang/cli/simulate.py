@@ -17,10 +17,8 @@ from lr_sglang.sglang_api.light_import import leave_torch_out
 @click.command()
 @simulation
 @click.option("--role", type=click.Choice(ROLES), multiple=True, help="Which to serve.  [default: all three]")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65533), default=31000, show_default=True, help="Of the first; 0: any free ones."
-)
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65533), default=31000, help="Of the first; 0: any free ones.")
 @per_role("--fault", click.STRING, "FAULT", "Such as hang, draft=fail:share=0.1 or target=late:seconds=2,times=3.")
 @as_json
 def simulate(role: tuple[str, ...], host: str, port: int, json: bool, **given: Any) -> None:

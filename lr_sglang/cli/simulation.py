@@ -19,39 +19,26 @@ simulation = together(
         "--alpha",
         type=Several(click.FLOAT, "SHARE[,SHARE]"),
         default="0.63",
-        show_default=True,
         help="Drafted steps that agree; or by position.",
     ),
     click.option("--trace", type=click.Path(path_type=Path), metavar="DIR", help="Which agree, from a run's records."),
-    click.option("--c1", type=float, default=0.1, show_default=True, help="Time of a drafted step / of a target step."),
-    click.option("--step-seconds", type=float, default=0.2, show_default=True, help="Of a target step alone."),
-    click.option("--judge-seconds", type=float, default=0.04, show_default=True, help="Of a verdict."),
-    click.option("--steps", type=int, default=300, show_default=True, help="Of an answer."),
-    click.option("--step-tokens", type=int, default=24, show_default=True, help="Of a step, on average."),
-    click.option(
-        "--spread", type=float, default=0.0, show_default=True, help="Of steps' lengths: standard deviation / mean."
-    ),
+    click.option("--c1", type=float, default=0.1, help="Time of a drafted step / of a target step."),
+    click.option("--step-seconds", type=float, default=0.2, help="Of a target step alone."),
+    click.option("--judge-seconds", type=float, default=0.04, help="Of a verdict."),
+    click.option("--steps", type=int, default=300, help="Of an answer."),
+    click.option("--step-tokens", type=int, default=24, help="Of a step, on average."),
+    click.option("--spread", type=float, default=0.0, help="Of steps' lengths: standard deviation / mean."),
     click.option("--same-words", is_flag=True, help="Drafts that agree are the very same: no judge is needed."),
+    click.option("--batch-slowdown", type=float, default=0.0, help="What each further request costs others."),
     click.option(
-        "--batch-slowdown", type=float, default=0.0, show_default=True, help="What each further request costs others."
+        "--prefill", type=float, default=0.05, help="Time of a drafted step that is only weighed / of writing it."
     ),
     click.option(
-        "--prefill",
-        type=float,
-        default=0.05,
-        show_default=True,
-        help="Time of a drafted step that is only weighed / of writing it.",
-    ),
-    click.option(
-        "--auc",
-        type=float,
-        default=0.5,
-        show_default=True,
-        help="How well a draft's confidence tells what agrees: 0.5 is not at all.",
+        "--auc", type=float, default=0.5, help="How well a draft's confidence tells what agrees: 0.5 is not at all."
     ),
     click.option("--slots", type=int, help="Requests that a runtime serves at a time.  [default: any number]"),
-    click.option("--width", type=int, default=1, show_default=True, help="Drafted alternatives per step."),
-    click.option("--seed", type=int, default=0, show_default=True, help="Of everything that is drawn."),
+    click.option("--width", type=int, default=1, help="Drafted alternatives per step."),
+    click.option("--seed", type=int, default=0, help="Of everything that is drawn."),
 )
 
 

@@ -33,7 +33,7 @@ AHEAD = [mode.name for mode in MODES.values() if mode.ahead and not mode.lossles
     help="How to look ahead.  [default: lookahead, or lookahead+sd where the servers have a token layer]",
 )
 @options.chosen
-@click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Answers at a time.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=1, help="Answers at a time.")
 @options.method
 @options.token_layer
 @options.sampling

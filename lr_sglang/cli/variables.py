@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import click
 
-from lr_sglang.cli.nearest import nearest
+from lr_sglang.cli.failures import nearest
 
 PREFIX = "LR_SGLANG"
 
