@@ -51,6 +51,8 @@ class Lookahead(ConfigModel):
         policy: ``adaptive`` chooses depth and width up to those given.
     """
 
+    _REMOVED: ClassVar[tuple[str, ...]] = ("hedge", "fast_accept", "priorities")
+
     schedule: Schedule = "async"
     depth: int = 6
     width: int = 1

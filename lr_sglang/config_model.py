@@ -21,11 +21,12 @@ class ConfigModel:
     """A frozen dataclass that is read from a table of keys and checks them.
 
     ``SHORT`` names the one field that may stand for the whole table, where a class has such a field. ``_RENAMED`` has
-    former names of fields: each is still read, with a warning.
+    former names of fields: each is still read, with a warning. ``_REMOVED`` has names of fields that are no more.
     """
 
     SHORT: ClassVar[str] = ""
     _RENAMED: ClassVar[dict[str, str]] = {}
+    _REMOVED: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Checks the types of the fields, and converts integers to floats and lists to tuples where declared.
@@ -57,6 +58,8 @@ class ConfigModel:
             warnings.warn(f"{where}: {old!r} is called {cls._RENAMED[old]!r} now", FutureWarning, stacklevel=2)
             table = {cls._RENAMED[old] if key == old else key: value for key, value in table.items()}
         for key in table:
+            if key in cls._REMOVED:
+                raise ConfigError(f"{where}: {key!r} is no more", hint="leave it out; CHANGELOG.md says why")
             if key not in known:
                 near = get_close_matches(key, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"

@@ -166,6 +166,13 @@ def test_numbers_of_other_libraries_are_numbers():
     assert json.dumps(made.to_dict())
 
 
+@pytest.mark.parametrize("key", ["hedge", "fast_accept", "priorities"])
+def test_a_key_that_is_no_more_is_named(key):
+    with pytest.raises(ConfigError, match=f"lookahead: '{key}' is no more") as caught:
+        Lookahead.from_dict({"depth": 3, key: 0})
+    assert "CHANGELOG" in caught.value.hint
+
+
 def test_a_former_name_of_a_field_is_read_with_a_warning():
     with pytest.warns(FutureWarning, match="'slots' is called 'max_running_requests' now"):
         runtime = Runtime.from_dict({"model": "a/b", "slots": 3}, "[runtimes.target]")
