@@ -111,8 +111,9 @@ class AnswerEngine:
         deadline = asyncio.get_running_loop().time() + self.service.timeout
         if self.health.watches["target"].down:
             raise target_down()
-        if self._operator_program is not None and not options.chat:
-            raise Refusal(400, "This endpoint answers conversations only", param="prompt")
+        if self._operator_program is not None and (options.prefix or not options.chat):
+            wrong = "continue_final_message" if options.prefix else "prompt"
+            raise Refusal(400, "This endpoint answers whole conversations only", param=wrong)
         self.admission.check()  # before the work that a long prompt is
         try:
             async with asyncio.timeout_at(deadline):

@@ -14,6 +14,7 @@ from lr_sglang.frontend.stream_text import THINK
 from lr_sglang.serve.errors import Refusal, too_long
 from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.serve.settings import Service
+from lr_sglang.steps.step import THINK_END
 from lr_sglang.steps.token_text import TokenText
 
 LONG = 2**13  # characters
@@ -45,6 +46,7 @@ def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -
     known, param = target.tokenizer, "messages" if options.chat else "prompt"
     most = _most(target, service)
     said = [options.asked] if isinstance(options.asked, str) else [message["content"] for message in options.asked]
+    said.append(options.prefix)
     try:
         if sum(map(len, said)) > LONG:  # a rendered prompt is kept for a while; one that is too long shall not be
             _check(_least(said, known, most), most, param, "at least ")
@@ -53,13 +55,17 @@ def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -
             if isinstance(options.asked, str)
             else known.chat(options.asked, True)
         )
+        opened = options.chat and text.rstrip().endswith(THINK)
+        if options.prefix:
+            text += TokenText.of(options.prefix, known.encode(options.prefix, True), known.vocabulary)
     except (TemplateError, StopIteration, ValueError, TypeError) as error:
         # StopIteration: a text with every private-use character in it leaves no mark to break special tokens with
         raise Refusal(400, "The model's chat template refuses this conversation", param=param) from error
     tokens = sum(len(piece.ids or ()) for piece in text.pieces)
     _check(tokens, most, param)
-    asked = text if isinstance(options.asked, str) else options.asked
-    return Prompt(asked, tokens, options.chat and text.rstrip().endswith(THINK), known.decode)
+    asked = text if isinstance(options.asked, str) or options.prefix else options.asked
+    begun = THINK * opened + options.prefix
+    return Prompt(asked, tokens, begun.rfind(THINK) > begun.rfind(THINK_END), known.decode)
 
 
 def _most(target: RuntimeBackend, service: Service) -> int:

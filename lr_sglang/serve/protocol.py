@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError, core_schema
 
 INT64 = 2**63
@@ -221,7 +230,7 @@ class ChatRequest(Asking):
     task: Annotated[Any, UNSUPPORTED] = None
     separate_reasoning: Annotated[Any, ON] = None
     stream_reasoning: Annotated[Any, ON] = None
-    continue_final_message: Annotated[Any, UNSUPPORTED] = None
+    continue_final_message: bool | None = None
     input_ids: Annotated[Any, UNSUPPORTED] = None
     max_dynamic_patch: Annotated[Any, UNSUPPORTED] = None
     min_dynamic_patch: Annotated[Any, UNSUPPORTED] = None
@@ -232,6 +241,27 @@ class ChatRequest(Asking):
     return_input_ids_in_sglext: Annotated[Any, UNSUPPORTED] = None
     return_output_ids_in_sglext: Annotated[Any, UNSUPPORTED] = None
     return_sampling_mask: Annotated[Any, UNSUPPORTED] = None
+
+    _prefix: str = PrivateAttr("")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _continues(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """The last message is taken as the beginning of the answer where the client says so, as SGLang does."""
+        said: Any = (
+            data.get("messages") if isinstance(data, dict) and data.get("continue_final_message") is True else None
+        )
+        last = said[-1] if isinstance(said, list) and said else None
+        if not (isinstance(last, dict) and last.get("role") == "assistant" and isinstance(last.get("content"), str)):
+            return handler(data)
+        made = handler({**data, "messages": said[:-1]})
+        made._prefix = last["content"]
+        return made
+
+    @property
+    def prefix(self) -> str:
+        """What the assistant has said of its answer already."""
+        return self._prefix
 
     @field_validator("messages")
     @classmethod

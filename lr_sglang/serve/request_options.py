@@ -22,6 +22,7 @@ class RequestOptions:
         usage: whether a stream ends with what it has cost.
         trace: whether the client gets every event.
         answers: how many of them.
+        prefix: what the assistant has said of its answer already.
     """
 
     asked: list[dict[str, str]] | str
@@ -34,6 +35,7 @@ class RequestOptions:
     usage: bool = False
     trace: bool = False
     answers: int = 1
+    prefix: str = ""
 
     @property
     def chat(self) -> bool:
@@ -77,6 +79,7 @@ def options_of(request: ChatRequest | CompletionRequest, service: Service) -> Re
         usage=wish.trace or bool(request.stream_options and request.stream_options.include_usage),
         trace=wish.trace,
         answers=request.n or 1,
+        prefix=request.prefix if isinstance(request, ChatRequest) else "",
     )
 
 

@@ -183,6 +183,20 @@ BEYOND: list[dict[str, Any]] = [
 
 
 @pytest.mark.usefixtures("nothing_running")
+def test_an_answer_that_has_begun_is_continued_as_the_target_does(client, pocket):
+    itself = OpenAI(base_url=f"{pocket.fleet.urls['target']}/v1", api_key="none", max_retries=0, timeout=120)
+    own: Any = {"model": itself.models.list().data[0].id, "temperature": 0, "max_tokens": 60}
+    whole = itself.chat.completions.create(**own, messages=ASKED).choices[0].message.content
+    begun = [*ASKED, {"role": "assistant", "content": whole[: len(whole) // 3]}]
+    direct = itself.chat.completions.create(**own, messages=begun, extra_body={"continue_final_message": True})
+    more = {"continue_final_message": True, "lookahead": {"verifier": "exact"}}
+    through = client.chat.completions.create(**{**own, "model": "pocket"}, messages=begun, extra_body=more)
+    assert through.choices[0].message.content == direct.choices[0].message.content
+    assert through.usage.prompt_tokens == direct.usage.prompt_tokens
+    assert through.model_extra["lookahead"]["mode"] != "target"
+
+
+@pytest.mark.usefixtures("nothing_running")
 def test_several_answers_to_one_question(client):
     """Greedy ones are the same; each is made by lookahead, and the prompt counts once."""
     asked: Any = {"model": "pocket", "messages": ASKED, "temperature": 0, "max_tokens": 40}

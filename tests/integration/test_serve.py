@@ -156,6 +156,17 @@ def test_a_stream_says_the_same_a_step_at_a_time(quick):
     assert meanings(content(events)) == meanings(whole)
 
 
+def test_an_answer_that_has_begun_is_continued(quick):
+    lossless = {"lookahead": {"mode": "lossless"}}
+    whole = quick.ask(**lossless).json()["choices"][0]["message"]["content"]
+    for cut in (whole.index(DELIMITER) + 2, whole.index(DELIMITER, 60) + 2, 0):
+        begun = [*ASK["messages"], {"role": "assistant", "content": whole[:cut]}]
+        answer = quick.ask(messages=begun, continue_final_message=True, **lossless).json()
+        assert whole[:cut] + answer["choices"][0]["message"]["content"] == whole
+        assert answer["lookahead"]["mode"] == "lossless"
+    assert quick.ask(continue_final_message=True).status_code == 200, "it says nothing of a question"
+
+
 def test_several_answers_share_their_prompt(quick):
     one, two = quick.ask().json(), quick.ask(n=3).json()
     assert [choice["index"] for choice in two["choices"]] == [0, 1, 2]

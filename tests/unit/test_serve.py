@@ -5,6 +5,7 @@ import json
 import logging
 import random
 import time
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -37,6 +38,7 @@ from lr_sglang.serve.errors import Refusal, refusal_of
 from lr_sglang.serve.health import FAILURES, Health, Watch
 from lr_sglang.serve.logs import JsonLines
 from lr_sglang.serve.middleware import _is_ours
+from lr_sglang.serve.prompt import prepare
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.reading import message_of
 from lr_sglang.serve.request_options import options_of
@@ -46,6 +48,7 @@ from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.server import MALFORMED
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.steps.token_text import TokenText
 
 # -- stop strings
 
@@ -346,6 +349,32 @@ def test_several_answers_draw_by_themselves_and_the_first_as_one_alone():
     each = order(n=3, seed=5).each()
     assert [one.sampling.seed for one in each] == [5, 6, 7] and {one.answers for one in each} == {1}
     assert each[0] == order(seed=5)
+
+
+def test_an_answer_that_has_begun_is_no_message():
+    begun = [*ASKED["messages"], {"role": "assistant", "content": " It is"}]
+    made = order(messages=begun, continue_final_message=True)
+    assert (made.prefix, made.asked) == (" It is", order().asked)
+    assert order(continue_final_message=True).prefix == ""
+    for wrong in ({"messages": begun}, {"messages": begun[1:], "continue_final_message": True}):
+        with pytest.raises(ValidationError):
+            order(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "thinks"), [("", True), ("so", True), ("so</think>It", False), ("a</think><think>b", True)]
+)
+def test_an_answer_that_has_begun_may_have_ended_its_reasoning(prefix, thinks):
+    opened = TokenText.of("How many?<think>\n", (1, 2), "v")
+    known = SimpleNamespace(
+        chat=lambda messages, answer: opened,
+        encode=lambda text, answer: tuple(map(ord, text)),
+        vocabulary="v",
+        decode=str,
+    )
+    made = prepare(replace(order(), prefix=prefix), SimpleNamespace(tokenizer=known, context=1000), SERVICE)
+    assert made.thinks is thinks
+    assert made.asked == (opened + prefix if prefix else order().asked) and made.tokens == 2 + len(prefix)
 
 
 @pytest.mark.parametrize(
