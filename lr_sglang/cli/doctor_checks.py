@@ -120,7 +120,9 @@ def cuda_toolkit() -> Check:
     """
     on_path = shutil.which("nvcc")
     named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    home = Path(named or (str(Path(on_path).parent.parent) if on_path else "/usr/local/cuda"))
+    if named is None:  # an empty CUDA_PATH is taken as it is
+        named = str(Path(on_path).parent.parent) if on_path else "/usr/local/cuda"
+    home = Path(named)
     lacking = [name for name in ("bin/nvcc", "lib64/libcudart.so") if not (home / name).exists()]
     if not lacking:
         return Check("CUDA toolkit", "ok", str(home))

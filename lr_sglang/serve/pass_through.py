@@ -96,7 +96,7 @@ class PassThrough:
                     if first:
                         self._metrics.first_step.observe(time.monotonic() - began)
                         first = False
-                    yield self._told(piece, asked, about)
+                    yield self._rewritten(piece, asked, about)
             finally:
                 task.cancel()
         except TimeoutError:
@@ -164,7 +164,7 @@ class PassThrough:
                 raise BadReply("/v1/models lists no model", role="target") from error
         return self._name
 
-    def _told(self, piece: bytes, asked: PassedRequest, about: dict[str, Any]) -> bytes:
+    def _rewritten(self, piece: bytes, asked: PassedRequest, about: dict[str, Any]) -> bytes:
         """A piece of the target's reply with our name of the model, and with the extension where the usage is."""
         if self._name != self._service.model:
             named = rb'("model": ?)' + re.escape(orjson.dumps(self._name)[:-1]) + b'(?=[":])'  # an adapter's follows

@@ -126,6 +126,9 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
     library.parent.mkdir()
     library.touch()
     assert doctor_checks.cuda_toolkit() == doctor_checks.Check("CUDA toolkit", "ok", str(tmp_path))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setenv("CUDA_PATH", "")  # which tvm-ffi takes for the folder
+    assert doctor_checks.cuda_toolkit().status == "missing"
 
 
 def test_flashinfer_is_for_gpus(monkeypatch):
