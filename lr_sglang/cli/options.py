@@ -121,6 +121,16 @@ program = click.option(
     "[default: the mode's own]",
 )
 
+source = together(
+    click.option("--task", metavar="NAME", help="A task, such as pocket or gsm8k: 'lr-sglang tasks' lists them."),
+    click.option(
+        "--input",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="JSONL with 'question' and, if known, 'answer' and 'id'; with --task, that task's questions.",
+    ),
+)
+
 chosen = together(
     click.option("--limit", type=click.IntRange(min=1), help="At most so many questions of each task."),
     click.option("--range", metavar="A:B", help="Questions A to B-1, counted from 0."),

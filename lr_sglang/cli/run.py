@@ -24,13 +24,7 @@ RUNS = Path("runs")
 
 @click.command()
 @click.argument("question", required=False)
-@click.option("--task", metavar="NAME", help="A task, such as pocket or gsm8k: 'lr-sglang tasks' lists them.")
-@click.option(
-    "--input",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="JSONL with 'question' and, if known, 'answer' and 'id'; with --task, that task's questions.",
-)
+@options.source
 @click.option(
     "--mode",
     type=click.Choice(list(MODES)),

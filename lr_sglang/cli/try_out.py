@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,13 +19,7 @@ AHEAD = [mode.name for mode in MODES.values() if mode.ahead and not mode.lossles
 
 
 @click.command("try")
-@click.option("--task", metavar="NAME", help="A task in place of questions of your own.")
-@click.option(
-    "--input",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="JSONL with 'question' and, if known, 'answer' and 'id'.",
-)
+@options.source
 @click.option(
     "--mode",
     type=click.Choice(AHEAD),
