@@ -33,6 +33,7 @@ class Endpoint:
         pace: how many times quicker than recorded; infinite is at once.
         refusals: statuses, with headers and messages, that come before any answer.
         broken_at: the stream ends with no word after so many events; ``error_at`` with an error.
+        held_at: nothing more comes after so many events.
         stopped: how often a client was gone before the end.
     """
 
@@ -41,6 +42,7 @@ class Endpoint:
     refusals: list[tuple[int, dict[str, str], str]] = field(default_factory=list)
     broken_at: int | None = None
     error_at: int | None = None
+    held_at: int | None = None
     ready: dict[str, Any] = field(default_factory=lambda: {"status": "ready", "roles": up()})
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -52,6 +54,8 @@ class Endpoint:
         try:
             yield line({"choices": [{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}]})
             for number, event in enumerate(self.events):
+                if number == self.held_at:
+                    await asyncio.Event().wait()
                 if number == self.broken_at:
                     done = True
                     return
