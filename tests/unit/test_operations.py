@@ -1,5 +1,6 @@
 """The files of examples/operations: they name metrics, options, services and ports that there are."""
 
+import argparse
 import json
 import re
 import shlex
@@ -102,3 +103,16 @@ def test_whoever_is_asked_listens_there():
 def test_an_answer_has_time_to_end_when_its_endpoint_is_stopped():
     (drain,) = (one.default for one in cli.get_command(None, "serve").params if one.name == "drain")
     assert all(int(SERVICES[name]["stop_grace_period"].rstrip("s")) > drain for name in ("endpoint-1", "endpoint-2"))
+
+
+def test_the_proxy_waits_longer_than_an_endpoint_which_would_else_be_asked_twice():
+    (limit,) = (one.default for one in cli.get_command(None, "serve").params if one.name == "request_timeout")
+    (waits,) = re.findall(r"proxy_read_timeout (\d+)s;", (FOLDER / "nginx.conf").read_text("utf-8"))
+    assert int(waits) > limit
+
+
+def test_the_router_of_the_composition_has_options_of_sglangs_router():
+    arguments = pytest.importorskip("sglang_router.router_args").RouterArgs
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    arguments.add_cli_args(parser)
+    assert parser.parse_args(words("router")[3:]).policy == "manual"
