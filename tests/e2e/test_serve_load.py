@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from lr_sglang.config import ROLES
+from lr_sglang.serve.app import PROMPT_THREADS
 from lr_sglang.simulated.model import Model
 from tests.serving import ROOT, Process, Truth, Usage, get, in_flight, serving, simulating, until
 
@@ -28,6 +29,7 @@ CLIENTS, MORE = 64, 48  # for all of the time; besides, in the third quarter of 
 PLACES, QUEUE = 48, 32
 STEPS, TOKENS, STEP_SECONDS = 4, 24, 2.0
 QUARTER = SECONDS / 4
+LIBUV_THREADS = 4  # uvloop's, all made when the first address is looked up
 
 # What the last part may have more than the second quarter, by the median. In a short run pools are not full yet.
 GROWN = 1.05 if FULL else 1.25
@@ -48,6 +50,7 @@ class Load:
     """What became of it all."""
 
     answers: list[dict]
+    before: Usage
     samples: list[Sample]
     after: Usage
     left: dict[str, int]
@@ -80,6 +83,7 @@ def load(tmp_path_factory) -> Load:
         with (folder / "plan.json").open("w+") as given, (folder / "answers.jsonl").open("w+") as answers:
             json.dump(plan, given)
             given.seek(0)
+            before = endpoint.usage()
             crowd = subprocess.Popen([sys.executable, "-m", "tests.clients"], cwd=ROOT, stdin=given, stdout=answers)
             try:
                 samples = watch(crowd, endpoint, runtimes)
@@ -91,7 +95,7 @@ def load(tmp_path_factory) -> Load:
         assert crowd.returncode == 0
         took = until(lambda: not any(in_flight(runtimes.urls).values()), 5)
         metrics = get(f"{endpoint.url}/metrics").text
-        return Load(told, samples, endpoint.usage(), in_flight(runtimes.urls), took, metrics, endpoint.log)
+        return Load(told, before, samples, endpoint.usage(), in_flight(runtimes.urls), took, metrics, endpoint.log)
 
 
 def watch(crowd: subprocess.Popen, endpoint: Process, runtimes: Process) -> list[Sample]:
@@ -135,7 +139,10 @@ def test_every_answer_is_right(load):
 
 
 def test_nothing_leaks(load):
-    """The first quarter fills pools; the one with more clients, and the last, must not need more for good."""
+    """The first quarter fills pools; the one with more clients, and the last, must not need more for good.
+
+    A pool makes a thread when all that it has are at work: how many it has at a time, up to its size, is chance.
+    """
     early = [s for s in load.samples if QUARTER <= s.at < 2 * QUARTER]
     late = [s for s in load.samples if s.at >= 3.2 * QUARTER]
     assert len(early) >= 3 and len(late) >= 3
@@ -144,13 +151,12 @@ def test_nothing_leaks(load):
         return tuple(statistics.median(value(sample) for sample in part) for part in (early, late))
 
     memory = grown(lambda sample: sample.usage.memory)
-    threads = grown(lambda sample: sample.usage.threads)
+    threads = load.before.threads, max(sample.usage.threads for sample in load.samples)
     files = grown(lambda sample: sample.usage.files)
     branches = grown(lambda sample: sum(sample.branches.values()))
     figures = f"memory {memory}, threads {threads}, files {files}, branches {branches}"
     assert memory[1] - memory[0] <= MORE_MEMORY, figures
-    assert threads[1] <= GROWN * threads[0], figures
-    assert max(s.usage.threads for s in load.samples) <= 16, figures
+    assert threads[1] <= threads[0] + PROMPT_THREADS + LIBUV_THREADS, figures
     assert files[1] <= GROWN * files[0] + 24, figures  # connections come and go
     assert branches[1] <= 1.5 * branches[0], figures
     if os.environ.get("LR_SGLANG_FIGURES"):
