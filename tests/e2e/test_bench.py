@@ -65,12 +65,12 @@ def test_modes_side_by_side_stopped_and_taken_up_again(bench, tmp_path):
 
 
 def test_random_weights_by_the_script(tmp_path):
-    """scripts/gpu_bench.sh on small shapes and no GPU."""
+    """scripts/gpu_campaign.sh on small shapes and no GPU."""
     small = {"ALPHA": "0.1,0.9", "DEPTHS": "1,3", "LIMIT": "1", "TOKENS": "128", "FLAGS": ""}
-    small |= {"ONLY": "depth load", "LOAD": "8", "CONCURRENCY": "4"} if full else {"ONLY": "depth"}
+    small |= {"CONCURRENCY": "1,4", "SD_TOKENS": "2"} if full else {"ITEMS": "depth"}
     environ = {**os.environ, **small, "SHAPES": "pocket-target,pocket-draft,pocket-judge", "LR_SGLANG": "lr-sglang"}
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
-    command = ["bash", ROOT / "scripts" / "gpu_bench.sh", tmp_path / "gpu"]
+    command = ["bash", ROOT / "scripts" / "gpu_campaign.sh", tmp_path / "gpu"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)
     said = (tmp_path / "gpu" / "depth.txt").read_text("utf-8")
     assert done.returncode == 0 and "ended with status" not in done.stdout, done.stdout + said

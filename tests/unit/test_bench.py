@@ -4,7 +4,10 @@ import dataclasses
 import itertools
 import json
 import os
+import subprocess
+import time
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -27,6 +30,7 @@ from tests import synthetic
 from tests.scripted_cli import Servers, transports
 
 ALL = tuple(MODES)
+ROOT = Path(__file__).parents[2]
 
 
 # -- sweeps
@@ -589,6 +593,63 @@ def test_random_weights_that_are_stopped_leave_pictures(call, tmp_path, monkeypa
     )
     assert result.exit_code == 130, result.output
     assert (tmp_path / "out" / "plots" / "budget.json").exists()
+
+
+@pytest.fixture
+def campaign(tmp_path):
+    """scripts/gpu_campaign.sh on a program that only writes down what it was called with."""
+    program, calls = tmp_path / "lr-sglang", tmp_path / "calls"
+    program.write_text(
+        "#!/usr/bin/env bash\nline=$*\n"
+        'until [ "$1" = --output ]; do shift; done; mkdir -p "$2" && touch "$2/run.json"\n'
+        f'echo "$line" >>{calls}\n'
+        'item=${2##*/}; [ "$item" != "${FAILS-}" ] || exit 3\n'
+        'if [ "$item" = "${HANGS-}" ]; then exec sleep 60; fi\n'
+    )
+    program.chmod(0o755)
+
+    def run(*arguments, **variables):
+        calls.write_text("")
+        command = ["bash", "scripts/gpu_campaign.sh", *arguments, tmp_path / "out"]
+        environ = {**os.environ, "LR_SGLANG": str(program), "SHAPES": "a,b,c", "FLAGS": "x=1", **variables}
+        process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
+        if "HANGS" in variables:
+            while f"/{variables['HANGS']} " not in calls.read_text():
+                time.sleep(0.01)
+            process.terminate()
+        out, _ = process.communicate(timeout=60)
+        made = [line.split() for line in calls.read_text().splitlines()]
+        return process.returncode, out, {line[line.index("--output") + 1].rpartition("/")[2]: line for line in made}
+
+    return run
+
+
+def test_a_campaign_goes_on_where_it_was_cut_off(campaign, tmp_path):
+    items = ["modes", "target", "draft", "depth", "load", "sd"]
+    status, out, made = campaign("--print")
+    assert status == 0 and not made and [line.split()[0] for line in out.splitlines()] == items
+    assert sum(int(line.split()[1]) for line in out.splitlines()) < 40 * 60
+    status, _, made = campaign(HANGS="depth")
+    assert status == 143 and list(made) == items[:4] and not any("--resume" in line for line in made.values())
+    assert made["draft"][made["draft"].index("--shapes") + 1] == "b,b,b"
+    assert made["depth"][made["depth"].index("--shapes") + 1] == "a,b,c"
+    with (tmp_path / "out" / "campaign.jsonl").open("a") as file:
+        file.write('{"item": "dep')  # as it is where a machine goes while it is written
+    status, out, made = campaign(FAILS="load")
+    assert status == 0 and list(made) == items[3:] and "load: ended with status 3" in out
+    assert "--resume" in made["depth"] and "--resume" not in made["sd"]
+    assert not campaign()[2] and list(campaign(ITEMS="load depth")[2]) == ["load"] and not campaign(ITEMS="load")[2]
+
+
+def test_every_item_of_a_campaign_is_a_benchmark_that_can_be(campaign, call):
+    for item, line in campaign()[2].items():
+        result = call(*line[1:], "--shapes", "pocket-target,pocket-draft,pocket-judge", "--print", "--json")
+        assert result.exit_code == 0, (item, result.output)
+
+
+def test_a_piece_of_a_campaign_that_is_too_short_starts_nothing(campaign):
+    status, out, made = campaign(MINUTES="1")
+    assert status == 0 and not made and out.count("no time is left") == 6
 
 
 @pytest.fixture
