@@ -12,7 +12,7 @@ from typing import Any
 
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Message
-from lr_sglang.errors import LookaheadError
+from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.token_text import TokenText
@@ -26,12 +26,16 @@ class CharTokenizer:
 
     vocabulary = "characters"
     ends = frozenset({END})
+    template = ""
 
     def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
         return tuple(ord(c) for c in text if ord(c) > END)
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(chr(i) for i in ids if i > END)
+
+    def spell(self, ids: Sequence[int]) -> str:
+        return "".join(map(chr, ids))
 
     def is_special(self, token: int) -> bool:
         return token <= END
@@ -154,6 +158,9 @@ class ScriptedTransport:
 
     async def get(self, path: str, timeout: float = 0.0) -> dict[str, Any]:
         return {"model_path": "scripted"}
+
+    async def post(self, path: str, body: dict[str, Any], timeout: float = 0.0) -> dict[str, Any]:
+        raise RuntimeRefused(f"{path}: 404", role="target")
 
     async def close(self) -> None:
         pass

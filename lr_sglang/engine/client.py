@@ -47,6 +47,9 @@ class Transport(Protocol):
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         """Reads a JSON document of the runtime."""
 
+    async def post(self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS) -> dict[str, Any]:
+        """Asks the runtime for something that takes it no time: to render a conversation, say."""
+
     def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
         """Posts to any route and gives its reply as it comes: the head, then the bytes of the body."""
 
@@ -113,6 +116,10 @@ class Client:
             RuntimeDown, RuntimeTimeout, RuntimeRefused, BadReply.
         """
         return await self._exchange("GET", path, None, timeout)
+
+    async def post(self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS) -> dict[str, Any]:
+        """Posts JSON, and reads the JSON of the reply; raises as ``get``."""
+        return await self._exchange("POST", path, body, timeout)
 
     def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
         """As ``forwarding.forward``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -129,11 +129,18 @@ class RouterClient(Client):
         Raises:
             LookaheadError: as the last worker's, if none answers.
         """
+        return await self._of_a_worker(path, lambda worker: worker.get(path, timeout))
+
+    async def post(self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS) -> dict[str, Any]:
+        """As ``get``: the router itself has other routes."""
+        return await self._of_a_worker(path, lambda worker: worker.post(path, body, timeout))
+
+    async def _of_a_worker(self, path: str, ask: Callable[[Client], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         found: dict[str, Any] | None = None
         failure: LookaheadError = RuntimeDown(f"the router {self.url} has no workers", role=self.role)
         for worker in list(self._workers.values()):
             try:
-                found = await worker.get(path, timeout)
+                found = await ask(worker)
             except LookaheadError as error:
                 failure = error
             if found is not None and path != "/flush_cache":

@@ -39,10 +39,12 @@ class Tokenizer(Protocol):
     Attributes:
         vocabulary: fingerprint; two tokenizers that have the same give the same ids.
         ends: ids that end a sequence.
+        template: of its conversations, as source; empty if there is none.
     """
 
     vocabulary: str
     ends: frozenset[int]
+    template: str
 
     def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
         """Ids of a prompt of plain text; nothing in it becomes a special token.
@@ -56,6 +58,9 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out."""
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens by their names."""
 
     def is_special(self, token: int) -> bool:
         """Whether an id is left out of the text; so is one that the tokenizer does not know."""
@@ -91,6 +96,7 @@ class ModelTokenizer:
         if self._inner.eos_token_id is not None:
             own.add(int(self._inner.eos_token_id))
         self.ends = end_ids.of_model(path) | own
+        self.template = str(getattr(self._inner, "chat_template", None) or "")
         self._hidden = {number for number, token in self._inner.added_tokens_decoder.items() if token.special}
         self._hidden |= set(self._inner.all_special_ids)
         self._size = len(self._inner)
@@ -121,11 +127,15 @@ class ModelTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return self._decoded(tuple(ids)) if len(ids) < LONG_STEP else self._decode(tuple(ids))
 
-    def _decode(self, ids: tuple[int, ...]) -> str:
+    def spell(self, ids: Sequence[int]) -> str:
+        return self._decode(tuple(ids), special=True)
+
+    def _decode(self, ids: tuple[int, ...], special: bool = False) -> str:
         if self._fast is not None:
-            return str(self._fast.decode(list(ids), skip_special_tokens=True))
+            return str(self._fast.decode(list(ids), skip_special_tokens=not special))
         with self._lock:
-            return str(self._inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+            options = {"skip_special_tokens": not special, "clean_up_tokenization_spaces": False}
+            return str(self._inner.decode(list(ids), **options))
 
     def is_special(self, token: int) -> bool:
         return token in self._hidden or token >= self._size

@@ -63,6 +63,7 @@ class RuntimeBackend(BaseBackend):
 
     Attributes:
         pool: the slots that its requests wait for: ``room`` of them, or what other processes leave of it.
+        tool_call_parser: SGLang's name of how the server finds calls of tools in a text; empty for not at all.
         simulated: whether the runtime waits instead of computing, so that its times are no measurement of a model.
         ends: ids that end a sequence, as far as they are known.
     """
@@ -86,7 +87,7 @@ class RuntimeBackend(BaseBackend):
         self.token_layer = token_layer
         self.pool = Pool()
         self.set_capacity(max_running_requests, kv_tokens)
-        self.simulated = False
+        self.simulated, self.tool_call_parser = False, ""
         self.ends = tokenizer.ends
         self._loop: asyncio.AbstractEventLoop | None = None
         self.chat_template = _NO_MARKERS

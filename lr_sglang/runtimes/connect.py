@@ -103,6 +103,8 @@ def _describe(backend: RuntimeBackend, infos: Sequence[Mapping[str, Any]], confi
     backend.set_capacity(_sum(_slots(info) for info in infos), _sum(_held(info) for info in infos))
     layers = {str(info.get("speculative_algorithm") or "") for info in infos}
     backend.token_layer = layers.pop() if len(layers) == 1 else None
+    parsers = {str(info.get("tool_call_parser") or "") for info in infos}
+    backend.tool_call_parser = parsers.pop() if len(parsers) == 1 else ""
     backend.simulated = any(info.get("simulated") for info in infos)
     for info in infos:
         backend.ends |= end_ids.of_server(info)

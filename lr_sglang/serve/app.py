@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,12 @@ from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
 from lr_sglang.serve.middleware import Guard, response_of
-from lr_sglang.serve.passed_request import MODE, PassedRequest, passed_request
+from lr_sglang.serve.passed_request import MODE, PassedRequest, passed_request, why_headers
 from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest, target_only
 from lr_sglang.serve.reading import CLIENT_GONE, StrictRoute, message_of
 from lr_sglang.serve.replies import Reply
-from lr_sglang.serve.request_options import options_of
+from lr_sglang.serve.request_options import Conclusion, options_of
 from lr_sglang.serve.schema import ANSWERS, ERRORS, REPLIES, described
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import Disconnected, EventStream, begun, events_of, named_error, together, unless_gone
@@ -45,6 +46,7 @@ ANSWERED: dict[str, tuple[TargetRoute, type[ChatRequest | CompletionRequest]]] =
     CHAT.path: (CHAT, ChatRequest),
     COMPLETIONS.path: (COMPLETIONS, CompletionRequest),
 }
+STAND_IN = [{"role": "user", "content": "?"}]
 PAGE = Path(__file__).parent / "page"
 
 
@@ -114,6 +116,10 @@ def _answers(engine: AnswerEngine, service: Service) -> APIRouter:
             why = target_only(kind, error.body, error.errors())
             if not why:
                 raise error
+            if kind is ChatRequest and (found := await engine.thinking.conclusion(error.body, why)) is not None:
+                kept = {name: value for name, value in error.body.items() if name not in why}
+                body = ChatRequest.model_validate({**kept, "messages": STAND_IN})  # the prompt is rendered already
+                return await _respond(engine, service, body, request, found)
             return await _pass_on(engine, passed_request(route, error.body, why, service), request)
 
     router = APIRouter(prefix="/v1", route_class=AnswerRoute)
@@ -157,23 +163,32 @@ def _answers(engine: AnswerEngine, service: Service) -> APIRouter:
 
 
 async def _respond(
-    engine: AnswerEngine, service: Service, body: ChatRequest | CompletionRequest, request: Request
+    engine: AnswerEngine,
+    service: Service,
+    body: ChatRequest | CompletionRequest,
+    request: Request,
+    conclusion: Conclusion | None = None,
 ) -> Response:
+    alone: tuple[str, ...] = ()
     if service.passes and body.model.startswith(f"{service.model}:"):  # an adapter of the target's, which has no draft
+        alone = ("model",)
+    elif service.passes and body.n and body.n > service.concurrency:  # more than can be made here at a time
+        alone = ("n",)
+    options = None if alone else replace(options_of(body, service), conclusion=conclusion)
+    if options is None or (conclusion is not None and not options.mode.ahead):
         route, _ = ANSWERED[request.scope["path"]]
-        return await _pass_on(engine, passed_request(route, await request.json(), ("model",), service), request)
-    if service.passes and body.n and body.n > service.concurrency:  # more than can be made here at a time
-        route, _ = ANSWERED[request.scope["path"]]
-        return await _pass_on(engine, passed_request(route, await request.json(), ("n",), service), request)
+        why = alone or (conclusion.why if conclusion is not None else ())
+        return await _pass_on(engine, passed_request(route, await request.json(), why, service), request)
     about = request.scope["state"]["about"]
-    options = options_of(body, service)
     about["mode"], about["stream"] = options.mode.name, options.stream
+    about |= {} if conclusion is None else {"why": conclusion.why}
     reply = Reply(options, service.model, about["id"], about)
     items = together([engine.answer(one) for one in options.each()])
+    headers = {} if conclusion is None else why_headers(options.mode.name, conclusion.why)
     if options.stream:
         chunks = await begun(request.receive, events_of(reply.chunks(items)))
-        return EventStream(chunks, lambda error: about.update(error.log_fields()))
-    return JSONResponse(await unless_gone(request.receive, reply.whole(items)))
+        return EventStream(chunks, lambda error: about.update(error.log_fields()), headers)
+    return JSONResponse(await unless_gone(request.receive, reply.whole(items)), headers=headers)
 
 
 async def _pass_on(engine: AnswerEngine, asked: PassedRequest, request: Request) -> Response:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
@@ -25,11 +26,12 @@ from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.pass_through import PassThrough
 from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.processes.sharing import Sharing
-from lr_sglang.serve.program import OperatorProgram, answer_request
+from lr_sglang.serve.program import ServedProgram, answer_request
 from lr_sglang.serve.prompt import Prompt, prepare
 from lr_sglang.serve.replies import Item, Summary, costs_of
 from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.serve.settings import Service
+from lr_sglang.serve.thinking import Thinking, think_then_conclude, with_calls
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.user_programs.program import ProgramError
 from lr_sglang.verifiers.requests import RequestMaker
@@ -81,7 +83,9 @@ class AnswerEngine:
         if any(MODES[mode].ahead for mode in service.modes):
             for name in (*service.verifiers, "exact"):
                 self._requests.verifier(name)
-        self._operator_program = OperatorProgram(service.program, self._requests) if service.program else None
+        self._operator_program = ServedProgram(service.program, self._requests) if service.program else None
+        self.thinking = Thinking(roles, service)
+        self._concluding = ServedProgram(think_then_conclude, self._requests)
         self._running: set[_Answer] = set()
         self.passing = PassThrough(roles, service, metrics, health, self.admission)
         metrics.watch(metrics.running, lambda: len(self._running) + self.passing.running)
@@ -99,7 +103,7 @@ class AnswerEngine:
         """Whether no answer is being made, or about to be."""
         return not self.admission.running
 
-    async def answer(self, options: RequestOptions) -> AsyncGenerator[Item, None]:
+    def answer(self, options: RequestOptions) -> AsyncGenerator[Item, None]:
         """The pieces of an answer as they come, events if they are wanted, and at the end the summary.
 
         Leaving it, by a failure or by ``aclose``, stops the answer on every runtime at once.
@@ -107,6 +111,12 @@ class AnswerEngine:
         Raises:
             Refusal: the request cannot be answered, or not to its end.
         """
+        items = self._answer(options)
+        if options.conclusion is None or not options.conclusion.tools:
+            return items
+        return with_calls(items, partial(self.thinking.calls_in, options.conclusion.tools))
+
+    async def _answer(self, options: RequestOptions) -> AsyncGenerator[Item, None]:
         asked = time.monotonic()
         deadline = asyncio.get_running_loop().time() + self.service.timeout
         if self.health.watches["target"].down:
@@ -194,7 +204,10 @@ class AnswerEngine:
         """The program, to its end."""
         try:
             ahead, target = answer.options.mode.ahead, self.roles["target"]
-            if self._operator_program is not None:
+            if (conclusion := answer.options.conclusion) is not None:
+                given = {"grammar": conclusion.grammar, "most": answer.job.limits.max_tokens}
+                await self._concluding.answer(prompt.asked, answer.job, ahead, **given)
+            elif self._operator_program is not None:
                 await self._operator_program.answer(prompt.asked, answer.job, ahead)
             else:
                 await run_program(answer_request, prompt.asked, answer.job, ahead, backend=target)
@@ -227,7 +240,7 @@ class AnswerEngine:
             answer.ready.put_nowait(pieces)
         trace, delivery = answer.job.record, answer.delivery
         costs = answer.costs or costs_of(trace, delivery.tokens)
-        summary = Summary.of(answer.options.mode.name, trace, delivery, costs, self._degraded(answer))
+        summary = Summary.of(answer.options, trace, delivery, costs, self._degraded(answer))
         answer.ready.put_nowait(summary)
 
     def _degraded(self, answer: _Answer) -> bool:

@@ -68,7 +68,7 @@ class PassedRequest:
     @property
     def headers(self) -> dict[str, str]:
         """Of the response."""
-        return {"X-Lookahead-Mode": MODE, "X-Lookahead-Why": ", ".join(self.why)}
+        return why_headers(MODE, self.why)
 
     @property
     def extension(self) -> dict[str, Any]:
@@ -85,6 +85,11 @@ class PassedRequest:
     def texts(self) -> Iterator[str | int]:
         """All texts and token ids of the prompt."""
         yield from _texts([self.body.get(name) for name in PROMPTS])
+
+
+def why_headers(mode: str, why: Iterable[str]) -> dict[str, str]:
+    """Of a response that the target has written alone, or in part."""
+    return {"X-Lookahead-Mode": mode, "X-Lookahead-Why": ", ".join(why)}
 
 
 def passed_request(route: TargetRoute, body: Mapping[str, Any], why: Iterable[str], service: Service) -> PassedRequest:

@@ -1,7 +1,8 @@
-"""The SGLang program that answers one request: ours, or one that the operator has given."""
+"""The SGLang program that answers one request: ours, or one for whole conversations, as an operator may give one."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import sglang as sgl
@@ -10,7 +11,8 @@ from lr_sglang.algorithm.answer import Answer
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.frontend.dsl import converse
 from lr_sglang.programs.lookahead import accept, expand, look_ahead
-from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction
+from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.lookahead_backend import backends
 from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers.requests import RequestMaker
@@ -38,23 +40,26 @@ async def step_by_step(answer: Answer) -> None:
         accept(answer)
 
 
-class OperatorProgram:
-    """The program that an operator has given (``--program``).
+class ServedProgram:
+    """A program with generations of its own: ``--program``, for one.
 
     Raises:
         ConfigError: there is no such program.
     """
 
-    def __init__(self, program: str, requests: RequestMaker) -> None:
+    def __init__(self, program: str | SglFunction, requests: RequestMaker) -> None:
         self._program, self._backend = Program.load(program), backends(requests)
 
-    async def answer(self, messages: list[dict[str, str]], job: AnswerRequest, ahead: bool) -> None:
+    async def answer(
+        self, asked: list[dict[str, str]] | TokenText, job: AnswerRequest, ahead: bool, **options: Any
+    ) -> None:
         """Runs it. What it does not show while it writes it comes at the end.
 
         Raises:
             ProgramError: it raised something, or left no answer. LookaheadError: as any answer.
         """
-        await perform(self._program, messages, job, self._backend(job.lookahead, ahead))
+        program = replace(self._program, function=self._program.function.bind(**options)) if options else self._program
+        await perform(program, asked, job, self._backend(job.lookahead, ahead))
         tell: Any = job.on_step
         if tell is not None and job.record.ids:
             tell(None)  # what is in no step: it goes by the tokens of the record

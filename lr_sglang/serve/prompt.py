@@ -50,11 +50,12 @@ def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -
     try:
         if sum(map(len, said)) > LONG:  # a rendered prompt is kept for a while; one that is too long shall not be
             _check(_least(said, known, most), most, param, "at least ")
-        text = (
-            TokenText.of(options.asked, known.encode(options.asked), known.vocabulary)
-            if isinstance(options.asked, str)
-            else known.chat(options.asked, True)
-        )
+        if options.conclusion is not None:
+            text = options.conclusion.prompt
+        elif isinstance(options.asked, str):
+            text = TokenText.of(options.asked, known.encode(options.asked), known.vocabulary)
+        else:
+            text = known.chat(options.asked, True)
         opened = options.chat and text.rstrip().endswith(THINK)
         if options.prefix:
             text += TokenText.of(options.prefix, known.encode(options.prefix, True), known.vocabulary)
@@ -63,9 +64,10 @@ def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -
         raise Refusal(400, "The model's chat template refuses this conversation", param=param) from error
     tokens = sum(len(piece.ids or ()) for piece in text.pieces)
     _check(tokens, most, param)
-    asked = text if isinstance(options.asked, str) or options.prefix else options.asked
+    asked = options.asked if options.chat and not options.prefix and options.conclusion is None else text
     begun = THINK * opened + options.prefix
-    return Prompt(asked, tokens, begun.rfind(THINK) > begun.rfind(THINK_END), known.decode)
+    calls = options.conclusion is not None and options.conclusion.tools  # marked by special tokens in some models
+    return Prompt(asked, tokens, begun.rfind(THINK) > begun.rfind(THINK_END), known.spell if calls else known.decode)
 
 
 def _most(target: RuntimeBackend, service: Service) -> int:

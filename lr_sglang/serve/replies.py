@@ -46,7 +46,9 @@ class Summary:
     lookahead: dict[str, Any]
 
     @classmethod
-    def of(cls, mode: str, trace: Trace, text: StreamText, costs: Mapping[str, int], degraded: bool) -> Summary:
+    def of(
+        cls, options: RequestOptions, trace: Trace, text: StreamText, costs: Mapping[str, int], degraded: bool
+    ) -> Summary:
         """The end of an answer of which the client got ``text``."""
         usage = {
             "prompt_tokens": trace.prompt_tokens,
@@ -54,8 +56,10 @@ class Summary:
             "total_tokens": trace.prompt_tokens + text.tokens,
             "completion_tokens_details": {"reasoning_tokens": text.reasoning_tokens},
         }
-        about = {
-            "mode": mode,
+        about: dict[str, Any] = {"mode": options.mode.name}
+        if options.conclusion is not None:
+            about["why"] = list(options.conclusion.why)
+        about |= {
             "degraded": degraded,
             "steps": len(trace.steps),
             "alpha": trace.alpha,
@@ -80,8 +84,8 @@ class Summary:
         }
         told = [end.lookahead for end in ends]
         alphas = [one["alpha"] for one in told if one["alpha"] is not None]
-        about = {
-            "mode": told[0]["mode"],
+        about: dict[str, Any] = {key: told[0][key] for key in ("mode", "why") if key in told[0]}
+        about |= {
             "degraded": any(one["degraded"] for one in told),
             "steps": sum(one["steps"] for one in told),
             "alpha": sum(alphas) / len(alphas) if alphas else None,
@@ -93,8 +97,15 @@ class Summary:
         return cls("", usage, about)
 
 
-# The pieces of one step, an event that the client asked for, or the end.
-Item = list[Chunk] | Event | Summary
+@dataclass(frozen=True)
+class ToolCalls:
+    """Those of an answer, in OpenAI's form."""
+
+    calls: list[dict[str, Any]]
+
+
+# The pieces of one step, an event that the client asked for, the calls of tools, or the end.
+Item = list[Chunk] | Event | ToolCalls | Summary
 # Those of several answers, each with the index of its answer.
 Items = AsyncGenerator[tuple[int, Item], None]
 
@@ -122,7 +133,7 @@ class Reply:
         """One object, at the end."""
         texts: list[dict[Kind, list[str]]] = [{"content": [], "reasoning": []} for _ in range(self.options.answers)]
         events: list[dict[str, Any]] = []
-        ends = dict[int, Summary]()
+        ends, calls = dict[int, Summary](), dict[int, ToolCalls]()
         async with aclosing(items):
             async for index, item in items:
                 if isinstance(item, list):
@@ -130,16 +141,24 @@ class Reply:
                         texts[index][piece.kind].append(piece.text)
                 elif isinstance(item, Event):
                     events.append(item.to_dict())
+                elif isinstance(item, ToolCalls):
+                    calls[index] = item
                 else:
                     ends[index] = item
         end = self._end(ends)
-        choices = [self._choice_of(index, texts[index], ends[index].finish) for index in range(self.options.answers)]
+        choices = [
+            self._choice_of(index, texts[index], calls.get(index), ends[index].finish)
+            for index in range(self.options.answers)
+        ]
         about = end.lookahead | ({"trace": events} if self.options.trace else {})
         return {**self._head, "choices": choices, "usage": end.usage, "lookahead": about}
 
-    def _choice_of(self, index: int, texts: Mapping[Kind, list[str]], finish: str) -> dict[str, Any]:
+    def _choice_of(
+        self, index: int, texts: Mapping[Kind, list[str]], calls: ToolCalls | None, finish: str
+    ) -> dict[str, Any]:
         text, thought = "".join(texts["content"]), "".join(texts["reasoning"])
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        message |= {"content": text or None, "tool_calls": calls.calls} if calls else {}
         message |= {"reasoning_content": thought} if thought else {}
         form = {"message": message} if self.options.chat else {"text": text}
         return {"index": index, **form, "logprobs": None, "finish_reason": finish}
@@ -169,14 +188,18 @@ class Reply:
             end = self._end(ends)
             yield {**head, "choices": [], "usage": end.usage, "lookahead": end.lookahead}
 
-    def _chunks(self, index: int, item: list[Chunk] | Event) -> Iterator[dict[str, Any]]:
+    def _chunks(self, index: int, item: list[Chunk] | Event | ToolCalls) -> Iterator[dict[str, Any]]:
         if isinstance(item, Event):
             yield {"choices": [], "lookahead": {"event": item.to_dict()}}
+            return
+        if isinstance(item, ToolCalls):
+            calls = [{"index": number, **call} for number, call in enumerate(item.calls)]
+            yield {"choices": [self._choice(index, {"tool_calls": calls})]}
             return
         for kind, text in item:
             yield {"choices": [self._choice(index, {FIELDS[kind]: text} if self.options.chat else text)]}
 
-    def _choice(self, index: int, delta: dict[str, str] | str, finish: str | None = None) -> dict[str, Any]:
+    def _choice(self, index: int, delta: dict[str, Any] | str, finish: str | None = None) -> dict[str, Any]:
         text = {"delta": delta} if self.options.chat else {"text": delta}
         return {"index": index, **text, "logprobs": None, "finish_reason": finish}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import ConfigError
@@ -11,6 +13,24 @@ from lr_sglang.modes import MODES, Mode
 from lr_sglang.serve.errors import Refusal, unknown_model
 from lr_sglang.serve.protocol import Asking, ChatRequest, CompletionRequest, LookaheadRequest
 from lr_sglang.serve.settings import Service
+from lr_sglang.steps.token_text import TokenText
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What follows the thinking, and the prompt of both.
+
+    Attributes:
+        why: the fields for whose sake the target writes it alone.
+        prompt: as the target has rendered it.
+        grammar: keywords of ``sgl.gen``.
+        tools: those of which there may be calls.
+    """
+
+    why: tuple[str, ...]
+    prompt: TokenText
+    grammar: Mapping[str, str]
+    tools: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)
@@ -23,6 +43,7 @@ class RequestOptions:
         trace: whether the client gets every event.
         answers: how many of them.
         prefix: what the assistant has said of its answer already.
+        conclusion: what follows the thinking, where only that is looked ahead for.
     """
 
     asked: list[dict[str, str]] | str
@@ -36,6 +57,7 @@ class RequestOptions:
     trace: bool = False
     answers: int = 1
     prefix: str = ""
+    conclusion: Conclusion | None = None
 
     @property
     def chat(self) -> bool:

@@ -63,6 +63,10 @@ class SimulatedTransport(SimulatedRuntime):
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         return {"model_path": f"simulated/{self.role}", **MARK}
 
+    async def post(self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS) -> dict[str, Any]:
+        """As ``forward``."""
+        raise RuntimeRefused(f"{path}: a simulated runtime has no such route", role=self.role)
+
     async def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
         """A simulated runtime in this process has no routes of its own.
 

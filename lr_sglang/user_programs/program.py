@@ -93,11 +93,14 @@ SglFunction.bind = _bind
 
 
 async def perform(
-    program: Program, messages: Sequence[Mapping[str, str]], job: AnswerRequest, backend: LookaheadBackend
+    program: Program, messages: Sequence[Mapping[str, str]] | str, job: AnswerRequest, backend: LookaheadBackend
 ) -> None:
     """Runs the program for one answer and completes ``job.record``, also if the program fails.
 
     The job's sampling and token limits hold for generations that do not set their own.
+
+    Args:
+        messages: the conversation, or the prompt of a program that takes one.
 
     Raises:
         ProgramError: the program raised an error, or left no answer.
@@ -110,7 +113,7 @@ async def perform(
     text: TokenText | None = None
     finish: str | None = None
     more: dict[str, Any] = {"job": run.own} if program.takes_job else {}
-    asked = [dict(message) for message in messages]
+    asked = messages if isinstance(messages, str) else [dict(message) for message in messages]
     try:
         most = job.limits.max_tokens or UNLIMITED
         drawn = {"max_new_tokens": most, **job.sampling.drawn()}

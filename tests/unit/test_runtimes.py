@@ -171,6 +171,15 @@ def test_extra_flags_of_every_kind():
     )
 
 
+def test_the_target_finds_calls_and_reasoning_by_its_template_unless_it_is_told_how():
+    def parsers(**more):
+        words = flags.command(Runtime(model="m", extra=more.pop("extra", {})), 1, CPU, **more).argv
+        return [words[at + 1] for at, word in enumerate(words) if word in ("--tool-call-parser", "--reasoning-parser")]
+
+    assert parsers() == [] and parsers(target=True) == ["auto", "auto"]
+    assert parsers(target=True, extra={"tool-call-parser": "llama3"}) == ["llama3", "auto"]
+
+
 @pytest.mark.parametrize("flag", ["port", "host", "tp", "model-path", "mem_fraction_static", "--device", "api-key"])
 def test_extra_may_not_set_what_has_a_field(flag):
     with pytest.raises(ConfigError) as caught:

@@ -83,6 +83,7 @@ def command(
     model: str | None = None,
     environ: Mapping[str, str] = MappingProxyType({}),
     where: str = "runtime",
+    target: bool = False,
 ) -> Command:
     """The command that starts a server for a runtime.
 
@@ -92,6 +93,7 @@ def command(
         model: what to load, where ``runtime.model`` is not yet a path that SGLang knows (see ``models.locate``).
         environ: our own variables: ``runtime.gpus`` counts within CUDA_VISIBLE_DEVICES, a given CXX is kept.
         where: how to name the runtime in an error.
+        target: whether it is the target, which answers requests with tools that the endpoint passes on.
 
     Raises:
         ConfigError: settings that exclude each other.
@@ -100,6 +102,9 @@ def command(
     flags: Flags = {"model-path": model or runtime.model, "host": HOST, "port": port, "device": platform.device}
     # Our own first request warms the server, and readiness needs no second one of SGLang's.
     flags["skip-server-warmup"] = True
+    if target:
+        # SGLang finds both by the model's chat template, and does without what it does not find.
+        flags |= {"tool-call-parser": "auto", "reasoning-parser": "auto"}
     flags |= platform.flags
     if platform.device == "cuda":
         flags |= _gpu_flags(runtime, extra, where)

@@ -168,7 +168,9 @@ def _prepare(
     )
     reservation = Reservation(runtime.port, role)
     ports.callback(reservation.release)
-    command = flags.command(found, reservation.port, platform, model=model, environ=os.environ, where=where)
+    command = flags.command(
+        found, reservation.port, platform, model=model, environ=os.environ, where=where, target=role == "target"
+    )
     if "NGRAM" in command.argv:
         need_compiler(role, {**os.environ, **command.env})
     url, log = f"http://{HOST}:{reservation.port}", logs / f"{role}.log"

@@ -1,0 +1,237 @@
+"""Requests for tools and forms to a target that thinks: by lookahead reasoning, and after ``</think>`` by it alone."""
+
+import json
+from functools import cache, partial
+
+import pytest
+from jinja2.exceptions import TemplateError
+
+from lr_sglang.errors import RuntimeRefused
+from lr_sglang.steps.step import DELIMITER
+from lr_sglang.steps.token_text import TokenText
+from tests.integration.test_serve import ASK, SERVICE, is_documented, serving
+from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment
+
+THOUGHT = ["Well, 2 + 3.", "It is 5.\n</think>", "Nobody asked for this."]
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+
+
+class Target(ScriptedTransport):
+    """Thinks, and then writes what it is asked for; renders, and finds calls, as SGLang's server does."""
+
+    def __init__(self, thought, marked=False, opened=""):
+        self.asked, self.broken, self.opened = [], "", opened
+        whole = opened + ("<think>" if marked else "") + DELIMITER.join(thought) + chr(END)
+
+        def write(text, sampling):
+            if text.endswith("</think>"):
+                grammar = sampling.get("json_schema") or sampling.get("regex")
+                return (f'{{"n": 5}} by {grammar}' if grammar else f"\n\nLet me see.{CALL}") + chr(END)
+            return whole[len(text) :] if whole.startswith(text) else "lost" + chr(END)
+
+        super().__init__(write)
+
+    async def post(self, path, body, timeout=0.0):
+        self.asked.append((path, body))
+        if path == self.broken:
+            raise RuntimeRefused(f"{path}: 500", role="target")
+        if path == "/tokenize":
+            said = "".join(str(message["content"] or message["tool_calls"]) for message in body["messages"])
+            return {"tokens": [1, *map(ord, said + str(body.get("tools", ""))), 2, 1, *map(ord, self.opened)]}
+        text, begin, call = body["text"].partition("<tool_call>")
+        calls = [json.loads(call.removesuffix("</tool_call>"))] if begin else []
+        found = [{"tool_index": -1, "name": one["name"], "parameters": json.dumps(one["arguments"])} for one in calls]
+        return {"normal_text": text, "calls": found}
+
+    async def forward(self, post, request, timeout):
+        raise RuntimeRefused("passed on", role="target")
+        yield b""
+
+
+class Opens(CharTokenizer):
+    """Of a model whose template opens the thinking, or leaves that to the model."""
+
+    def __init__(self, opened="", template=""):
+        self.opened, self.template = opened, template
+
+    def chat(self, messages, answer):
+        if self.template == "broken":
+            raise TemplateError("it is")
+        rendered = super().chat(messages, answer)
+        return rendered + TokenText.of(self.opened, self.encode(self.opened), self.vocabulary)
+
+
+@pytest.fixture(scope="module")
+def thinker():
+    """An endpoint, by what its target writes and how its template begins an answer."""
+    open_now = []
+
+    @cache
+    def make(thought=tuple(THOUGHT), marked=False, opened="", template="", parser="plain", service=SERVICE):
+        target, draft = Target(thought, marked, opened), Target(thought, marked, opened)
+        roles = deployment(target=target, draft=draft, judge=ScriptedTransport(lambda *_: "a")).roles
+        roles["target"].tool_call_parser = parser
+        for backend in roles.values():
+            backend.tokenizer = Opens(opened, template)
+        open_now.append(serving(roles, service))
+        one = open_now[-1].__enter__()
+        one.target = target
+        return one
+
+    def fresh(**how):
+        one = make(**how)
+        one.target.requests.clear()
+        one.target.asked.clear()
+        return one
+
+    yield fresh
+    for one in open_now:
+        one.__exit__(None, None, None)
+
+
+ON = SERVICE.replace(reasoning="on")
+WAYS = [
+    {"service": ON},
+    {"opened": "<think>"},
+    {"marked": True, "template": "... <think> ..."},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["by option", "by the prompt", "by the model"])
+def test_it_thinks_with_lookahead_and_answers_by_the_targets_grammar(thinker, way):
+    one = thinker(**way)
+    response = one.ask(response_format=FORM)
+    answer = response.json()
+    assert response.headers["x-lookahead-why"] == "response_format"
+    (choice,) = answer["choices"]
+    message, about = choice["message"], answer["lookahead"]
+    assert message["reasoning_content"] == "Well, 2 + 3.\n\nIt is 5.\n" and choice["finish_reason"] == "stop"
+    assert message["content"] == f'{{"n": 5}} by {json.dumps(SCHEMA, separators=(",", ":"))}'
+    assert about["mode"] == "lookahead" and about["why"] == ["response_format"] and about["alpha"] == 1
+    marker = len("<think>") if way.get("marked") else 0
+    thought = marker + len("Well, 2 + 3.\n\nIt is 5.\n</think>")
+    assert answer["usage"]["completion_tokens"] == thought + len(message["content"])
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == thought
+    concluding = one.target.requests[-1]
+    assert concluding["text"].endswith("It is 5.\n</think>") and "stop" not in concluding["sampling_params"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("answers", [1, 2])
+def test_calls_of_tools_are_found_in_what_follows_the_thinking(thinker, stream, answers):
+    one = thinker(service=ON)
+    if stream:
+        events = [e for e in one.stream(tools=[TOOL], n=answers) if e != "[DONE]" and e["choices"]]
+        assert {e["choices"][0]["finish_reason"] for e in events} == {None, "tool_calls"}
+        own = [e["choices"][0]["delta"] for e in events if e["choices"][0]["index"] == answers - 1]
+        said = {key: "".join(delta.get(key) or "" for delta in own) for key in ("reasoning_content", "content")}
+        (calls,) = (delta["tool_calls"] for delta in own if "tool_calls" in delta)
+        assert [call.pop("index") for call in calls] == [0]
+    else:
+        choice = one.ask(tools=[TOOL], n=answers).json()["choices"][-1]
+        assert choice["finish_reason"] == "tool_calls"
+        said, calls = choice["message"], choice["message"]["tool_calls"]
+    assert said["reasoning_content"] == "Well, 2 + 3.\n\nIt is 5.\n" and said["content"] == "Let me see."
+    (call,) = calls
+    assert call["id"].startswith("call_") and call["type"] == "function"
+    assert call["function"]["name"] == "add" and json.loads(call["function"]["arguments"]) == {"a": 2}
+    path, parsed = one.target.asked[-1]
+    assert path == "/parse_function_call" and parsed["tool_call_parser"] == "plain" and parsed["tools"] == [TOOL]
+
+
+def test_what_tools_have_said_is_in_the_prompt(thinker):
+    one = thinker(service=ON)
+    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", **TOOL}]}
+    said = [*ASK["messages"], called, {"role": "tool", "tool_call_id": "1", "content": "seven"}]
+    answer = one.ask(messages=said).json()
+    assert answer["lookahead"]["why"] == ["messages"] and answer["choices"][0]["message"]["content"].startswith("Let")
+    assert one.target.asked[0] == ("/tokenize", {"messages": said})
+    prompt = one.target.requests[0]["input_ids"]
+    assert "seven" in "".join(map(chr, prompt)) and answer["usage"]["prompt_tokens"] == len(prompt)
+
+
+def test_both_share_the_limit_of_tokens(thinker):
+    one = thinker(service=ON)
+    for most in (10, len("Well, 2 + 3.\n\nIt is 5.\n</think>") + 4):
+        answer = one.ask(regex="5", max_tokens=most).json()
+        assert answer["choices"][0]["finish_reason"] == "length" and answer["usage"]["completion_tokens"] <= most
+
+
+PASSED_ON = {
+    "a tool must be called": {"tools": [TOOL], "tool_choice": "required"},
+    "a strict tool": {"tools": [{"type": "function", "function": {**TOOL["function"], "strict": True}}]},
+    "one call at a time": {"tools": [TOOL], "parallel_tool_calls": False},
+    "a tool that is none": {"tools": ["add"]},
+    "tools and a form": {"tools": [TOOL], "response_format": FORM},
+    "two grammars": {"regex": "5", "response_format": FORM},
+    "a regex that is none": {"regex": ["5"]},
+    "a form that is none": {"response_format": {"type": "json_schema"}},
+    "SGLang's own form": {"response_format": {"type": "structural_tag"}},
+    "something else besides": {"response_format": FORM, "logprobs": True},
+    "an image": {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+    "a begun answer": {"messages": [*ASK["messages"], {"role": "assistant", "content": "Let"}], "tools": [TOOL]},
+    "no lookahead": {"regex": "5", "lookahead": {"mode": "autoregressive"}},
+}
+
+
+@pytest.mark.parametrize("asked", PASSED_ON.values(), ids=PASSED_ON)
+def test_the_rest_goes_to_the_target_alone(thinker, asked):
+    one = thinker(service=ON)
+    assert one.ask(**asked).status_code == 502 and not one.target.requests  # it has no such route here
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {},
+        {"template": "broken"},
+        {"opened": "<think>\n\n</think>\n\n", "template": "<think>"},
+        {"opened": "<think>", "service": SERVICE.replace(reasoning="off")},
+        {"opened": "<think>", "service": SERVICE.replace(concurrency=1)},
+    ],
+    ids=["no marker", "no template", "closed in the prompt", "off", "too many"],
+)
+def test_so_does_everything_where_the_target_does_not_think(thinker, way):
+    one = thinker(**way)
+    assert one.ask(regex="5", n=2).status_code == 502 and not one.target.requests
+
+
+def test_no_calls_are_looked_for_by_a_target_that_finds_none(thinker):
+    one = thinker(service=ON, parser="")
+    assert one.ask(tools=[TOOL]).status_code == 502 and not one.target.requests
+    none = one.ask(tools=[TOOL], tool_choice="none")
+    assert none.status_code == 502 and not one.target.requests
+
+
+def test_a_conversation_that_the_target_cannot_render_is_the_targets(thinker):
+    one = thinker(service=ON)
+    one.target.broken = "/tokenize"
+    assert one.ask(tools=[TOOL]).status_code == 502 and not one.target.requests
+    one.target.broken = "/parse_function_call"
+    is_documented(one.ask(tools=[TOOL]), 502, "target_failed")
+    events = list(one.stream(tools=[TOOL]))
+    one.target.broken = ""
+    assert events[-2]["error"]["code"] == "target_failed" and events[-1] == "[DONE]"
+
+
+def test_a_prompt_may_not_be_too_long(thinker):
+    one = thinker(service=ON.replace(max_prompt_tokens=8))
+    is_documented(one.ask(regex="5"), 400, "context_length_exceeded")
+
+
+def test_a_target_that_does_not_end_its_thinking_is_not_made_to_answer(thinker):
+    one = thinker(thought=("Well.",), service=ON)
+    message = one.ask(regex="5").json()["choices"][0]["message"]
+    assert not message["content"] and "reasoning_content" in message
+
+
+def test_a_text_that_every_piece_of_the_stream_is_in(thinker):
+    one = thinker(service=ON)
+    events = partial(one.stream, response_format=FORM, stream_options={"include_usage": True})
+    deltas = [e["choices"][0]["delta"] for e in events() if e != "[DONE]" and e["choices"]]
+    whole = one.ask(response_format=FORM).json()["choices"][0]["message"]
+    for key in ("reasoning_content", "content"):
+        assert "".join(delta.get(key) or "" for delta in deltas) == whole[key]
