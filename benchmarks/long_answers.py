@@ -1,0 +1,220 @@
+"""What does a step cost at 1,000 tokens of an answer, and at 32,000?
+
+    python benchmarks/long_answers.py servers      # real SGLang servers on a CPU: ten minutes
+    python benchmarks/long_answers.py controller   # our own part alone, on the virtual clock: ten seconds
+
+``servers``: target and draft have the architecture of the pocket draft with a context of 40,960 tokens and random
+weights; verdicts are chance. The answer up to each position is put into the servers step by step, so that their prefix
+caches hold a node for each step, as after an answer that they wrote; then every mode goes on with it, in turns. Shown
+are seconds a step of 32 tokens, and milliseconds of two requests that write one token: ``read`` has one step to read,
+and ``repeat`` nothing, for it is the same again. What a repeat takes beyond a token of plain decoding is neither
+attention nor the rest of the model: HTTP, JSON, and the scheduler with its prefix cache.
+
+``controller``: one answer over simulated runtimes in the same process, with its own CPU time alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from lr_sglang.sglang_api.light_import import leave_torch_out
+
+leave_torch_out()
+
+import sglang as sgl  # noqa: E402
+from sglang.lang.interpreter import ProgramState  # noqa: E402
+
+from benchmarks.pocket_speed import Roles, layered, servers  # noqa: E402
+from lr_sglang import verifiers  # noqa: E402
+from lr_sglang.algorithm.answer import Answer  # noqa: E402
+from lr_sglang.algorithm.answer_request import AnswerRequest  # noqa: E402
+from lr_sglang.api.runner import keep_what_is_imported  # noqa: E402
+from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling, TokenLayer  # noqa: E402
+from lr_sglang.engine.clock import run_virtually  # noqa: E402
+from lr_sglang.engine.loop import call  # noqa: E402
+from lr_sglang.engine.request import Request  # noqa: E402
+from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
+from lr_sglang.frontend.dsl import converse, fork  # noqa: E402
+from lr_sglang.frontend.run import run_program  # noqa: E402
+from lr_sglang.programs.lookahead import look_ahead, lookahead  # noqa: E402
+from lr_sglang.results import record, store  # noqa: E402
+from lr_sglang.runtimes.placement.shapes import TOKENIZER_FILES, shapes  # noqa: E402
+from lr_sglang.simulated.model import Model, Writer  # noqa: E402
+from lr_sglang.simulated.simulation import Simulation  # noqa: E402
+from lr_sglang.simulated.transport import simulated_roles  # noqa: E402
+from lr_sglang.simulated.words import pocket_words, tokenizer_path  # noqa: E402
+from lr_sglang.steps.token_text import TokenText  # noqa: E402
+from lr_sglang.tasks import Question  # noqa: E402
+from lr_sglang.tasks.task import messages  # noqa: E402
+
+CONTEXT, STEP, DEPTH = 40_960, 32, 6  # tokens, tokens of a step, steps
+POSITIONS = "1024,2048,4096,8192,16384,32768"
+ASKED = messages("Which step is the longest?")
+TIMED = 16  # requests of which the median counts
+
+
+class Endless(Sampling):
+    """Random weights would end an answer by chance."""
+
+    def drawn(self) -> dict[str, Any]:
+        return {**super().drawn(), "ignore_eos": True}
+
+
+def deployment(folder: Path) -> Deployment:
+    """Two runtimes of random weights, the target's with a token layer of the same architecture."""
+    config = {**shapes()["pocket-draft"], "max_position_embeddings": CONTEXT}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    for name in TOKENIZER_FILES:
+        shutil.copy(Path(tokenizer_path(), name), folder)
+    extra = {"load-format": "dummy", "speculative-draft-load-format": "dummy", "max-total-tokens": 4 * CONTEXT}
+    draft = Runtime(model=str(folder), extra=extra)
+    layer = TokenLayer("standalone", tokens=3, draft_model=str(folder))
+    runtimes = {"target": draft.replace(token_layer=layer), "draft": draft}
+    return Deployment("long-answers", runtimes, lookahead=Lookahead(depth=DEPTH))
+
+
+def known_steps(tokens: int) -> list[TokenText]:
+    """An answer that begins every one of the measured: steps of words drawn by chance."""
+    words, draw = pocket_words(), random.Random(0)
+    drawn = ((*draw.choices(words.known, k=STEP - 1), words.delimiter) for _ in range(tokens // STEP))
+    return [TokenText.of(words.tokenizer.decode(ids), ids, words.tokenizer.vocabulary) for ids in drawn]
+
+
+@sgl.function
+async def goes_on(s: ProgramState, before: Sequence[TokenText], job: AnswerRequest, mode: str) -> None:
+    """Goes on with an answer in one mode."""
+    converse(s, ASKED)
+    for step in before:
+        s += step
+    async with Answer(s, job) as answer:
+        if job.verifier is not None:
+            await look_ahead(answer)
+            return
+        whole = fork(s, "target")
+        whole += sgl.gen("answer", max_tokens=answer.tree.budget, **job.sampling.drawn())
+        await answer.write_whole(whole)
+
+
+def seconds_a_step(mode: str, before: Sequence[TokenText], roles: Roles, steps: int, seed: int) -> float:
+    """Of some steps after an answer's beginning, by their tokens."""
+    schedule = mode.removesuffix("+sd")
+    ahead = schedule in ("async", "sync")
+    look = Lookahead(
+        verifier="random:0.63",
+        depth=DEPTH,
+        schedule="sync" if schedule == "sync" else "async",
+        max_step_tokens=STEP,
+        half_sentence_guard=False,
+    )
+    job = AnswerRequest(look, Endless(1.0, 1.0, seed=seed), Limits(max_tokens=steps * STEP))
+    if ahead:
+        job.verifier = verifiers.make(look.verifier, verifiers.Setup(roles, "pocket"))
+    goes_on.run(before, job, mode, backend=roles["target"])
+    return job.record.seconds * STEP / len(job.record.ids)
+
+
+def read(backend: RuntimeBackend, known: Sequence[TokenText], begin: int, end: int) -> tuple[float, float]:
+    """Puts steps into a runtime one by one; milliseconds of a read and of a repeat."""
+    ids = backend.tokenizer.chat(ASKED, True).ids + tuple(i for step in known[:begin] for i in step.ids)
+    sampling = {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True}
+
+    def milliseconds() -> float:
+        began = time.monotonic()
+        call(backend.transport.generate({"input_ids": ids, "sampling_params": sampling}, Request(), 60.0), backend.loop)
+        return 1000 * (time.monotonic() - began)
+
+    took = []
+    for step in known[begin:end]:
+        ids += step.ids
+        took.append(milliseconds())
+    return statistics.median(took[-TIMED:]), statistics.median(milliseconds() for _ in range(TIMED))
+
+
+def on_servers(modes: Sequence[str], positions: Sequence[int], steps: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """For each position: a read and a repeat by role, and seconds a step by mode."""
+    known = known_steps(positions[-1])
+    for with_layer in sorted({layered(mode) for mode in modes}):
+        mine = [mode for mode in modes if layered(mode) == with_layer]
+        with tempfile.TemporaryDirectory() as folder, servers(deployment(Path(folder)), with_layer) as roles:
+            begin = 0
+            for position in positions:
+                end = position // STEP
+                row: dict[str, Any] = {"position": position}
+                for role, backend in roles.items():
+                    row[f"{role} read"], row[f"{role} repeat"] = read(backend, known, begin, end)
+                found: dict[str, list[float]] = {mode: [] for mode in mine}
+                for number in range(rounds + (begin == 0)):  # the very first is for warm-up
+                    for mode in mine:
+                        found[mode].append(seconds_a_step(mode, known[:end], roles, steps, number))
+                begin = end
+                yield row | {mode: statistics.median(each[-rounds:]) for mode, each in found.items()}
+
+
+def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float, float, float]]:
+    """CPU milliseconds of a call and of a step around each position, and those of a prompt as JSON."""
+    model = Model(steps=positions[-1] // STEP + 33, tokens=STEP)
+    writer, marks = Writer(model), [(0, 0.0, 0)]
+
+    async def answer() -> AnswerRequest:
+        roles = simulated_roles(Simulation(model, judge_seconds=0.01, c1=0.1), writer)
+        judge = verifiers.make("judge", verifiers.Setup(roles, "paper"))
+        job = AnswerRequest(Lookahead(depth=DEPTH), verifier=judge)
+        job.on_step = lambda _: marks.append((len(job.record.ids), time.process_time(), len(job.record.branches)))
+        await run_program(lookahead, ASKED, job, backend=roles["target"])
+        return job
+
+    keep_what_is_imported()  # as run and serve do
+    job = run_virtually(answer())
+    for position in positions:
+        near = [mark for mark in marks if abs(mark[0] - position) <= 16 * STEP]
+        cpu, calls = (near[-1][n] - near[0][n] for n in (1, 2))
+        ids, began = job.record.ids[:position], time.process_time()
+        for _ in range(100):
+            orjson.dumps({"input_ids": ids})
+        yield position, 1000 * cpu / calls, 1000 * cpu / (len(near) - 1), 10 * (time.process_time() - began)
+    began = time.process_time()
+    line = store.line_of(record.make(Question("long", "?"), "lookahead", job, {}, {}))
+    made = time.process_time() - began
+    click.echo(f"the record of {len(job.record.ids)} tokens: {len(line) / 1e6:.1f} MB, {made:.2f} s", err=True)
+
+
+@click.group(help=__doc__.split("\n\n")[0] if __doc__ else None)
+def main() -> None:
+    pass
+
+
+@main.command("servers")
+@click.option("--modes", default="autoregressive,async,sync", show_default=True, help="Also sd, async+sd, sync+sd.")
+@click.option("--positions", default=POSITIONS, show_default=True, help="Tokens of the answer, multiples of 32.")
+@click.option("--steps", default=12, show_default=True, help="Measured at each position.")
+@click.option("--rounds", default=3, show_default=True, help="Of which the median counts.")
+@click.option("--json", "output", type=click.Path(path_type=Path), help="Also write the figures here.")
+def servers_command(modes: str, positions: str, steps: int, rounds: int, output: Path | None) -> None:
+    where, rows = sorted(map(int, positions.split(","))), []
+    for row in on_servers(modes.split(","), where, steps, rounds):
+        rows.append(row)
+        click.echo(", ".join(f"{name} {value:.4g}" for name, value in row.items()))
+        if output:
+            output.write_text(json.dumps(rows, indent=1))
+
+
+@main.command("controller")
+@click.option("--positions", default="1024,8192,32768", show_default=True)
+def controller_command(positions: str) -> None:
+    for position, a_call, a_step, as_json in on_the_virtual_clock(sorted(map(int, positions.split(",")))):
+        click.echo(f"{position:6} tokens: {a_call:.2f} ms a call, {a_step:.1f} ms a step; JSON {as_json:.2f} ms a call")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What does SGLang's prefix cache cost in an answer of 1,000 tokens, and of 32,000?
+
+    python benchmarks/prefix_cache.py            # the default cache of the installed release
+    python benchmarks/prefix_cache.py --python   # 0.5.23: the cache that it takes where the one in Rust does not run
+
+The class alone, without a model: a chain with a node for each step of 32 tokens. Measured is what a request does to it
+whose prompt is one step longer: match, lock, insert, unlock, in milliseconds; the median of eight steps in turn.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from array import array
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
+
+import click
+import torch
+from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.radix_cache import RadixKey
+
+STEP, NEAR = 32, 8  # tokens of a step; steps of which the median counts
+POSITIONS = (1024, 2048, 4096, 8192, 16384, 32768)
+
+
+class NoMemory:
+    """Stands in for the memory of the KV cache, which neither walk touches."""
+
+    device = "cpu"
+
+    def free(self, indices: Any) -> None:
+        """Nothing is freed."""
+
+    def free_segment(self, indices: Any, start_pos: int) -> None:
+        """Nothing is freed."""
+
+
+def cache(python: bool) -> Any:
+    """The cache that a server of this release has by default."""
+    params: Any = CacheInitParams(False, None, NoMemory(), 1)
+    if find_spec("sglang.srt.mem_cache.unified_cache") is None:  # before 0.5.23
+        from sglang.srt.mem_cache.radix_cache import RadixCache
+
+        return RadixCache(params)
+    from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    params.tree_components, params.tree_core_backend = (ComponentType.FULL,), "python" if python else None
+    return UnifiedRadixCache(params)
+
+
+def request(tree: Any, ids: array[int]) -> list[float]:
+    """Milliseconds of match, lock, insert and unlock by a request whose last step is new."""
+    known, value, at = len(ids) - STEP, torch.arange(len(ids)), [time.perf_counter()]
+    found = tree.match_prefix(MatchPrefixParams(key=RadixKey(ids[:known])))
+    unified = hasattr(tree, "tree_core")
+    shared = tree.path_device_indices(found.last_device_node) if unified else found.device_indices
+    at.append(time.perf_counter())
+    lock = tree.inc_lock_ref(found.last_device_node)
+    at.append(time.perf_counter())
+    tree.insert(InsertParams(key=RadixKey(ids), value=value, prev_prefix_len=known))
+    at.append(time.perf_counter())
+    tree.dec_lock_ref(found.last_device_node, *([lock.to_dec_params()] if unified else []))
+    at.append(time.perf_counter())
+    if len(shared) != known:
+        raise click.ClickException(f"{len(shared)} of {known} tokens were found")
+    return [1000 * (end - begin) for begin, end in pairwise(at)]
+
+
+@click.command(help=__doc__.split("\n\n")[0] if __doc__ else None)
+@click.option("--python", is_flag=True, help="Not the tree in Rust.")
+def main(python: bool) -> None:
+    torch.set_num_threads(1)
+    tree, draw = cache(python), random.Random(0)
+    ids = array("q", (draw.randrange(150_000) for _ in range(POSITIONS[-1] + NEAR * STEP)))
+    click.echo(f"{type(tree).__name__} {type(getattr(tree, 'tree_core', None)).__name__}")
+    tree.insert(InsertParams(key=RadixKey(ids[:STEP]), value=torch.arange(STEP)))
+    took = {end: request(tree, ids[:end]) for end in range(2 * STEP, len(ids) + 1, STEP)}
+    for position in POSITIONS:
+        rows = [took[position + number * STEP] for number in range(1, NEAR + 1)]
+        match, lock, insert, unlock = (statistics.median(column) for column in zip(*rows, strict=True))
+        whole = statistics.median(map(sum, rows))
+        click.echo(f"{position:6}: {whole:.2f} = match {match:.2f}, lock {lock:.2f}, insert {insert:.2f}, {unlock:.2f}")
+
+
+if __name__ == "__main__":
+    main()
