@@ -48,6 +48,8 @@ class Lookahead(ConfigModel):
         gate: the probability of being needed from which a branch is begun, by the draft's confidence; 0 is off (this
             and the following: docs/policies.md).
         calibration: a file of ``lr-sglang calibrate``: the gate starts with this calibration of the draft's confidence.
+        max_false_accepts: a judge that surely accepts a greater share of steps that differ is not trusted, and the
+            target answers alone (docs/verifiers.md); 1 trusts any.
         policy: ``adaptive`` chooses depth and width up to those given.
     """
 
@@ -62,6 +64,7 @@ class Lookahead(ConfigModel):
     gate: float = 0.0
     calibration: str = ""
     policy: Literal["fixed", "adaptive"] = "fixed"
+    max_false_accepts: float = 0.35
 
     def __post_init__(self) -> None:
         need(isinstance(self.verifier, str), "verifier: must be a name; an object goes with lr.Job(verifier=...)")
@@ -70,6 +73,7 @@ class Lookahead(ConfigModel):
         need(1 <= self.width <= MAX_WIDTH, f"width: must be in 1..{MAX_WIDTH}")
         need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
         need(0 <= self.gate < 1, "gate: must be in [0, 1) (0: off)")
+        need(0 < self.max_false_accepts <= 1, "max_false_accepts: must be in (0, 1] (1: any judge is trusted)")
         need(not self.calibration or self.gate > 0, "calibration: it is for a gate, and none is given")
         if self.policy == "adaptive":
             return  # the adaptive policy limits the tree itself, see policy.room

@@ -71,7 +71,9 @@ class Answer:
         self._loop.call_soon_threadsafe(self._branches.put, stopped)
 
     def can_ask(self, role: str) -> bool:
-        """Whether a role can be asked for a step: there is one, and it has not failed just now."""
+        """Whether a role can be asked for a step: there is one, it may draft, and it has not failed just now."""
+        if role == "draft" and not self.job.drafts:
+            return False
         return role in self.roles and self._resting.get(role, 0.0) <= self._loop.time()
 
     def sampling(self, node: Node, role: str = "target") -> dict[str, Any]:

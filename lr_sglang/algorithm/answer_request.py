@@ -26,6 +26,7 @@ class AnswerRequest:
         on_step: called with each step as it is kept, on the event loop, which waits for it.
         on_event: called with each event while the answer is made, on the event loop, which waits for it.
         key: a router keeps requests with the same key on one worker; unique by default.
+        drafts: whether anything is drafted; the target answers alone where the judge is not to be trusted.
         record: filled while the program runs, complete when it has returned.
     """
 
@@ -39,6 +40,7 @@ class AnswerRequest:
     on_step: Callable[[StepRecord], None] | None = None
     on_event: Callable[[Event], None] | None = None
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    drafts: bool = True
     record: Trace = field(default_factory=Trace)
     _stopped: bool = False
     _wake: Callable[[], None] | None = field(default=None, repr=False)

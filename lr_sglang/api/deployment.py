@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -15,6 +16,7 @@ from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.runner import STOP_SECONDS
 from lr_sglang.config import Deployment, Runtime
+from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
@@ -22,6 +24,7 @@ from lr_sglang.runtimes.attach import model_of
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.models import prompt_for
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of, backends
+from lr_sglang.verifiers import known_pairs
 from lr_sglang.verifiers.requests import RequestMaker
 
 STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
@@ -101,6 +104,10 @@ class OpenDeployment:
                 logs = self._logs or stack.enter_context(tempfile.TemporaryDirectory(prefix="lr-sglang-"))
                 roles = stack.enter_context(deployed(self.config, Path(logs), timeout=self._timeout))
                 self._stack = stack.pop_all()
+            if "judge" in roles and self.config.lookahead.max_false_accepts < 1:
+                found = call(known_pairs.check(roles["judge"], self.config.judge_prompt), roles["judge"].loop)
+                if found is not None and found.surely > self.config.lookahead.max_false_accepts:
+                    warnings.warn(known_pairs.warning(found), RuntimeWarning, stacklevel=3)
         self._requests = RequestMaker(roles, self.config.judge_prompt, self._statistics)
         self.backends = backends(self._requests)
         return self

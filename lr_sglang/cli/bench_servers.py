@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lr_sglang.bench.variants import Variant, alike
-from lr_sglang.cli import capacity
+from lr_sglang.cli import capacity, judge_check
 from lr_sglang.cli import session as sessions
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.run_work import SIMULATED, Watch, settings_of
@@ -79,6 +79,7 @@ def runners_of(
             plan = variant.plan
             for urgent, text in capacity.shortages(plan, [variant.mode], one, variant.concurrency):
                 lacking[text] = urgent
+            judge_check.report(plan, [variant.mode], one, display)
             settings = settings_of(plan, [variant.mode], variant.asked, versions, one)
             found[variant.key] = watch, Runner(one.roles, settings, variant.concurrency)
     for text, urgent in lacking.items():

@@ -152,6 +152,7 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
         asked = any(figures["roles"][role]["calls"] for figures in summary.values())
         row(f"prefix reuse, {role}", partial(_prefix, role, "reuse"), asked)
         row("  cached / prompt", partial(_prefix, role, "hit_rate"), asked)
+    row("false accepts of judge", _false_accepts, any_of("false_accepts"))
     row("judge calls", lambda f: str(f["judge_calls"]), any_of("judge_calls"))
     row("cut by the token limit", lambda f: str(f["cut_off"]), any_of("cut_off"))
     for role in ("draft", "judge"):
@@ -175,6 +176,11 @@ def _prefix(role: str, name: str, figures: dict[str, Any]) -> str:
 def _sd(role: str, name: str, figures: dict[str, Any]) -> str:
     value = figures["roles"][role]["sd"][name]
     return str(value) if isinstance(value, int) else share(value)
+
+
+def _false_accepts(figures: dict[str, Any]) -> str:
+    found = figures["false_accepts"]
+    return f"{found['accepted']} of {found['asked']}" if found else NONE
 
 
 def _failures(role: str, figures: dict[str, Any]) -> str:

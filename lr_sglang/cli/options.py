@@ -107,6 +107,12 @@ method = together(
         help="What that confidence is worth, from lr-sglang calibrate.  [default: --gate learns it first]",
     ),
     click.option(
+        "--max-false-accepts",
+        type=float,
+        metavar="SHARE",
+        help="Of 20 pairs of steps that differ: a judge that accepts more is not trusted with drafts.  [default: 0.35]",
+    ),
+    click.option(
         "--policy",
         type=click.Choice(["fixed", "adaptive"]),
         help="adaptive: depth and width follow what is measured, up to those given.  [default: fixed]",

@@ -38,6 +38,7 @@ class RunOptions:
     gate: float | None = None
     calibration: str | None = None
     policy: str | None = None
+    max_false_accepts: float | None = None
     reference_defaults: bool = False
     # Their token layers.
     token_layer: PerRole = ()

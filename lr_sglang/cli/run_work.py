@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli import capacity, grading_options
+from lr_sglang.cli import capacity, grading_options, judge_check
 from lr_sglang.cli import session as sessions
 from lr_sglang.cli.display import Display
 from lr_sglang.errors import LookaheadError
@@ -178,6 +178,7 @@ def _make_set(order: SampleRun, modes: list[str], todo: list[Work], store: Store
         if live.simulated:
             display.warn(SIMULATED)
         capacity.report(order.plan, modes, live, order.concurrency, display)
+        judge_check.report(order.plan, modes, live, display)
         settings = settings_of(order.plan, modes, order.asked, order.versions, live)
         watch = Watch(live, display)
         if first := [item for item in order.warm_up if item.mode in modes]:

@@ -101,6 +101,7 @@ def service_of(plan: Plan, modes: list[str], given: Mapping[str, Any]) -> Servic
             message = f"--max-{name} {most} is less than --{name}, {getattr(look, name)}"
             raise ConfigError(message, hint=f"give --{name} {most} as well")
     settled = {
+        "check_judge": True,
         "model": given["model_name"] or plan.models["target"],
         "modes": tuple(modes if given["mode"] else dict.fromkeys((*modes, *_possible(plan, modes)))),
         "verifiers": tuple(name for name in verifiers if _judged_by(plan, name)),

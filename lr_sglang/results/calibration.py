@@ -16,7 +16,7 @@ from typing import Any
 from lr_sglang.algorithm import policy
 from lr_sglang.errors import RecordError
 from lr_sglang.results.record import Record
-from lr_sglang.results.summary import wilson
+from lr_sglang.theory.shares import wilson
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.verifier_registry import Stage
 

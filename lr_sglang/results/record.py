@@ -102,6 +102,7 @@ def _trace(trace: Trace) -> Record:
         "ids_digest": hashlib.blake2b(repr(trace.ids).encode(), digest_size=16).hexdigest(),
         "steps": [_step(step) for step in trace.steps],
         "branches": [_branch(branch) for branch in trace.branches],
+        **({"false_accepts": dataclasses.asdict(trace.false_accepts)} if trace.false_accepts else {}),
         **({"program": trace.program} if trace.program else {}),
     }
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lr_sglang.results.summary import wilson, wilson_of
+from lr_sglang.theory.shares import wilson, wilson_of
 
 Floats = NDArray[np.float64]
 Verdict = Literal["kept", "worse", "open"]

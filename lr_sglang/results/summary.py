@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from math import sqrt
 from typing import Any
 
 from lr_sglang.config import ROLES
 from lr_sglang.results import packed
 from lr_sglang.results.record import Record
 from lr_sglang.steps.speculation import Speculation
-
-Z95 = 1.959963984540054
+from lr_sglang.theory.shares import wilson
 
 
 def summarise(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
@@ -58,6 +56,7 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
         "wasted": _over(sum(r["tokens"]["wasted"] for r in records), generated),
         "cut_off": sum(r["finish"] == "length" for r in ended),
         "judge_calls": sum(r["tokens"]["judge"]["calls"] for r in records),
+        "false_accepts": next((r["false_accepts"] for r in records if "false_accepts" in r), None),
         "failures": {role: n for role in ROLES if (n := sum(r["failures"].get(role, 0) for r in records))},
         "roles": {role: _role(records, role) for role in ROLES},
     }
@@ -129,19 +128,6 @@ def speed_up(records: Iterable[Record], mode: str, base: str = "autoregressive")
             seconds[record["mode"]][record["question_id"], record["sample"]] = record["seconds"]
     both = seconds[mode].keys() & seconds[base].keys()
     return _over(sum(seconds[base][k] for k in both), sum(seconds[mode][k] for k in both))
-
-
-def wilson(successes: int, trials: int) -> tuple[float, float] | None:
-    """Wilson's 95 % interval for a share."""
-    return wilson_of(successes / trials, trials, Z95) if trials else None
-
-
-def wilson_of(share: float, trials: float, z: float) -> tuple[float, float]:
-    """Wilson's interval, ``z`` standard errors to both sides; trials need not be whole."""
-    square = z**2
-    middle = (share + square / (2 * trials)) / (1 + square / trials)
-    half = z * sqrt(share * (1 - share) / trials + square / (4 * trials**2)) / (1 + square / trials)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _over(part: float, whole: float) -> float | None:

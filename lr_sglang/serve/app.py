@@ -75,11 +75,12 @@ def create_app(
         health.start()
         engine.lateness.start()
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(PROMPT_THREADS, "lr-prompt"))
-        sharing = asyncio.create_task(engine.sharing.run())
+        beside = [asyncio.create_task(work) for work in (engine.sharing.run(), engine.check_judge())]
         try:
             yield
         finally:
-            sharing.cancel()
+            for task in beside:
+                task.cancel()
             engine.stop()
             await engine.ended(ABORT_SECONDS)
             await health.stop()

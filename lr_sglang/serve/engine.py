@@ -34,7 +34,9 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.serve.thinking import Thinking, think_then_conclude, with_calls
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.user_programs.program import ProgramError
+from lr_sglang.verifiers import known_pairs
 from lr_sglang.verifiers.requests import RequestMaker
+from lr_sglang.verifiers.verifier_registry import needs_judge
 
 STOP_AGAIN = 0.1  # seconds until it is looked whether an answer that was stopped has ended
 HANG_UP_AFTER = 5  # of these looks: an abort that is heard takes some milliseconds
@@ -170,6 +172,17 @@ class AnswerEngine:
                 elif now() >= deadline:
                     raise
 
+    async def check_judge(self) -> None:
+        """Asks the judge about steps that differ; says so where it is not to be trusted."""
+        most, asks = self.service.lookahead.max_false_accepts, map(needs_judge, self.service.verifiers)
+        if not self.service.check_judge or most == 1 or "judge" not in self.roles or not any(asks):
+            return
+        found = await known_pairs.check(self.roles["judge"], self.service.judge_prompt)
+        if found is not None:
+            self.metrics.false_accepts.set(found.surely)
+            if found.surely > most:
+                log("judge not trusted", logging.WARNING, role="judge", reason=known_pairs.warning(found))
+
     def close(self) -> None:
         """Admits no more requests; what is running goes on."""
         self.admission.close()
@@ -244,9 +257,9 @@ class AnswerEngine:
         answer.ready.put_nowait(summary)
 
     def _degraded(self, answer: _Answer) -> bool:
-        """Whether it went without draft or judge for a while."""
-        trace = answer.job.record
-        return answer.options.mode.ahead and (bool(trace.failures) or self.health.disturbed(answer.began))
+        """Whether it went without draft or judge for a while, or altogether."""
+        failed = not answer.job.drafts or bool(answer.job.record.failures)
+        return answer.options.mode.ahead and (failed or self.health.disturbed(answer.began))
 
     def _teller(self, answer: _Answer, put: Callable[[list[Chunk]], None]) -> Callable[[StepRecord | None], None]:
         """Hears of each step as it is kept."""

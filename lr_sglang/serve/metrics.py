@@ -74,6 +74,9 @@ class Metrics:
         self.steps = counter("steps", "Steps of answers, by outcome", "outcome")
         self.judged = counter("steps_judged", "Steps for which a draft was compared, or came too late")
         self.accepted = counter("steps_accepted", "Steps that are the draft's: alpha is this over steps_judged")
+        self.false_accepts = gauge(
+            "false_accepts", "Share of differing steps that the judge surely accepts, asked at start", mode="livemax"
+        )
         self.alpha = gauge("alpha", "Step acceptance rate so far")
         self.running = gauge("answers_running", "Answers that are being made")
         self.waiting = gauge("requests_waiting", "Requests in the queue")

@@ -37,6 +37,7 @@ class Service(ConfigModel):
             should not be reached by a web page whose domain points there.
         refuse: whether requests are refused for fields that only the target can follow; else it answers them alone.
             A ``program`` answers in place of the target as well, and so they are refused then.
+        check_judge: whether the judge is asked at start about steps that differ (``verifiers.known_pairs``).
         open_metrics: whether ``/metrics`` can be read without a key where there are keys.
     """
 
@@ -66,6 +67,7 @@ class Service(ConfigModel):
     max_prompt_tokens: int | None = None
     reasoning: Reasoning = "auto"
     refuse: bool = False
+    check_judge: bool = False
     open_metrics: bool = False
     hosts_are_open: bool = True
 

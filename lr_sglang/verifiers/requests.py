@@ -13,6 +13,8 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import Mode
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.trace import StepRecord
+from lr_sglang.theory.shares import FalseAccepts
+from lr_sglang.verifiers import verifier_registry
 
 
 class RequestMaker:
@@ -56,7 +58,7 @@ class RequestMaker:
             ConfigError: there is no such verifier, or the deployment lacks the runtime it needs.
         """
         look = mode.lookahead(look)
-        return AnswerRequest(
+        made = AnswerRequest(
             lookahead=look,
             sampling=mode.sampling(sampling),
             limits=limits,
@@ -67,3 +69,12 @@ class RequestMaker:
             on_step=on_step,
             on_event=on_event,
         )
+        if mode.ahead and (known := self.false_accepts(look.verifier)) is not None:
+            made.record.false_accepts = known
+            made.drafts = known.surely <= look.max_false_accepts
+        return made
+
+    def false_accepts(self, verifier: str) -> FalseAccepts | None:
+        """What is known of the judge that a verifier asks."""
+        asks = verifier_registry.needs_judge(verifier) and "judge" in self.roles
+        return self.roles["judge"].false_accepts if asks else None

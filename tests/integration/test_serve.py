@@ -35,6 +35,7 @@ from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.steps.step import DELIMITER
+from lr_sglang.verifiers import known_pairs
 from tests.scripted import ScriptedTransport, chapters, deployment
 
 ROOT = Path(__file__).parents[2]
@@ -286,6 +287,16 @@ def test_a_stop_string_ends_an_answer_though_a_runtime_hears_its_abort_late():
 def test_an_answer_that_is_too_long_ends_with_length(quick):
     answer = quick.ask(max_completion_tokens=50).json()
     assert answer["choices"][0]["finish_reason"] == "length" and answer["usage"]["completion_tokens"] == 50
+
+
+def test_nothing_is_drafted_for_a_judge_that_accepts_what_differs(monkeypatch):
+    monkeypatch.setattr(known_pairs, "agrees", lambda label: label == "a")
+    with serving(scripted(["One.", "Two."]), SERVICE.replace(check_judge=True)) as one:
+        within(10, lambda: "lr_sglang_false_accepts 0.8" in one.http.get("/metrics").text)
+        about, lossless = (one.ask(**more).json()["lookahead"] for more in ({}, {"lookahead": {"mode": "lossless"}}))
+        assert about["degraded"] and about["drafted_tokens"] == 0
+        assert not lossless["degraded"] and lossless["drafted_tokens"] > 0
+        assert len({backend.loop for backend in one.roles.values()}) == 1, "a connection belongs to one loop"
 
 
 THINKING = ["<think>", "Well, 2 + 3.", "It is 5.\n</think>", "The answer:", "5"]

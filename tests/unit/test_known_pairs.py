@@ -1,0 +1,162 @@
+"""A judge that accepts what differs is found out before anything is drafted for it."""
+
+import random
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import lr_sglang as lr
+from lr_sglang.algorithm.policy import RunStatistics
+from lr_sglang.cli import cli, session
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.loop import call
+from lr_sglang.errors import ConfigError, RuntimeDown
+from lr_sglang.frontend.run import run_program
+from lr_sglang.modes import MODES
+from lr_sglang.programs.judge import PROMPTS
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.results import record
+from lr_sglang.tasks.question import Question
+from lr_sglang.theory.shares import FalseAccepts, wilson
+from lr_sglang.verifiers import known_pairs
+from lr_sglang.verifiers.requests import RequestMaker
+from tests.scripted import END, ScriptedTransport, chapters, deployment
+from tests.scripted_cli import Servers
+
+STEPS = ["One.", "Two.", "Three.", "Four."]
+
+
+def judged(accepts, fail=lambda text: None):
+    """A deployment whose judge says what ``accepts`` does, by its prompt; its label is one character here."""
+    writers = [ScriptedTransport(chapters(STEPS)) for _ in range(2)]
+    judge = ScriptedTransport(lambda text, sampling: "y" if accepts(text) else "n", fail=fail)
+    return deployment(target=writers[0], draft=writers[1], judge=judge).roles
+
+
+@pytest.fixture(autouse=True)
+def labels(monkeypatch):
+    monkeypatch.setattr(known_pairs, "agrees", lambda label: label == "y")
+
+
+def check(roles, prompt="paper"):
+    return call(known_pairs.check(roles["judge"], prompt), roles["judge"].loop)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_every_prompt_has_twenty_pairs_of_which_none_says_the_same_twice(prompt):
+    pairs = known_pairs.pairs(prompt)
+    assert len(pairs) == len(set(pairs)) == 20
+    assert all(target != draft and target.strip() == target and draft.strip() == draft for target, draft in pairs)
+    assert known_pairs.pairs("another") == []
+
+
+def test_each_pair_is_asked_once_by_the_judges_prompt():
+    roles = judged(lambda text: False)
+    assert check(roles) == roles["judge"].false_accepts
+    assert roles["judge"].false_accepts == FalseAccepts(0, 20, pytest.approx(0, abs=1e-9))
+    asked = ["".join(chr(one) for one in r["input_ids"] if one > END) for r in roles["judge"].transport.requests]
+    for target, draft in known_pairs.pairs("paper"):
+        assert sum(PROMPTS["paper"].ask(target, draft) in text for text in asked) == 1
+    assert {r["sampling_params"]["max_new_tokens"] for r in roles["judge"].transport.requests} == {1}
+
+
+def test_what_is_not_answered_does_not_count():
+    down = RuntimeDown("down", role="judge")
+    first = iter([None])
+    roles = judged(lambda text: True, fail=lambda text: next(first, down))
+    assert check(roles) == FalseAccepts(1, 1, 0.0)  # which says nothing
+    roles = judged(lambda text: True, fail=lambda text: down)
+    assert check(roles) is None and roles["judge"].false_accepts is None
+    assert check(judged(lambda text: True), "another") is None
+
+
+def test_a_simulated_judge_is_not_asked():
+    roles = judged(lambda text: True)
+    roles["judge"].simulated = True
+    assert check(roles) is None and not roles["judge"].transport.requests
+
+
+def test_one_that_accepts_at_random_is_found_out_and_a_good_one_is_not():
+    rng = random.Random(7)
+
+    def found_out(share):
+        return FalseAccepts.of([rng.random() < share for _ in range(20)]).surely > Lookahead().max_false_accepts
+
+    assert sum(found_out(0.7) for _ in range(2000)) >= 0.95 * 2000
+    assert sum(found_out(0.1) for _ in range(2000)) <= 0.005 * 2000
+    assert not any(found_out(0.02) for _ in range(2000))
+    assert FalseAccepts.of([True] * 4).surely == 0 and FalseAccepts.of([]) == FalseAccepts(0, 0, 0.0)
+    assert FalseAccepts.of([True] * 5 + [False] * 15).surely == wilson(5, 5)[0]
+
+
+@pytest.mark.parametrize(
+    ("verifier", "most", "drafts"), [("judge", 0.35, False), ("judge", 1, True), ("exact", 0.35, True)]
+)
+def test_the_target_answers_alone_where_the_judge_accepts_everything(verifier, most, drafts):
+    roles = judged(lambda text: True)
+    check(roles)
+    maker = RequestMaker(roles, "paper", lambda look: RunStatistics())
+    look = Lookahead(verifier=verifier, max_false_accepts=most)
+    job = maker.make(MODES["lookahead"], look, Sampling(), Limits(), question="q")
+    asked = [{"role": "user", "content": "?"}]
+    call(run_program(lookahead, asked, job, backend=roles["target"]), roles["target"].loop)
+    assert job.drafts is drafts and bool(roles["draft"].transport.requests) is drafts
+    assert job.record.text == "\n\n".join(STEPS)
+    made = record.make(Question("q", "?"), "lookahead", job, {}, {})
+    known = {"accepted": 20, "asked": 20, "surely": pytest.approx(0.839, abs=1e-3)}
+    assert made.get("false_accepts") == (known if verifier == "judge" else None)
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """The command line over scripted runtimes, whose judge accepts everything."""
+    servers = Servers()
+    monkeypatch.setattr(session, "session", servers)
+    monkeypatch.setattr(known_pairs, "agrees", lambda label: label == "a")
+    monkeypatch.chdir(tmp_path)
+    return servers, lambda *given: CliRunner().invoke(cli, given)
+
+
+def test_a_run_says_that_it_does_not_trust_its_judge_and_goes_on_without(command):
+    servers, call = command
+    result = call("run", "how many?")
+    assert result.exit_code == 0 and "it accepted 20 of 20 pairs of steps that differ" in result.stderr
+    assert not servers.transports["draft"].requests and "\\boxed{17}" in result.stdout
+    result = call("run", "how many?", "--max-false-accepts", "1")
+    assert result.exit_code == 0 and "pairs of steps" not in result.stderr and servers.transports["draft"].requests
+    assert call("run", "how many?", "--max-false-accepts", "2").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--mode", "autoregressive"), ("--mode", "lossless"), ("--verifier", "random:0.5")]
+)
+def test_a_judge_that_nothing_depends_on_is_not_asked(command, arguments):
+    servers, call = command
+    assert call("run", "how many?", *arguments).exit_code == 0 and not servers.transports["judge"].requests
+
+
+def test_a_benchmark_asks_each_judge_once(command):
+    servers, call = command
+    result = call("bench", "--task", "pocket", "--limit", "2", "--modes", "autoregressive,lookahead", "--output", "out")
+    assert result.exit_code == 0 and result.output.count("it accepted 20 of 20") == 1
+    assert '"false_accepts"' in "".join(path.read_text() for path in Path("out").rglob("records.jsonl"))
+    assert len(servers.transports["judge"].requests) == 20
+
+
+def test_a_deployment_warns_when_it_is_opened(monkeypatch):
+    @contextmanager
+    def deployed(*_, **more):
+        yield judged(lambda text: True)
+
+    monkeypatch.setattr("lr_sglang.api.deployment.deployed", deployed)
+    with pytest.warns(RuntimeWarning, match="20 of 20"), lr.deployment("pocket") as running:
+        assert lr.solve("how many?", deployment=running).text == "\n\n".join(STEPS)
+        assert not running.roles["draft"].transport.requests
+
+
+def test_the_limit_is_a_share():
+    for wrong in (0, -0.1, 1.1):
+        with pytest.raises(ConfigError, match="max_false_accepts"):
+            Lookahead(max_false_accepts=wrong)
