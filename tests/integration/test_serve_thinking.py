@@ -9,7 +9,7 @@ from jinja2.exceptions import TemplateError
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.token_text import TokenText
-from tests.integration.test_serve import ASK, SERVICE, is_documented, serving
+from tests.integration.test_serve import ASK, SERVICE, is_documented, serving, within
 from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment
 
 THOUGHT = ["Well, 2 + 3.", "It is 5.\n</think>", "Nobody asked for this."]
@@ -158,6 +158,19 @@ def test_both_share_the_limit_of_tokens(thinker):
     for most in (10, len("Well, 2 + 3.\n\nIt is 5.\n</think>") + 4):
         answer = one.ask(regex="5", max_tokens=most).json()
         assert answer["choices"][0]["finish_reason"] == "length" and answer["usage"]["completion_tokens"] <= most
+
+
+@pytest.mark.parametrize(
+    ("stop", "thought", "said"), [("5.", "Well, 2 + 3.\n\nIt is ", None), ("see", None, "Let me ")]
+)
+def test_a_stop_string_ends_either(thinker, stop, thought, said):
+    one = thinker(service=ON)
+    choice = one.ask(tools=[TOOL], stop=stop).json()["choices"][0]
+    message = choice["message"]
+    assert choice["finish_reason"] == "stop" and "tool_calls" not in message
+    assert message["reasoning_content"] == (thought or "Well, 2 + 3.\n\nIt is 5.\n")
+    assert (message["content"] or None) == said
+    within(10, lambda: one.engine.idle)
 
 
 PASSED_ON = {
