@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -322,6 +323,27 @@ def test_the_endpoint_answers_an_async_client(endpoint):
             return [one.choices[0].finish_reason for one in made]
 
     assert asyncio.run(both()) == ["stop", "stop"]
+
+
+# anthropic: its messages go to the target's own route
+
+
+@pytest.mark.usefixtures("nothing_running")
+def test_anthropics_client_is_answered_whole_and_in_a_stream(endpoint):
+    asked: Any = {"model": "pocket", "messages": ASKED, "max_tokens": 200, "extra_body": {"temperature": 0}}
+    with anthropic.Anthropic(base_url=endpoint.url, api_key=KEYS["first"], max_retries=0, timeout=120) as client:
+        whole = client.messages.create(**asked)
+        (block,) = whole.content
+        assert whole.stop_reason == "end_turn" and whole.model == "pocket" and "52" in block.text
+        with client.messages.stream(**asked) as stream:
+            texts = list(stream.text_stream)
+            final = stream.get_final_message()
+        assert "".join(texts) == block.text and len(texts) > 1
+        assert (final.stop_reason, final.usage.output_tokens) == (whole.stop_reason, whole.usage.output_tokens)
+        counted = client.messages.count_tokens(model="pocket", messages=ASKED)
+        assert counted.input_tokens == whole.usage.input_tokens
+        with pytest.raises(anthropic.AuthenticationError):
+            client.with_options(api_key="sk-wrong").messages.create(**asked)
 
 
 # llm, the command line of another author
