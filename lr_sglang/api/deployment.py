@@ -106,8 +106,8 @@ class OpenDeployment:
                 self._stack = stack.pop_all()
             if "judge" in roles and self.config.lookahead.max_false_accepts < 1:
                 found = call(known_pairs.check(roles["judge"], self.config.judge_prompt), roles["judge"].loop)
-                if found is not None and found.surely > self.config.lookahead.max_false_accepts:
-                    warnings.warn(known_pairs.warning(found), RuntimeWarning, stacklevel=3)
+                if wrong := known_pairs.distrust(found, self.config.lookahead.max_false_accepts):
+                    warnings.warn(wrong, RuntimeWarning, stacklevel=3)
         self._requests = RequestMaker(roles, self.config.judge_prompt, self._statistics)
         self.backends = backends(self._requests)
         return self

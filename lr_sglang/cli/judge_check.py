@@ -22,5 +22,5 @@ def report(plan: Plan, modes: Collection[str], live: Session, display: Display) 
     if judge.false_accepts is not None:  # known, and said, already
         return
     found = call(known_pairs.check(judge, plan.judge_prompt), judge.loop)
-    if found is not None and found.surely > plan.lookahead.max_false_accepts:
-        display.warn(known_pairs.warning(found))
+    if wrong := known_pairs.distrust(found, plan.lookahead.max_false_accepts):
+        display.warn(wrong)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
+from lr_sglang.config import Lookahead
 from lr_sglang.errors import RecordError
 from lr_sglang.results.packed import Packed
 from lr_sglang.results.record import SCHEMA, Key, Record, key
@@ -183,13 +184,19 @@ class Store:
         wrong = [
             f"{k}: {old.get(k, 'off')} then, {new.get(k, 'off')} now"
             for k in sorted({*old, *new})
-            if old.get(k) != new.get(k)
+            if old.get(k) != new.get(k) and not (k not in old and _is_default(k, new[k]))
         ]
         if wrong:
             raise RecordError(
                 f"{self.folder} belongs to another configuration ({'; '.join(wrong)})",
                 hint="resume with the same options, or give another --output",
             )
+
+
+def _is_default(key: str, value: Any) -> bool:
+    """Whether a setting has its default, which it had before there was an option for it, too."""
+    table, _, name = key.rpartition(".")
+    return table.rpartition(".")[2] == "lookahead" and value == Lookahead().to_dict().get(name)
 
 
 def flat(table: dict[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:

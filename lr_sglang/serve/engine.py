@@ -180,8 +180,8 @@ class AnswerEngine:
         found = await known_pairs.check(self.roles["judge"], self.service.judge_prompt)
         if found is not None:
             self.metrics.false_accepts.set(found.surely)
-            if found.surely > most:
-                log("judge not trusted", logging.WARNING, role="judge", reason=known_pairs.warning(found))
+        if wrong := known_pairs.distrust(found, most):
+            log("judge not trusted", logging.WARNING, role="judge", reason=wrong)
 
     def close(self) -> None:
         """Admits no more requests; what is running goes on."""

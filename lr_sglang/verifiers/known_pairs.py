@@ -50,8 +50,10 @@ async def check(backend: RuntimeBackend, prompt: str) -> FalseAccepts | None:
     return backend.false_accepts
 
 
-def warning(found: FalseAccepts) -> str:
-    """What to say of a judge that is not trusted."""
+def distrust(found: FalseAccepts | None, most: float) -> str:
+    """What to say of a judge that accepts too many; empty for one that is trusted."""
+    if found is None or found.surely <= most:
+        return ""
     return (
         f"judge: it accepted {found.accepted} of {found.asked} pairs of steps that differ; it is shown no draft, and "
         "the target answers alone (--max-false-accepts 1 trusts it all the same)"

@@ -181,6 +181,18 @@ def test_a_run_of_a_version_with_more_switches_goes_on_if_they_were_off(tmp_path
             assert len(run.records) == 1
 
 
+def test_a_run_of_a_version_without_an_option_goes_on_with_its_default(tmp_path):
+    with opened(tmp_path) as older:
+        older.append(record())
+    for limit, others in (
+        (0.35, nullcontext()),
+        (0.5, pytest.raises(RecordError, match="max_false_accepts: off then")),
+    ):
+        config = {**CONFIG, "lookahead": {**CONFIG["lookahead"], "max_false_accepts": limit}}
+        with others, opened(tmp_path, config, resume=True) as run:
+            assert len(run.records) == 1
+
+
 def test_two_runs_do_not_share_a_folder(tmp_path):
     with opened(tmp_path):
         with pytest.raises(RecordError, match="another run is writing"):
