@@ -6,7 +6,7 @@ import asyncio
 import gc
 import queue
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -92,9 +92,7 @@ class Runner:
             Cancelled: ``stop`` was called from another thread.
             ConfigError: the deployment lacks what the mode needs.
         """
-        for name in dict.fromkeys(item.mode for item in work):
-            self._check(MODES[name])
-        keep_what_is_imported()
+        self.prepare(item.mode for item in work)
         todo = deque(work)
         ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
 
@@ -117,6 +115,16 @@ class Runner:
                 self.stop()
                 raise result
             yield result
+
+    def prepare(self, modes: Iterable[str]) -> None:
+        """Checks that the runtimes have what these modes need, and does what is done once in a process.
+
+        Raises:
+            ConfigError: they lack it.
+        """
+        for name in dict.fromkeys(modes):
+            self._check(MODES[name])
+        keep_what_is_imported()
 
     def stop(self) -> None:
         """Cancels the running samples, on the runtimes too, and waits up to STOP_SECONDS for them. Idempotent."""

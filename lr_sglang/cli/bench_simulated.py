@@ -51,7 +51,7 @@ def simulated(json: bool, **given: Any) -> None:
         given["schedule"],
         given["depth"],
         given["width"],
-        max_step_tokens=setting.model.longest,
+        max_step_tokens=setting.model.longest + 1,  # a blank line ends each step, as almost all of real models
         verifier=given["verifier"],
     )
     if not verifier_registry.runs_models(look.verifier):

@@ -140,14 +140,17 @@ def shard(
     writer, records = Writer(simulation.model), dict[str, Record]()
     settings = Settings(lookahead=look, sampling=Sampling(seed=simulation.model.seed))
     watch, late = _Watch(), Lateness()
+    writer.prepare(numbers(writer, asked))
     with on_one_core(core):
         wake_exactly()
         loop = background(None if roles else selectors.SelectSelector())
         roles = roles or simulated_roles(simulation, writer)
         loop.call_soon_threadsafe(late.start)
-        with Runner(roles, settings, len(asked)) as runner, watch:
-            for record in runner.run(plan(asked, [MODE]), watch.look):
-                records[record["question_id"]] = record
+        with Runner(roles, settings, len(asked)) as runner:
+            runner.prepare([MODE])
+            with watch:
+                for record in runner.run(plan(asked, [MODE]), watch.look):
+                    records[record["question_id"]] = record
         loop.call_soon_threadsafe(late.stop)
     made = [records[question.id] for question in asked]
     for record in made:

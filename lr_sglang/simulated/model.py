@@ -18,6 +18,7 @@ from lr_sglang.config_model import ConfigModel, need
 from lr_sglang.simulated.words import BASE, HEAD, NUMBERS, Head, Words, pocket_words
 
 TURN = 64  # tokens that a judge's prompt may have around its two steps
+STEPS = 2**16  # that a writer remembers, some 300 bytes each
 TARGET = 0  # the version that the target writes of every step; drafts are versions from 1
 Finish = Literal["delimiter", "end", "length"]
 
@@ -142,7 +143,14 @@ class Writer:
 
     def __init__(self, model: Model) -> None:
         self.model, self.words = model, pocket_words()
-        self._step = lru_cache(maxsize=4096)(partial(model.step, self.words))  # the next prompt has it in it
+        self._step = lru_cache(maxsize=STEPS)(partial(model.step, self.words))  # the next prompt has it in it
+
+    def prepare(self, questions: Sequence[int]) -> None:
+        """Writes the steps of these questions now, so that a measurement of the controller does not contain it."""
+        for question in questions:
+            for position in range(self.model.steps):
+                for version in (TARGET, 1):
+                    self._step(question, position, version)
 
     def place(self, prompt: Sequence[int]) -> Place:
         """Where a prompt ends. What follows on the end of a step is another turn, and its answer is begun."""
@@ -154,12 +162,13 @@ class Writer:
 
     def _place(self, prompt: Sequence[int]) -> Place:
         words, size = self.words, len(prompt)
-        for at in range(size - 1, max(-1, size - 2 * self.model.longest - 1), -1):
-            if prompt[at] == words.start and (head := words.read(prompt[at : at + HEAD])):
-                offset = size - at
-                if words.delimiter in (tail := list(prompt[at + HEAD :])):
-                    begun = tail[::-1].index(words.delimiter)  # the next step may be cut within its head
-                    return Place(head.question, head.position + 1, TARGET, begun)
+        near, offset = tuple(prompt[-2 * self.model.longest :])[::-1], 0  # from its end
+        while words.start in near[offset:]:
+            offset = near.index(words.start, offset) + 1
+            if head := words.read(prompt[size - offset : size - offset + HEAD]):
+                after = near[: max(0, offset - HEAD)]
+                if words.delimiter in after:  # the next step may be cut within its head
+                    return Place(head.question, head.position + 1, TARGET, after.index(words.delimiter))
                 return Place(head.question, head.position, head.version, offset)
         return Place(words.number(prompt))
 
