@@ -18,7 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import JSONResponse
 
-from lr_sglang import __version__
+from lr_sglang import __version__, results
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.serve.engine import AnswerEngine
 from lr_sglang.serve.errors import Refusal, crowded, refusal_of, too_large, unknown_model
@@ -47,7 +47,8 @@ ANSWERED: dict[str, tuple[TargetRoute, type[ChatRequest | CompletionRequest]]] =
     COMPLETIONS.path: (COMPLETIONS, CompletionRequest),
 }
 STAND_IN = [{"role": "user", "content": "?"}]
-PAGE = Path(__file__).parent / "page"
+# The page's own files, and those that the HTML report has too.
+PAGE = (Path(__file__).parent / "page", Path(results.__file__).parent / "page" / "shared")
 
 
 def create_app(
@@ -246,7 +247,7 @@ def _page(app: FastAPI) -> None:
     """Every file of the page by its own name, so that no route is hidden by it."""
     policy = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'; img-src 'self' data:"
     headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
-    for path in PAGE.iterdir():
+    for path in (file for folder in PAGE for file in folder.iterdir()):
         route = "/" if path.name == "index.html" else f"/page/{path.name}"
         file = _fixed(path.read_bytes(), guess_type(path)[0], **headers, **{"Cache-Control": "no-cache"})
         app.add_api_route(route, file, methods=["GET"], include_in_schema=False)

@@ -119,7 +119,7 @@ def application(endpoint: Endpoint) -> FastAPI:
             return JSONResponse({"error": {"message": message, "type": "error"}}, status, headers)
         return StreamingResponse(endpoint.chunks(), media_type="text/event-stream")
 
-    app.mount("/page", StaticFiles(directory=str(PAGE)))
+    app.mount("/page", StaticFiles(directory=str(PAGE), packages=[("lr_sglang", "results/page/shared")]))
     return app
 
 

@@ -65,8 +65,8 @@ def test_the_page_holds_every_answer(tmp_path):
     assert len(found) == len(index["records"]) == 16
     assert [g["mode"] for g in index["groups"]] == ["autoregressive", "lookahead"]
     first = json.loads(found[f"r{next(r['n'] for r in index['records'] if r['alpha'] is not None)}"])
-    assert len(first["steps"][0]["drafts"]) == 1 and first["steps"][0]["target"]
-    assert first["path"][-1]["end"] == first["seconds"]
+    assert len(first["steps"][0]["drafts"]) == 1 and first["steps"][0]["target"]["text"]
+    assert [one["ended"] for one in first["branches"] if one["role"] == "path"][-1] == first["seconds"]
     fact = index["groups"][0]["facts"][0]
     assert fact[0] == "accuracy" and fact[1].endswith(" %") and fact[2].startswith("(")
 
@@ -111,7 +111,7 @@ def test_answers_without_steps_are_shown_whole(tmp_path):
     assert view(folder).exit_code == 0
     (record,) = collection.read([folder]).records
     (step,) = detail(record)["steps"]
-    assert (step["target"], step["outcome"]) == (record["text"], "written")
+    assert (step["target"]["text"], step["outcome"]) == (record["text"], "written")
 
 
 def test_a_failed_answer_says_why(tmp_path):
@@ -200,13 +200,25 @@ def test_the_list_is_filtered_and_read_with_keys(seen):
 def test_both_versions_stand_beside_each_other_with_their_verdict(seen):
     found = seen(synthetic.run(Truth(alpha=0.5), 1, 1, modes=("lookahead",))).page
     step = found.locator(".step").first
-    boxes = [step.locator(".pair > div").nth(n).bounding_box() for n in (0, 1)]
+    boxes = [step.locator(f".version.{role}").bounding_box() for role in ("draft", "target")]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
-    assert step.locator(".kept").count() == 1
-    assert re.search(r"(accepted|rejected) by judge, 40 ms", step.locator(".verdict").inner_text())
-    assert found.locator(".timeline rect").count() > 10
-    found.locator(".timeline rect.bar").last.click()
-    assert found.locator(".step.flash").count() == 1
+    assert step.locator(".version[data-state=accepted], .version[data-state=kept]").count() == 1
+    assert re.search(
+        r"^The judge: the two versions (do not )?mean the same, after 40 ms\.", step.locator(".words").inner_text()
+    )
+
+
+def test_a_branch_in_the_timeline_leads_to_its_step(seen):
+    found = seen(synthetic.run(Truth(alpha=0.5), 1, 1, modes=("lookahead",))).page
+    canvas = found.locator(".timeline canvas")
+    assert "Critical path" in canvas.get_attribute("aria-label")
+    box = canvas.bounding_box()
+    assert box["height"] == 16 + 18 * found.locator(".timeline li").evaluate_all(
+        "all => all.reduce((sum, one) => sum + Number(one.style.flexGrow), 0)"
+    )
+    canvas.click(position={"x": box["width"] - 4, "y": box["height"] - 9})  # the end of the critical path
+    assert found.locator(".step[aria-selected=true]").count() == 1
+    assert canvas.get_attribute("title")
 
 
 def test_figures_stay_in_their_cards_on_a_phone(seen):
@@ -224,7 +236,7 @@ def test_a_final_answer_is_a_box(seen):
         step |= {"target_text": step["text"], "draft_texts": [step["text"]] * len(step["draft_texts"])}
     found = seen(records).page
     assert set(found.locator(".step .text .boxed").all_text_contents()) == {"\\frac{1}{2}"}
-    assert "boxed" not in found.locator(".steps").text_content()
+    assert "boxed" not in found.locator("#steps").text_content()
 
 
 def test_a_thousand_answers_are_drawn_as_they_are_needed(seen):

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +20,24 @@ from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate
 
 HERE = Path(__file__).parent
+SHARED = HERE / "shared"  # with the endpoint's page: modules there, and here parts of one script
+SCRIPTS = (
+    *(SHARED / f"{name}.js" for name in ("words", "glyph", "boxed", "row", "steps", "timeline")),
+    HERE / "page.js",
+)
+STYLES = (SHARED / "colours.css", HERE / "page.css", SHARED / "steps.css")
+# Of a module, what a part of a script does without.
+_MODULE = re.compile(r"^(?:import .*\n|export )", re.MULTILINE)
 SEARCHED = 400  # characters of a question that the filter looks at
 
 
 def page(report: Report, title: str) -> Iterator[str]:
     """The page, in pieces: all of it at once would be in memory twice."""
-    script = (HERE / "page.js").read_text(encoding="utf-8")
+    script = "\n".join(_MODULE.sub("", path.read_text(encoding="utf-8")) for path in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     values = {
         "TITLE": html.escape(title),
-        "STYLE": (HERE / "page.css").read_text(encoding="utf-8"),
+        "STYLE": "\n".join(path.read_text(encoding="utf-8") for path in STYLES),
         "SCRIPT": script,
         "SCRIPT_HASH": f"sha256-{digest}",
         "INDEX": inert(index(report)),
@@ -131,44 +140,56 @@ def detail(record: Record) -> dict[str, Any]:
         "finish": record["finish"],
         "spoken": _spoken(record, path),
         "steps": [_step(step, gone[n]) for n, step in enumerate(record["steps"])] or _unsplit(record),
-        "branches": sorted((_branch(b, end) for b in record["branches"]), key=lambda b: float(b["start"])),
-        "path": [vars(piece) for piece in path],
+        "branches": [
+            *sorted((_branch(b, end) for b in record["branches"]), key=lambda b: float(b["began"])),
+            *map(_piece, path),
+        ],
     }
 
 
 def _step(step: dict[str, Any], abandoned: int) -> dict[str, Any]:
-    drafts, text = list(step["draft_texts"]), step["text"]
+    """A row of the step tree: the versions of a step and what became of them, as ``shared/row.js`` shows them."""
+    drafts, own = list(step["draft_texts"]), step["source"] == "target"
     chosen = next((i for i, v in enumerate(step["verdicts"]) if v is not None and v["accepted"]), 0)
-    shown = {name: step[name] for name in ("source", "outcome", "ending", "tokens", "seconds")}
-    said = ("accepted", "by", "reason", "seconds", "failed", "score")
-    verdicts = [None if v is None else {name: v.get(name) for name in said} for v in step["verdicts"]]
-    if step["source"] == "draft" and not drafts:
-        drafts = [text]
-    target = step["target_text"]
-    if step["source"] == "target":
-        target = text  # as it was kept
-    more = {"target": target, "drafts": drafts, "verdicts": verdicts, "chosen": chosen, "abandoned": abandoned}
-    return {**shown, **more, "text": text if target is None and not drafts else ""}
+    if not own and not drafts:
+        drafts = [step["text"]]
+
+    def version(text: str | None, **more: Any) -> dict[str, Any]:
+        return {"text": text or "", "tokens": 0, "began": None, "ended": None if text is None else 0, **more}
+
+    def draft(number: int, text: str | None) -> dict[str, Any]:
+        verdict = step["verdicts"][number] if number < len(step["verdicts"]) else None
+        state = "cancelled" if verdict is None or verdict["accepted"] else "rejected"
+        return version(text, verdict=verdict, state="accepted" if number == chosen and not own else state)
+
+    said = [] if step["outcome"] == "written" else [f"kept at {step['seconds']:.2f} s", f"{step['tokens']} tokens"]
+    said += [f"ended by {step['ending']}"] if step["ending"] != "delimiter" else []
+    said += [f"branches given up: {abandoned}"] if abandoned else []
+    return {
+        **{"kept": step["source"], "outcome": step["outcome"], "seconds": step["seconds"]},
+        "note": f"{'; '.join(said).capitalize()}." if said else "",
+        "target": version(step["text"] if own else step["target_text"], state=""),
+        "drafts": [draft(number, text) for number, text in enumerate(drafts)],
+    }
 
 
 def _unsplit(record: Record) -> list[dict[str, Any]]:
     """An answer whose steps are not known."""
-    if not record["text"]:
-        return []
-    known = {"source": "target", "outcome": "written", "ending": "delimiter", "seconds": record["seconds"]}
-    empty: dict[str, Any] = {"drafts": [], "verdicts": [], "chosen": 0, "abandoned": 0, "text": ""}
-    return [{**known, **empty, "tokens": record["tokens"]["used"], "target": record["text"]}]
+    empty: dict[str, Any] = {"draft_texts": [], "verdicts": [], "target_text": None, "ending": "delimiter"}
+    known = {"source": "target", "outcome": "written", "text": record["text"], "seconds": record["seconds"]}
+    return [_step({**known, **empty, "tokens": record["tokens"]["used"]}, 0)] if record["text"] else []
 
 
 def _branch(branch: dict[str, Any], end: float) -> dict[str, Any]:
-    return {
-        "role": branch["role"],
-        "position": branch["position"],
-        "start": branch["started"],
-        "end": end if branch["ended"] is None else branch["ended"],
-        "outcome": branch["outcome"] or "cancelled",
-        "generated": branch["generated"],
-    }
+    shown = {name: branch[name] for name in ("role", "position", "generated")}
+    ended = end if branch["ended"] is None else branch["ended"]
+    return {**shown, "began": branch["started"], "ended": ended, "state": branch["outcome"] or "cancelled"}
+
+
+def _piece(piece: accounting.Span) -> dict[str, Any]:
+    """A stretch of the critical path, as one more branch."""
+    at = {"position": piece.position, "began": piece.start, "ended": piece.end, "generated": 0}
+    return {"role": "path", "part": piece.part, "state": "", **at}
 
 
 def _spoken(record: Record, path: list[accounting.Span]) -> str:

@@ -5,10 +5,8 @@ const $ = (id) => document.getElementById(id);
 const narrow = matchMedia("(max-width: 820px)");
 const CHUNK = 100;
 const MARKS = { correct: "✓", wrong: "✗", failed: "!", ungraded: "·" };
-const OUTCOMES = { accepted: "accepted: the draft's version", corrected: "corrected: the target's version", bonus: "the target's, nothing was drafted",
-  written: "written by the target" };
 const COLOURS = { autoregressive: "controller", sd: "judge", lookahead: "target", "lookahead+sd": "draft", lossless: "queue" };
-let shown = [], drawn = 0, current = -1, zoom = 1;
+let shown = [], drawn = 0, current = -1, stood = null;
 
 function el(name, properties = {}, ...children) {
   const made = document.createElement(name);
@@ -19,14 +17,6 @@ function el(name, properties = {}, ...children) {
   made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
 }
-function svg(name, attributes = {}, text) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-const seconds = (value) => value >= 100 ? `${value.toFixed(0)} s` : value >= 1 ? `${value.toFixed(2)} s` : `${(1000 * value).toFixed(0)} ms`;
-const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const colour = (name) => `var(--${name})`;
 
 // -- summary
@@ -34,7 +24,7 @@ const colour = (name) => `var(--${name})`;
 function summary() {
   $("about").textContent = index.about;
   if (index.warning) { $("warning").textContent = index.warning; $("warning").hidden = false; }
-  const cards = index.groups.map((group) => el("div", { className: "card", style: { "--mode": colour(COLOURS[group.mode] || "rejected") } },
+  const cards = index.groups.map((group) => el("div", { className: "card", style: { "--mode": colour(COLOURS[group.mode] || "bad") } },
     el("b", {}, group.name), index.tasks > 1 ? el("span", { className: "soft" }, group.task) : null,
     el("dl", {}, ...group.facts.flatMap(([name, value, interval]) =>
       [el("dt", {}, name), el("dd", {}, value, interval ? el("small", {}, " " + interval) : "")]))));
@@ -84,7 +74,7 @@ function row(record) {
   const button = el("button", { type: "button" },
     el("span", { className: record.result, ariaHidden: "true" }, MARKS[record.result]),
     el("span", { className: "name" }, record.id + (index.samples > 1 ? ` #${record.sample}` : "")),
-    el("span", { className: "time" }, seconds(record.seconds)),
+    el("span", { className: "time" }, time(record.seconds)),
     el("span", { className: "mode" }, `${index.groups[record.group].name}${record.alpha === null ? "" : `, alpha ${record.alpha.toFixed(2)}`}, ${record.result}`));
   button.dataset.n = record.n;
   if (record.n === current) button.setAttribute("aria-current", "true");
@@ -116,7 +106,8 @@ function open(n, go) {
     el("ul", { className: "facts" }, ...facts(about, record, group).map(([name, value, kind]) =>
       el("li", {}, el("span", {}, name + " "), el("b", { className: kind || "" }, value)))),
     record.error ? el("p", { className: "error text" }, record.error) : "",
-    timeline(record), el("h3", {}, plural(record.steps.length, "step")), steps(record));
+    picture, el("h3", {}, plural(record.steps.length, "step")), el("div", { className: "rows" }, list));
+  draw(record);
   if (go) { if (narrow.matches) scrollTo(0, 0); $("detail").focus({ preventScroll: !narrow.matches }); }
 }
 function choices(siblings) {
@@ -131,7 +122,7 @@ function facts(about, record, group) {
   const found = [["mode", group.name], ["result", about.result, about.result]];
   if (record.answer !== null) found.push(["answer", record.answer]);
   if (record.gold !== null) found.push(["gold", record.gold]);
-  found.push(["time", seconds(about.seconds)], ["tokens", String(record.tokens)]);
+  found.push(["time", time(about.seconds)], ["tokens", String(record.tokens)]);
   if (about.alpha !== null) found.push(["alpha", `${about.alpha.toFixed(2)} (${record.accepted} of ${record.judged})`]);
   if (record.wasted) found.push(["wasted", plural(record.wasted, "token")]);
   if (record.finish === "length") found.push(["ended by", "the token limit"]);
@@ -143,97 +134,48 @@ function close() {
   if (button) button.focus(); else $("words").focus();
 }
 
-function steps(record) {
-  return el("ol", { className: "steps" }, ...record.steps.map((step, n) => el("li", { className: "step", id: `s${n}`,
-    style: { "--c": colour(step.outcome === "accepted" ? "accepted" : step.outcome === "corrected" ? "corrected" : "bonus") } },
-    el("span", { className: "number" }, String(n + 1)),
-    el("header", {}, el("b", {}, OUTCOMES[step.outcome] || step.outcome), step.outcome === "written" ? "" : el("span", {}, `kept at ${seconds(step.seconds)}`),
-      el("span", {}, plural(step.tokens, "token")), step.ending === "delimiter" ? "" : el("span", {}, `ended by ${step.ending}`),
-      step.abandoned ? el("span", {}, `${step.abandoned} ${step.abandoned > 1 ? "branches" : "branch"} given up`) : ""),
-    versions(step), ...step.verdicts.map((verdict, i) => verdict ? ruling(verdict, step.drafts.length > 1 ? i : null) : ""))));
-}
-function versions(step) {
-  const own = step.source === "target", pair = [];
-  step.drafts.forEach((text, i) => pair.push(version(`draft${step.drafts.length > 1 ? ` ${i + 1}` : ""}`, text, !own && i === step.chosen, step.verdicts[i] && !step.verdicts[i].accepted)));
-  if (step.target !== null || own || !pair.length) pair.push(version("target", step.target ?? step.text, own || !pair.length));
-  return el("div", { className: "pair" }, ...pair);
-}
-function version(who, text, kept, refused) {
-  return el("div", { className: kept ? "kept" : refused ? "gone refused" : "gone" }, el("h4", {}, el("span", {}, who), el("span", {}, kept ? "kept" : "")),
-    text === null ? el("span", { className: "soft" }, "not written in time") : el("div", { className: "text" }, ...boxed(text.trim() || "(empty)")));
-}
-// A final answer, \boxed{...}, as a box; there may be braces in it, as \frac has them.
-function boxed(text) {
-  return text.split(/\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}/).map((piece, n) => n % 2 ? el("b", { className: "boxed" }, piece) : piece);
-}
-function ruling(verdict, which) {
-  const taken = verdict.seconds ? `, ${seconds(verdict.seconds)}` : "", score = typeof verdict.score === "number" ? `, score ${verdict.score.toPrecision(3)}` : "";
-  return el("p", { className: "verdict" }, which === null ? "" : `draft ${which + 1}: `, el("span", { className: verdict.accepted ? "yes" : "no" },
-    verdict.accepted ? "✓ accepted" : verdict.failed ? "✗ no verdict" : "✗ rejected"), ` by ${verdict.by}${verdict.reason ? `: ${verdict.reason}` : ""}${score}${taken}`);
-}
+// -- steps and timeline of the answer that is open
 
-// -- timeline
+const list = el("ol", { id: "steps", role: "tree", ariaLabel: "Steps" }), canvas = el("canvas", { role: "img" });
+const names = el("ul", { ariaHidden: "true" }), keys = el("p", { className: "legend" });
+const steps = new Steps(list, light, true);
+const timeline = new Timeline(canvas, { pointed: (row) => light(row, "point"), clicked: (row) => row && steps.go(row) });
+const zoom = ([how, sign, ariaLabel]) => {
+  const button = el("button", { type: "button", ariaLabel }, sign);
+  button.addEventListener("click", () => timeline.magnify(how));
+  return button;
+};
+const zooms = [["out", "−", "Show more time"], ["in", "+", "Show less time"], ["fit", "all", "Show all"]].map(zoom);
+const picture = el("div", {}, el("h3", {}, el("span", { className: "zoom" }, ...zooms), "Timeline"),
+  el("div", { className: "timeline" }, names, canvas), keys);
 
-function lanes(branches) {
-  const rows = [];
-  for (const branch of branches) {
-    const row = rows.find((one) => one[one.length - 1].end <= branch.start + 1e-6);
-    if (row) row.push(branch); else rows.push([branch]);
-  }
-  return rows;
+function light(row, how) {
+  if (how === "stand") stood = row;
+  steps.light(row ?? stood);
+  timeline.light(row ?? stood, how === "stand");
 }
-function timeline(record) {
-  if (!record.branches.length) return "";
-  const box = el("div", { className: "timeline", tabIndex: 0, role: "img", ariaLabel: record.spoken });
-  const used = new Set(record.branches.map((b) => b.outcome)), parts = new Set(record.path.map((p) => p.part));
-  const zoomed = (factor) => { zoom = Math.min(64, Math.max(1, zoom * factor)); paint(box, record); };
-  const wider = el("button", { type: "button", ariaLabel: "stretch the time" }, "+"), less = el("button", { type: "button", ariaLabel: "shrink the time" }, "−");
-  wider.addEventListener("click", () => zoomed(2)); less.addEventListener("click", () => zoomed(0.5));
-  requestAnimationFrame(() => paint(box, record));
-  const key = (names) => names.map(([c, name]) => el("span", {}, el("i", { style: { "--c": colour(c) } }), name));
-  return el("div", {}, el("h3", {}, el("span", { className: "zoom" }, less, " ", wider), "Timeline"), box,
-    el("div", { className: "legend" }, "branches: ", ...key(["accepted", "corrected", "bonus", "rejected", "cancelled"].filter((o) => used.has(o)).map((o) => [o, o]))),
-    el("div", { className: "legend" }, "critical path: ", ...key(Object.entries(index.parts).filter(([p]) => parts.has(p)))));
-}
-function paint(box, record) {
-  const left = 58, height = 18, gap = 3, width = Math.max(300, (box.clientWidth - 4) * zoom);
-  const rows = ["draft", "target", "judge"].flatMap((role) => lanes(record.branches.filter((b) => b.role === role)).map((lane) => [role, lane]));
-  const bottom = 8 + rows.length * (height + gap) + 10, end = Math.max(record.seconds, ...record.branches.map((b) => b.end)) || 1;
-  const x = (t) => left + (t / end) * (width - left - 10);
-  const made = svg("svg", { width, height: bottom + height + 26, viewBox: `0 0 ${width} ${bottom + height + 26}` });
-  for (const step of record.steps) made.append(svg("line", { x1: x(step.seconds), x2: x(step.seconds), y1: 4, y2: bottom + height, stroke: "var(--line)", "stroke-dasharray": "3 3" }));
-  let last = "";
-  rows.forEach(([role, lane], at) => {
-    const y = 8 + at * (height + gap);
-    if (role !== last) { made.append(svg("text", { x: 6, y: y + 13, class: "axis" }, role)); last = role; }
-    for (const branch of lane) {
-      const wide = Math.max(2, x(branch.end) - x(branch.start) - 1);
-      const bar = svg("rect", { x: x(branch.start), y, width: wide, height, rx: 3, fill: colour(branch.outcome), class: "bar" });
-      bar.append(svg("title", {}, `${role}, step ${branch.position + 1}: ${branch.outcome}, ${seconds(branch.end - branch.start)}${branch.generated ? `, ${branch.generated} tokens` : ""}`));
-      bar.addEventListener("click", () => jump(branch.position));
-      made.append(bar);
-      if (wide > 18) made.append(svg("text", { x: x(branch.start) + wide / 2, y: y + 13, "text-anchor": "middle", class: branch.outcome === "cancelled" ? "inside dim" : "inside" }, String(branch.position + 1)));
-    }
+function draw(record) {
+  const rows = record.steps;
+  rows.forEach((row, n) => {
+    Object.assign(row, { prefix: n, position: n, parent: rows[n - 1] ?? null, dead: false });
+    row.drafts.forEach((draft, i) => Object.assign(draft, { number: `${n}.${i}` }));
   });
-  made.append(svg("text", { x: 6, y: bottom + 13, class: "axis" }, "critical"));
-  for (const piece of record.path) {
-    const bar = svg("rect", { x: x(piece.start), y: bottom, width: Math.max(0.5, x(piece.end) - x(piece.start)), height, fill: colour(piece.part) });
-    bar.append(svg("title", {}, `${index.parts[piece.part]}, step ${piece.position + 1}: ${seconds(piece.end - piece.start)}`));
-    made.append(bar);
-  }
-  const ticks = (box.clientWidth < 420 ? 2 : 4) * zoom;
-  for (let tick = 0; tick <= ticks; tick++) {
-    const t = (end * tick) / ticks;
-    made.append(svg("text", { x: x(t), y: bottom + height + 16, class: "axis", "text-anchor": tick ? "end" : "start" }, seconds(t)));
-  }
-  box.replaceChildren(made);
+  stood = null;
+  steps.clear();
+  steps.update(rows);
+  picture.hidden = !record.branches.length;
+  const bar = (part) => ({ ...part, row: rows[part.position] ?? null, about: about(part) });
+  timeline.clear(record.branches.map(bar), { marks: rows.map((row) => row.seconds), told: record.spoken });
+  names.replaceChildren(...timeline.fit().map(([role, count]) => el("li", { className: role, style: { "flex-grow": count } }, role)));
+  timeline.show(Math.max(record.seconds, ...record.branches.map((branch) => branch.ended)), true);
+  const parts = new Set(record.branches.map((branch) => branch.part));
+  const used = Object.entries(index.parts).filter(([part]) => parts.has(part));
+  keys.replaceChildren("branches: faint agreed, grey given up, red refused; critical path: ",
+    ...used.map(([part, name]) => el("span", {}, el("i", { style: { "--c": colour(part) } }), name)));
 }
-function jump(n) {
-  const step = $(`s${n}`);
-  if (!step) return;
-  step.scrollIntoView({ block: "center" });
-  step.classList.add("flash");
-  setTimeout(() => step.classList.remove("flash"), 1200);
+function about({ role, part, position, state, began, ended, generated }) {
+  const what = part ? index.parts[part] : `${role}, step ${position + 1}: ${state}`;
+  return `${what}, ${time(ended - began)}${generated ? `, ${plural(generated, "token")}` : ""}`;
 }
 
 // -- keys
@@ -254,9 +196,7 @@ addEventListener("keydown", (event) => {
   const button = $("list").querySelector("[aria-current]");
   if (button) { button.scrollIntoView({ block: "nearest" }); if (inList) button.focus(); }
 });
-let resized;
 narrow.addEventListener("change", filter);
-addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => { if (current >= 0) open(current, false); }, 150); });
 
 summary();
 options($("mode"), [["", "all"], ...index.groups.map((group, n) => [n, (index.tasks > 1 ? `${group.task}: ` : "") + group.name])]);

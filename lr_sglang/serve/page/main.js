@@ -4,12 +4,13 @@ import { AnswerView } from "./answer.js";
 import { Exchange } from "./exchange.js";
 import { Figures } from "./figures.js";
 import { glyph } from "./glyph.js";
+import { inWords } from "./problems.js";
 import { Ready } from "./ready.js";
 import { Settings } from "./settings.js";
 import { Steps } from "./steps.js";
 import { Timeline } from "./timeline.js";
 import { Tree } from "./tree.js";
-import { inWords, plural, round, time } from "./words.js";
+import { plural, round, time } from "./words.js";
 
 const at = (selector) => document.querySelector(selector);
 const question = at("#question");

@@ -3,14 +3,16 @@
 import { plural, time } from "./words.js";
 
 const ROLES = ["draft", "target", "judge"];
-const SHARES = { draft: 0.24, target: 0.52, judge: 0.24 };
+const SHARES = { draft: 0.24, target: 0.52, judge: 0.24, path: 0 };
+const PARTS = ["late", "prefill", "queue", "controller"]; // of the critical path, beside the roles
 const TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600];
 const AXIS = 16;
 const THICK = 14;
 const EVERY = 40; // milliseconds
 
-/** Full: it is in the answer, or decided it. Half: it agreed, or is on its way. Grey: given up. Red: refused. */
+/** A part of the critical path has its own colour. Else full: it is in the answer, or decided it. Half: it agreed, or is on its way. Grey: given up. Red: refused. */
 function look(bar, lit) {
+  if (bar.part) return { colour: bar.part, strength: 1 };
   if (bar.state === "rejected") return { colour: "bad", strength: bar.role === "judge" ? 1 : 0.75 };
   if (bar.state === "cancelled") return { colour: lit ? bar.role : "past", strength: 0.4 };
   const half = bar.ended === null || bar.state === "here" || (bar.role === "target" && bar.state === "accepted");
@@ -20,29 +22,32 @@ function look(bar, lit) {
 export class Timeline {
   /** `pointed(row)` and `clicked(row)` are told of the bar under the pointer. */
   constructor(canvas, { pointed, clicked }) {
-    Object.assign(this, { canvas, bars: [], now: 0, row: null, zoom: 1, at: null, placed: 0, drawn: 0 });
-    this.busy = { draft: [], target: [], judge: [] };
+    Object.assign(this, { canvas, drawn: 0 });
     this.colours();
+    this.clear([]);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (this.colours(), this.draw()));
     new ResizeObserver(() => this.draw()).observe(canvas);
     canvas.addEventListener("pointermove", (event) => {
       const bar = this.find(event);
       canvas.style.cursor = bar ? "pointer" : "";
+      canvas.title = bar?.about ?? "";
       pointed(bar?.row ?? null);
     });
     canvas.addEventListener("pointerleave", () => pointed(null));
+    canvas.addEventListener("wheel", (event) => this.shift(event), { passive: false });
     canvas.addEventListener("click", (event) => clicked(this.find(event)?.row ?? null));
   }
 
   colours() {
     const style = getComputedStyle(document.documentElement);
     const read = (name) => [name, style.getPropertyValue(`--${name}`).trim()];
-    this.colour = Object.fromEntries([...ROLES, "past", "bad", "muted", "line"].map(read));
+    this.colour = Object.fromEntries([...ROLES, ...PARTS, "past", "bad", "muted", "line", "bench"].map(read));
   }
 
-  clear(bars) {
-    Object.assign(this, { bars, now: 0, row: null, zoom: 1, at: null, placed: 0 });
-    this.busy = { draft: [], target: [], judge: [] };
+  /** `marks`: seconds at which a line is drawn. `told`: the picture in words, where more is known than its bars. */
+  clear(bars, { marks = [], told = "" } = {}) {
+    Object.assign(this, { bars, marks, told, now: 0, row: null, zoom: 1, at: null, placed: 0, shares: SHARES });
+    this.busy = { draft: [], target: [], judge: [], path: [] };
     this.label();
     this.draw();
   }
@@ -66,6 +71,25 @@ export class Timeline {
   magnify(how) {
     if (how === "fit") this.at = null;
     this.zoom = how === "fit" ? 1 : Math.min(Math.max(this.zoom * (how === "in" ? 2 : 0.5), 1), 256);
+    this.draw();
+  }
+
+  /** Makes the canvas as high as its lanes, each role's as many as it has; returns how many. */
+  fit() {
+    this.place();
+    const lanes = Object.entries(this.busy).map(([role, own]) => [role, Math.max(own.length, 1)]);
+    const all = lanes.reduce((sum, [, count]) => sum + count, 0);
+    this.shares = Object.fromEntries(lanes.map(([role, count]) => [role, count / all]));
+    this.canvas.style.height = `${AXIS + all * (THICK + 4)}px`;
+    return lanes;
+  }
+
+  /** Turning the wheel sideways moves what is shown. */
+  shift(event) {
+    if (this.zoom === 1 || !event.deltaX) return;
+    event.preventDefault();
+    const { from, length } = this.window();
+    this.at = from + length * (0.5 + event.deltaX / this.canvas.clientWidth);
     this.draw();
   }
 
@@ -96,8 +120,8 @@ export class Timeline {
     const scale = width / length;
     let top = AXIS;
     const tops = {};
-    for (const role of ROLES) {
-      const tall = (height - AXIS) * SHARES[role];
+    for (const [role, share] of Object.entries(this.shares)) {
+      const tall = (height - AXIS) * share;
       tops[role] = { top: top + 2, each: Math.min((tall - 4) / Math.max(this.busy[role].length, 1), THICK) };
       top += tall;
     }
@@ -139,6 +163,9 @@ export class Timeline {
       pen.globalAlpha = strength * (this.row && !lit ? 0.3 : 1);
       pen.fillStyle = this.colour[colour];
       pen.fillRect(x, y, w, h);
+      if (!bar.row || bar.part || h < 10 || w < 18) continue;
+      pen.fillStyle = this.colour.bench;
+      pen.fillText(String(bar.row.position + 1), x + w / 2 - 3, y + h / 2 - 5);
     }
     pen.globalAlpha = 1;
     this.drawn = performance.now();
@@ -159,11 +186,16 @@ export class Timeline {
       const text = `${Number(at.toFixed(1))} s`;
       if (x + pen.measureText(text).width < width) pen.fillText(text, x + 3, 2);
     }
+    for (const mark of this.marks) {
+      const x = Math.round(((mark - from) / length) * width) + 0.5;
+      pen.moveTo(x, AXIS);
+      pen.lineTo(x, height);
+    }
     let y = AXIS + 0.5;
-    for (const role of ROLES) {
+    for (const share of Object.values(this.shares)) {
       pen.moveTo(0, Math.round(y) + 0.5);
       pen.lineTo(width, Math.round(y) + 0.5);
-      y += (height - AXIS) * SHARES[role];
+      y += (height - AXIS) * share;
     }
     pen.stroke();
   }
@@ -173,7 +205,7 @@ export class Timeline {
   }
 
   spoken() {
-    if (!this.bars.length) return "No branches yet";
+    if (this.told || !this.bars.length) return this.told || "No branches yet";
     const count = { draft: 0, target: 0, judge: 0 };
     for (const bar of this.bars) count[bar.role] += 1;
     const told = ROLES.map((role) => `${role} ${plural(count[role], "branch").replace("branchs", "branches")}`);

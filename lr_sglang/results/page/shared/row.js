@@ -13,6 +13,13 @@ const STATES = {
   kept: "kept",
 };
 
+const WITHOUT = {
+  bonus: "Nothing was drafted in time.",
+  corrected: "Nothing was drafted in time.",
+  accepted: "Nothing was compared.",
+  written: "The target wrote it by itself.",
+};
+
 /** An element with a class, and a text: every text of this page is set as one, never as markup. */
 export function make(tag, name = "", text = "") {
   const element = document.createElement(tag);
@@ -35,9 +42,10 @@ function cell(role) {
 }
 
 export class RowView {
-  constructor(row) {
-    this.row = row;
-    this.item = make("li", "step");
+  /** `open`: its words are always there. */
+  constructor(row, open = false) {
+    Object.assign(this, { row, open });
+    this.item = make("li", open ? "step open" : "step");
     this.item.id = `step-${row.prefix}`;
     this.item.setAttribute("role", "treeitem");
     this.item.tabIndex = -1;
@@ -75,7 +83,7 @@ export class RowView {
     fill(this.target, state, target, row.kept === "draft" && !agreed ? "not needed" : "");
     this.target.box.style.gridRow = `1 / span ${Math.max(1, row.drafts.length)}`;
     item.setAttribute("aria-label", this.spoken());
-    if (this.selected) this.say();
+    if (this.selected || this.open) this.say();
   }
 
   updateDraft(draft, index) {
@@ -114,7 +122,7 @@ export class RowView {
     this.selected = on;
     this.item.tabIndex = on ? 0 : -1;
     this.item.setAttribute("aria-selected", String(on));
-    if (on) this.say();
+    if (on || this.open) this.say();
     else this.words.remove();
   }
 
@@ -122,10 +130,10 @@ export class RowView {
   say() {
     const { row } = this;
     const parts = row.drafts.filter((draft) => draft.verdict).map((draft) => verdictInWords(draft.verdict));
-    if (!parts.length) parts.push(row.dead ? "Given up before anyone compared." : row.kept ? "Nothing was drafted in time." : "Not decided yet.");
+    if (!parts.length) parts.push(row.dead ? "Given up before anyone compared." : WITHOUT[row.outcome] ?? "Not decided yet.");
     if (row.outcome === "corrected") parts.push("The target's step is kept.");
     if (row.outcome === "accepted") parts.push("The draft's step is kept.");
-    put(this.words, parts.join(" "));
+    put(this.words, [...parts, row.note].filter(Boolean).join(" "));
     if (this.words.parentNode !== this.item) this.pair.after(this.words);
   }
 

@@ -5,9 +5,9 @@ import { RowView } from "./row.js";
 const SHOWN = 6; // of what was given up after a step, until one stands there; steps.css hides the others
 
 export class Steps {
-  /** `chosen(row, how)` is told of the row that one points at ("point", null when none) or stands on ("stand"). */
-  constructor(list, chosen) {
-    Object.assign(this, { list, chosen });
+  /** `open`: see RowView. `chosen(row, how)` is told of the row that one points at ("point", null when none) or stands on ("stand"). */
+  constructor(list, chosen, open = false) {
+    Object.assign(this, { list, chosen, open });
     list.addEventListener("keydown", (event) => this.key(event));
     list.addEventListener("click", (event) => this.stand(this.viewAt(event.target), { toggle: true }));
     list.addEventListener("focusin", (event) => this.stand(this.viewAt(event.target)));
@@ -27,7 +27,7 @@ export class Steps {
     for (const row of [...rows].sort((a, b) => a.prefix - b.prefix)) {
       let view = this.views.get(row.prefix);
       if (!view) {
-        view = new RowView(row);
+        view = new RowView(row, this.open);
         this.views.set(row.prefix, view);
         this.place(view);
       }
