@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# What one GPU has to say, item by item, with random weights: nothing is downloaded, and the words mean nothing. On
-# 141 GB it takes Qwen3-32B, Qwen3-1.7B and a 7B judge together.
+# What one GPU has to say, item by item; nothing is downloaded. First with random weights, whose words mean nothing, then
+# with the pocket models in bodies of the same sizes, whose words are accepted or not by themselves. On 141 GB it takes
+# Qwen3-32B, Qwen3-1.7B and a 7B judge together.
 #
 #     scripts/gpu_campaign.sh [--print] [FOLDER]
 #
 # --print shows the items and the seconds that each is expected to take, and starts nothing.
 # It ends after MINUTES (9), wherever it is; the same command goes on there, on another machine too if FOLDER is there.
 # It may be cut off at any second: every answer is written when it ends, and an item is done when all of its are.
-# SHAPES is TARGET,DRAFT,JUDGE for a smaller GPU, or for none: SHAPES=pocket-target,pocket-draft,pocket-judge
+# SHAPES is TARGET,DRAFT,JUDGE for a smaller GPU, or for none: SHAPES=pocket-target,pocket-draft,pocket-judge, and
+# BODIES the deployment of bodies: BODIES=pocket-body
 # FLAGS are of SGLang, for every server: NAME[=VALUE] with spaces between. By default attention is Triton's, because
 # FlashInfer would compile for minutes on a machine that has not used it yet.
 # ITEMS are some of the items, of which one that failed is then tried again.
@@ -38,7 +40,8 @@ tried() { # NAME PATTERN: whether it ended once with such a status
 
 item() { # NAME SECONDS LIMIT TOKENS OPTIONS...: one benchmark, taken up again where it was
     local name=$1 expected=$2 options=(--limit "${LIMIT:-$3}" --max-tokens "${TOKENS:-$4}" "${@:5}")
-    local began left status=0 resume=()
+    local began left status=0 resume=() models=(--dummy-weights --shapes "$shapes")
+    [ -z "${bodies-}" ] || models=(--deployment "$bodies" --temperature 0.6)
     [[ " ${ITEMS:-$name} " == *" $name "* ]] || return 0
     if [ -n "$only_print" ]; then
         printf '%-8s %4d s  %s\n' "$name" "$expected" "${options[*]}"
@@ -52,7 +55,7 @@ item() { # NAME SECONDS LIMIT TOKENS OPTIONS...: one benchmark, taken up again w
         return
     fi
     [ -e "$folder/$name/run.json" ] && resume=(--resume)
-    timeout --signal=TERM --kill-after=15 "$left" "$command" bench --dummy-weights --shapes "$shapes" \
+    timeout --signal=TERM --kill-after=15 "$left" "$command" bench "${models[@]}" \
         --output "$folder/$name" "${flags[@]}" "${resume[@]}" "${options[@]}" >"$folder/$name.txt" 2>&1 &
     running=$!
     wait "$running" || status=$?
@@ -85,3 +88,7 @@ item depth 340 2 256 --alpha "${ALPHA:-0.4,0.63,0.8}" --sweep "depth=${DEPTHS:-1
 item load 340 64 96 --alpha "${ALPHA:-0.63}" --depth 6 --concurrency "${CONCURRENCY:-1,4,16,64}"
 # Each number of tokens is another start of the target.
 item sd 460 3 256 --modes autoregressive,sd --token-layer ngram --sweep "sd-tokens=${SD_TOKENS:-2,4,8,16}"
+# Real words: alpha and tokens for each verification are the pocket models' own; steps are short.
+bodies=${BODIES:-pocket-1gpu} item bodies 280 8 512 --modes autoregressive,sd,lookahead,lookahead+sd
+bodies=${BODIES:-pocket-1gpu} item weak 280 8 512 --modes autoregressive,sd,lookahead,lookahead+sd \
+    --draft "${WEAK:-pocket:draft-60@qwen3-1.7b}"

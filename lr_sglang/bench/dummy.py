@@ -64,7 +64,8 @@ def prepared(plan: Plan, given: Sequence[str] = ()) -> Plan:
     found = flags(given)
     runtimes = {role: one.replace(extra={**one.extra, **found}) for role, one in plan.deployment.runtimes.items()}
     deployment = plan.deployment.replace(runtimes=runtimes)
-    on_gpu = {role: platforms.device(one, role) == "cuda" for role, one in deployment.runtimes.items()}
+    unplaced = {role: one for role, one in deployment.runtimes.items() if not one.gpus}
+    on_gpu = {role: platforms.device(one, role) == "cuda" for role, one in unplaced.items()}
     machine = gpus.visible() if any(on_gpu.values()) else []
     if machine:
         deployment = assign.placed(deployment, [gpu.free for gpu in machine], on_gpu)

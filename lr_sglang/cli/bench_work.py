@@ -37,8 +37,10 @@ def run(given: dict[str, Any]) -> None:
     display = Display(as_json=given["json"], quiet=given["quiet"])
     given = _filled(given)
     plan, oracle = settle(RunOptions.of(given)), "random"
+    if given["dummy_weights"] or given["flag"]:
+        plan = dummy.prepared(plan, given["flag"])
     if given["dummy_weights"]:
-        plan, oracle = dummy.prepared(plan, given["flag"]), "oracle"
+        oracle = "oracle"
     questions = _questions(given)
     setting = Setting(
         plan,
@@ -80,10 +82,8 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
         filled["modes"] = given["modes"] or preset.modes
     if given["dummy_weights"]:
         filled = dummy.filled(filled)
-    elif given["alpha"] or given["shapes"] or given["flag"]:
-        raise ConfigError(
-            "--alpha, --shapes and --flag go with --dummy-weights", hint="--verifier random:0.6 accepts a share"
-        )
+    elif given["alpha"] or given["shapes"]:
+        raise ConfigError("--alpha and --shapes go with --dummy-weights", hint="--verifier random:0.6 accepts a share")
     filled["task"] = tuple(dict.fromkeys(filled["task"])) or (() if filled["input"] else ("pocket",))
     filled["mode"] = filled["modes"] or _possible(given)
     filled["concurrency"] = tuple(dict.fromkeys(filled["concurrency"] or (1,)))

@@ -1,6 +1,7 @@
 """A pocket model in a larger body: the same function, computed with the arithmetic of a larger architecture.
 
-``python -m lr_sglang.pocket.body SOURCE FOLDER SIZES`` writes the model. It grows as in Net2Net (arXiv 1511.05641):
+``python -m lr_sglang.pocket.body SOURCE FOLDER SIZES`` writes the model; ``loader`` computes it inside a server. It
+grows as in Net2Net (arXiv 1511.05641):
 
 - The residual stream holds ``hidden / source hidden`` copies of the source's lanes. What reads it uses the first copy;
   what writes it writes all of them, so that every RMSNorm sees the same mean square.
@@ -10,7 +11,7 @@
 - Heads and lanes of the MLP that the source lacks have random weights, and what leaves them is multiplied by zero. So
   is all that leaves the layers that the source lacks.
 
-The rest is copied. The model is written layer by layer: one layer is in memory at a time.
+The rest is copied. One layer is in memory at a time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 INDEX = "model.safetensors.index.json"
+SOURCE = "source.json"  # in place of weights: which pocket model they are computed from
 Weights = dict[str, Any]
 
 
@@ -66,10 +68,10 @@ class Sizes:
 
 
 class Body:
-    """Makes the weights of the larger model, in the source's type but for ``q_norm``.
+    """Makes the weights of the larger model, in the source's type but for ``q_norm``, and where the source's are.
 
     Args:
-        weights: of the source, by name.
+        weights: of the source, by name; all on one device.
         source, sizes: of the model as it is, and as it shall be.
     """
 
@@ -81,12 +83,13 @@ class Body:
         half = source.head_dim // 2
         # Of each of the source's numbers in a head: where it stands, first of the pair's copies.
         pairs = torch.arange(half) * self._ratio
-        self._lanes = torch.cat([pairs, sizes.head_dim // 2 + pairs])
+        self._placed = {"device": weights["model.norm.weight"].device, "dtype": weights["model.norm.weight"].dtype}
+        self._lanes = torch.cat([pairs, sizes.head_dim // 2 + pairs]).to(self._placed["device"])
 
     def shards(self) -> Iterator[tuple[str, Weights]]:
         """Every layer, and the rest, each with a name."""
         for number in range(self._to.num_hidden_layers):
-            random = self._torch.Generator().manual_seed(number)
+            random = self._torch.Generator(self._placed["device"]).manual_seed(number)
             yield (
                 f"layer-{number:03}",
                 {
@@ -108,34 +111,34 @@ class Body:
         own = {name.removeprefix(prefix): tensor for name, tensor in self._weights.items() if name.startswith(prefix)}
         size, heads, groups = self._to.hidden_size, self._to.num_attention_heads, self._to.num_key_value_heads
         inner, each = self._to.intermediate_size, self._to.head_dim
-        dtype = self._weights["model.norm.weight"].dtype
+        placed, as_float = self._placed, {**self._placed, "dtype": self._torch.float32}
 
         def noise(*shape: int) -> Any:
-            return self._torch.empty(*shape).normal_(0, 0.02, generator=random).to(dtype)
+            return self._torch.empty(*shape, **as_float).normal_(0, 0.02, generator=random).to(placed["dtype"])
 
         for name in ("input_layernorm.weight", "post_attention_layernorm.weight"):
-            yield name, own[name].repeat(self._copies) if own else self._torch.ones(size, dtype=dtype)
+            yield name, own[name].repeat(self._copies) if own else self._torch.ones(size, **placed)
         for name, count, step in (("q", heads, heads // groups), ("k", groups, 1), ("v", groups, 1)):
             rows = noise(count * each, size)
             if own:
                 self._heads(rows, own[f"self_attn.{name}_proj.weight"], step)
             yield f"self_attn.{name}_proj.weight", rows
-        out = self._torch.zeros(size, heads * each, dtype=dtype)
+        out = self._torch.zeros(size, heads * each, **placed)
         if own:
             given = own["self_attn.o_proj.weight"].repeat(self._copies, 1)
             for number, columns in enumerate(given.split(self._from.head_dim, dim=1)):
                 out[:, number * (heads // groups) * each + self._lanes] = columns
         yield "self_attn.o_proj.weight", out
         for name in ("q", "k"):
-            norm = self._torch.ones(each, dtype=dtype)
+            norm = self._torch.ones(each, **placed)
             if own:
                 given = own[f"self_attn.{name}_norm.weight"]
-                norm = self._torch.zeros(each, dtype=dtype) if name == "q" else self._wide(given[:, None])[:, 0]
+                norm = self._torch.zeros(each, **placed) if name == "q" else self._wide(given[:, None])[:, 0]
                 if name == "q":
                     norm, given = norm.float(), given.float() * math.sqrt(self._ratio)
                 norm[self._lanes] = given
             yield f"self_attn.{name}_norm.weight", norm
-        down = self._torch.zeros(size, inner, dtype=dtype)
+        down = self._torch.zeros(size, inner, **placed)
         for name in ("gate", "up"):
             rows = noise(inner, size)
             if own:
@@ -160,6 +163,14 @@ class Body:
             rows[first : first + self._to.head_dim] = self._read(self._wide(head))
 
 
+def of(source: Path, sizes: Sizes, device: str = "cpu") -> Body:
+    """The body of these sizes for the model in a folder, computed on a device."""
+    from safetensors.torch import load_file
+
+    config = json.loads((source / "config.json").read_text("utf-8"))
+    return Body(load_file(source / "model.safetensors", device), Sizes.of(config), sizes)
+
+
 def write(source: Path, folder: Path, sizes: Sizes) -> None:
     """Writes the model into an empty folder, with a progress bar on a terminal.
 
@@ -167,18 +178,26 @@ def write(source: Path, folder: Path, sizes: Sizes) -> None:
         OSError: the disk is full, or the folder cannot be written.
     """
     import click
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import save_file
 
-    config = json.loads((source / "config.json").read_text("utf-8"))
-    body = Body(load_file(source / "model.safetensors"), Sizes.of(config), sizes)
     where: dict[str, str] = {}
     label = f"pocket model, {sizes.hidden_size} x {sizes.num_hidden_layers}"
     count = sizes.num_hidden_layers + 1
-    with click.progressbar(body.shards(), length=count, label=label, file=sys.stderr) as shards:
+    with click.progressbar(of(source, sizes).shards(), length=count, label=label, file=sys.stderr) as shards:
         for name, tensors in shards:
             save_file(tensors, folder / f"model-{name}.safetensors", metadata={"format": "pt"})
             where.update(dict.fromkeys(tensors, f"model-{name}.safetensors"))
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": where}), "utf-8")
+    describe(source, folder, sizes)
+
+
+def describe(source: Path, folder: Path, sizes: Sizes) -> None:
+    """Writes all of a model but its weights: the architecture and the tokenizer.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    config = json.loads((source / "config.json").read_text("utf-8"))
     kinds = {"layer_types": ["full_attention"] * sizes.num_hidden_layers, "max_window_layers": sizes.num_hidden_layers}
     grown = {**config, **asdict(sizes), **kinds, "tie_word_embeddings": False}
     (folder / "config.json").write_text(json.dumps(grown, indent=1), "utf-8")

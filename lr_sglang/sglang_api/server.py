@@ -28,6 +28,19 @@ LAUNCH = (
 )
 SPAWNING = Need("sglang.srt.entrypoints.engine._set_envs_and_config", "sets how processes are started, changed to fork")
 
+# Bodies that are computed in memory, on a CPU as on a GPU: another loader behind --load-format private.
+LOADERS = (
+    Need("sglang.srt.model_loader.loader.get_model_loader", "asks for our loader", ("load_config",)),
+    Need("sglang.srt.configs.load_config.LoadFormat", "has the format of our loader", fields=("PRIVATE",)),
+    Need("sglang.srt.model_loader.loader.DefaultModelLoader", "loads computed weights", fields=("load_model",)),
+    Need(
+        "sglang.srt.model_loader.loader.DefaultModelLoader._get_all_weights",
+        "is replaced where weights are computed",
+        ("model_config", "model"),
+        closed=True,
+    ),
+)
+
 # Hooks.
 REGISTRY = Need("sglang.srt.plugins.hook_registry.HookRegistry", "installs hooks", fields=("register", "apply_hooks"))
 REGISTER = Need(f"{REGISTRY.name}.register", "installs a hook", ("target", "hook", "hook_type"), closed=True)
@@ -230,7 +243,7 @@ KERNELS = tuple(
 )
 
 NEEDS = (
-    *(*LAUNCH, SPAWNING, REGISTRY, REGISTER, HOOKS, PLATFORM, AMX),
+    *(*LAUNCH, *LOADERS, SPAWNING, REGISTRY, REGISTER, HOOKS, PLATFORM, AMX),
     *(BACKEND, BACKEND_MADE, BACKEND_BEGINS, BATCH, MODE, EXTENDS, CURRENT_BACKEND, KV),
     *(FORWARD, *MODEL, LINEAR, SEEDS, SETTINGS, PARAMETERS, REQUEST, SAMPLE),
     *(VERIFY, *TREES, SPECULATES, SCALE, BUILD, GRAMMAR, *MASKS, *KERNELS),

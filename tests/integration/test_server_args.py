@@ -35,7 +35,7 @@ EXAMPLES = [
     for path in sorted((ROOT / "examples" / "deployments").glob("*.toml")) + PRESETS
     if not load_deployment(path).runtimes["target"].url  # what runs elsewhere has no command line here
 ]
-LAYERED = [path for path in EXAMPLES if load_deployment(path).runtimes["target"].token_layer.on]
+LAYERED = [path for path in EXAMPLES if path not in PRESETS and load_deployment(path).runtimes["target"].token_layer.on]
 FOUR = ("autoregressive", "sd", "lookahead", "lookahead+sd")
 
 # Where the hub is out of reach: the same architectures.
@@ -157,7 +157,8 @@ def shaped(deployment: Deployment) -> Deployment:
     for role, runtime in deployment.runtimes.items():
         layer = runtime.token_layer
         draft = SHAPES.get(layer.draft_model, layer.draft_model)
-        runtimes[role] = runtime.replace(model=SHAPES[runtime.model], token_layer=layer.replace(draft_model=draft))
+        model = runtime.model if runtime.model.startswith("pocket:") else SHAPES[runtime.model]
+        runtimes[role] = runtime.replace(model=model, token_layer=layer.replace(draft_model=draft))
     return deployment.replace(runtimes=runtimes)
 
 
@@ -274,8 +275,10 @@ def test_sglang_chooses_how_a_preset_attends_and_both_layers_fit(path, answers):
     for name in (name for name in answers["asked"] if name.split()[0] == path.stem):
         fields, (_, mode, role) = answers[name]["fields"], name.split()
         assert "--attention-backend" not in answers["asked"][name]
-        layered = mode == "sd" and role != "judge"
-        assert fields["speculative_algorithm"] == ("NGRAM" if layered else None), name
+        pocket = path.stem.startswith("pocket")
+        layer = {"target": "STANDALONE"} if pocket else {"target": "NGRAM", "draft": "NGRAM"}
+        assert fields["speculative_algorithm"] == (layer.get(role) if mode == "sd" else None), name
+        assert fields["load_format"] == ("private" if pocket else "dummy")
         assert fields["tp_size"] == (2 if path.stem.endswith("-4gpu") and role == "target" else 1)
 
 

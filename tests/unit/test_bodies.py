@@ -1,20 +1,24 @@
 """Pocket models in larger bodies: the same function, made once, whole or not at all."""
 
+import importlib
+import itertools
 import json
 import shutil
 import sys
 import threading
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 import torch
 
 from lr_sglang import pocket
-from lr_sglang.config import Runtime
+from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.pocket import loader
 from lr_sglang.pocket.body import Sizes, write
 from lr_sglang.runtimes.attach import model_of
-from lr_sglang.runtimes.launching import platforms
+from lr_sglang.runtimes.launching import fleet, platforms
 from lr_sglang.runtimes.placement import bodies, memory, models
 from lr_sglang.runtimes.placement.models import prompt_for
 from tests import FULL
@@ -78,12 +82,57 @@ def test_a_body_is_made_once_and_again_when_damaged(cache):
     assert json.loads((lock.parent / "draft@256x400x3" / bodies.SUMS).read_text()) == sums, "the same, byte for byte"
 
 
+def test_a_body_that_is_computed_has_the_weights_of_its_files(monkeypatch):
+    """Those that SGLang's loader is handed, name by name and bit by bit; the folder has none."""
+    from safetensors.torch import load_file
+
+    written = Path(models.locate("pocket:draft@256x400x3"))
+    folder = Path(models.locate("pocket:draft@256x400x3", in_memory=True))
+    assert folder != written and folder.name == written.name and not list(folder.glob("*.safetensors*"))
+    in_files = {name: tensor for file in written.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    with_default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)  # as SGLang has it while it loads
+    try:
+        computed = dict(loader.computed(folder, "cpu"))
+    finally:
+        torch.set_default_dtype(with_default)
+    assert computed.keys() == in_files.keys()
+    assert all(computed[name].dtype == it.dtype and computed[name].equal(it) for name, it in in_files.items())
+    for file in ("config.json", "tokenizer.json"):
+        assert (folder / file).read_bytes() == (written / file).read_bytes()
+
+    monkeypatch.delitem(sys.modules, loader.MODULE, raising=False)
+    loader.plugin()
+    assert importlib.import_module(loader.MODULE).PrivateModelLoader is loader.PrivateModelLoader, "as SGLang does it"
+
+
+@pytest.mark.parametrize(
+    ("settings", "formats"),
+    [
+        ({"gpus": [0]}, ("private", "private")),
+        ({"device": "cpu"}, (None, None)),
+        ({"device": "cpu", "extra": {"load-format": "private"}}, ("private", "private")),
+        ({"gpus": [0], "extra": {"load_format": "auto"}}, ("auto", None)),
+    ],
+)
+def test_a_gpu_computes_its_bodies_and_a_cpu_reads_files(settings, formats, tmp_path):
+    """As `launch --print` shows it; the flag of SGLang chooses the other way."""
+    layer = {"algorithm": "standalone", "draft_model": "pocket:draft@128x384x3"}
+    target = {"model": "pocket:draft@256x400x3", "token_layer": layer, **settings}
+    deployment = Deployment.from_dict({"name": "one", "runtimes": {"target": target}}, "deployment")
+    argv = fleet.prepared(deployment, tmp_path)["target"].argv
+    found = dict(itertools.pairwise(argv))
+    assert (found.get("--load-format"), found.get("--speculative-draft-load-format")) == formats
+    for folder in (found["--model-path"], found["--speculative-draft-model-path"]):
+        assert any(Path(folder).glob("*.safetensors")) == (formats[0] != "private")
+
+
 def test_two_servers_that_need_one_make_it_once(cache, monkeypatch):
     made = []
 
-    def make(source, folder, sizes, _make=bodies._make):
+    def make(source, folder, *given, _make=bodies._make):
         made.append(folder)
-        _make(source, folder, sizes)
+        _make(source, folder, *given)
 
     monkeypatch.setattr(bodies, "_make", make)
     threads = [threading.Thread(target=models.locate, args=("pocket:draft@128x384x2",)) for _ in range(2)]

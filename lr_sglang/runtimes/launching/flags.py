@@ -13,7 +13,7 @@ from lr_sglang.config import Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.launching import server_options, token_layer
 from lr_sglang.runtimes.launching.ports import HOST
-from lr_sglang.runtimes.placement import shapes
+from lr_sglang.runtimes.placement import bodies, shapes
 from lr_sglang.sglang_api import server
 
 Device = Literal["cpu", "cuda"]
@@ -23,7 +23,8 @@ Flags = dict[str, Any]
 # RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND). Of these triton runs on every generation of GPUs.
 REPEATABLE_BACKENDS = ("triton", "fa3", "fa4")
 
-# What is needed first is taken first of what waits; what runs is never stopped for it.
+# SGLang's name for a loader that it does not have itself: ours, which computes a body (see ``pocket.loader``).
+IN_MEMORY = "private"
 
 # Flags of `extra` with which a server uses other GPUs than tensor_parallel x data_parallel says.
 SPREADING = frozenset(("pp-size", "pipeline-parallel-size", "base-gpu-id", "gpu-id-step"))
@@ -178,14 +179,24 @@ def arguments(flags: Flags) -> list[str]:
     return line
 
 
+def computes_bodies(runtime: Runtime, device: Device) -> bool:
+    """Whether a server computes its bodies in memory and reads no file: on a GPU, or where that is asked for."""
+    return bool(extras(runtime).get("load-format", {"cuda": IN_MEMORY, "cpu": "auto"}[device]) == IN_MEMORY)
+
+
 def _load_formats(flags: Flags) -> Flags:
-    """Shapes have no weights to load; the token layer's draft model would be loaded as its target is."""
-    random = shapes.is_shape(flags["model-path"])
-    found: Flags = {"load-format": "dummy"} if random else {}
+    """How models without weight files are loaded; SGLang would load the token layer's draft model as its target is."""
+    target = _load_format(flags["model-path"])
+    found: Flags = {} if target == "auto" else {"load-format": target}
     draft = flags.get("speculative-draft-model-path") or flags.get("speculative-draft-model")
-    if isinstance(draft, str) and (shapes.is_shape(draft) or random):
-        found["speculative-draft-load-format"] = "dummy" if shapes.is_shape(draft) else "auto"
+    if isinstance(draft, str) and (found or _load_format(draft) != "auto"):
+        found["speculative-draft-load-format"] = _load_format(draft)
     return found
+
+
+def _load_format(model: str) -> str:
+    """Shapes have no weights; those of a body may have to be computed."""
+    return "dummy" if shapes.is_shape(model) else IN_MEMORY if bodies.without_weights(model) else "auto"
 
 
 def _gpu_flags(runtime: Runtime, extra: Flags, where: str) -> Flags:

@@ -159,11 +159,13 @@ def _prepare(
         raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
     if runtime.extra:
         server_options.check(list(flags.extras(runtime, where)), where)
-    model = models.locate(runtime.model, role)
-    platform = platforms.platform(device or platforms.device(runtime, role), model)
+    kind = device or platforms.device(runtime, role)
+    in_memory = flags.computes_bodies(runtime, kind)
+    model = models.locate(runtime.model, role, in_memory=in_memory)
+    platform = platforms.platform(kind, model)
     found = runtime.replace(
         tokenizer=models.locate(runtime.tokenizer, role) if runtime.tokenizer else None,
-        token_layer=_with_draft(runtime.token_layer, model, role),
+        token_layer=_with_draft(runtime.token_layer, model, role, in_memory=in_memory),
         max_running_requests=runtime.max_running_requests or _slots(fleet.deployment, role),
     )
     reservation = Reservation(runtime.port, role)
@@ -185,11 +187,11 @@ def _slots(deployment: Deployment, role: str) -> int | None:
     return sum(policy.running_requests(deployment.lookahead, name, ANSWERS) for name in roles)
 
 
-def _with_draft(layer: TokenLayer, model: str, role: str) -> TokenLayer:
+def _with_draft(layer: TokenLayer, model: str, role: str, *, in_memory: bool = False) -> TokenLayer:
     """The token layer with its draft model found."""
     if not layer.draft_model:
         return layer
-    found = layer.replace(draft_model=models.locate(layer.draft_model, role))
+    found = layer.replace(draft_model=models.locate(layer.draft_model, role, in_memory=in_memory))
     if layer.algorithm == "standalone":
         token_layer.check_vocabulary(model, found.draft_model, f"[runtimes.{role}]")
     return found

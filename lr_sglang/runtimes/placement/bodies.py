@@ -1,6 +1,7 @@
 """``pocket:target@qwen3-0.6b``: a pocket model's words at the cost of a larger architecture (see ``pocket.body``).
 
-A body is made on first use, in the user's cache folder, by a process of its own: this one need not import torch.
+A body is made on first use, in the user's cache folder, by a process of its own: this one need not import torch. For a
+server that computes it in memory (see ``pocket.loader``), the folder has all but the weights.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.pocket.body import Sizes
+from lr_sglang.pocket.body import SOURCE, Sizes, describe
 from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.placement import shapes
 
@@ -52,8 +53,16 @@ def config(source: Path, sizes: Sizes) -> dict[str, object]:
     return {**json.loads((source / "config.json").read_text("utf-8")), **asdict(sizes), "tie_word_embeddings": False}
 
 
-def make(source: Path, shape: str, role: str | None = None) -> Path:
+def without_weights(model: str) -> bool:
+    """Whether this is the folder of a body whose weights are computed in memory."""
+    return Path(model, SOURCE).is_file()
+
+
+def make(source: Path, shape: str, role: str | None = None, *, in_memory: bool = False) -> Path:
     """The folder of a body, made if it is not there yet or is damaged.
+
+    Args:
+        in_memory: without the weights.
 
     Raises:
         ConfigError: as ``sizes_of``.
@@ -61,14 +70,14 @@ def make(source: Path, shape: str, role: str | None = None) -> Path:
     """
     sizes = sizes_of(shape, source, role)
     weights = hashlib.sha256((source / "model.safetensors").read_bytes()).hexdigest()[:8]
-    digest = hashlib.sha256(repr((weights, sizes)).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(repr((weights, sizes, *["in memory"] * in_memory)).encode()).hexdigest()[:16]
     folder = folders.of_user("XDG_CACHE_HOME", ".cache") / "bodies" / digest / f"{source.name}@{shape}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (folder.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # several servers may need it at once
             if not _is_whole(folder):
-                _make(source, folder, sizes)
+                _make(source, folder, sizes, in_memory)
     except OSError as error:
         hint = "set XDG_CACHE_HOME to a directory of yours"
         raise SetupError(f"the body {shape!r} cannot be made: {error}", role=role, hint=hint) from error
@@ -84,23 +93,31 @@ def _is_whole(folder: Path) -> bool:
         return False
 
 
-def _make(source: Path, folder: Path, sizes: Sizes) -> None:
-    config = json.loads((source / "config.json").read_text("utf-8"))
-    needed, free = 2 * sizes.parameters(config["vocab_size"]), shutil.disk_usage(folder.parent).free
-    if needed * 1.02 > free:
-        raise OSError(f"it takes {needed / 1e9:.1f} GB, and {folder.parent} has {free / 1e9:.1f} GB left")
+def _make(source: Path, folder: Path, sizes: Sizes, in_memory: bool) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     partial = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
     try:
-        command = [sys.executable, "-m", "lr_sglang.pocket.body", str(source), str(partial), json.dumps(asdict(sizes))]
-        done = subprocess.run(command, stderr=None if sys.stderr.isatty() else subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise OSError((done.stderr or "the process that makes it failed").strip().splitlines()[-1])
+        if in_memory:
+            describe(source, partial, sizes)
+            (partial / SOURCE).write_text(json.dumps({"model": source.name}), "utf-8")
+        else:
+            _write(source, partial, sizes)
         sums = {file.name: (file.stat().st_size, _sha256(file)) for file in sorted(partial.iterdir())}
         (partial / SUMS).write_text(json.dumps(sums, indent=1), "utf-8")
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(source: Path, folder: Path, sizes: Sizes) -> None:
+    config = json.loads((source / "config.json").read_text("utf-8"))
+    needed, free = 2 * sizes.parameters(config["vocab_size"]), shutil.disk_usage(folder).free
+    if needed * 1.02 > free:
+        raise OSError(f"it takes {needed / 1e9:.1f} GB, and {folder.parent} has {free / 1e9:.1f} GB left")
+    command = [sys.executable, "-m", "lr_sglang.pocket.body", str(source), str(folder), json.dumps(asdict(sizes))]
+    done = subprocess.run(command, stderr=None if sys.stderr.isatty() else subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise OSError((done.stderr or "the process that makes it failed").strip().splitlines()[-1])
 
 
 def _sha256(file: Path) -> str:

@@ -31,8 +31,11 @@ def is_path(model: str) -> bool:
     return model.startswith(("/", ".", "~"))
 
 
-def locate(model: str, role: str | None = None) -> str:
+def locate(model: str, role: str | None = None, *, in_memory: bool = False) -> str:
     """What SGLang shall load.
+
+    Args:
+        in_memory: of a body, a folder without its weights (see ``bodies.make``).
 
     Raises:
         ConfigError: a path, a pocket model, a body or a shape that does not exist. Hub names are left to SGLang.
@@ -41,7 +44,7 @@ def locate(model: str, role: str | None = None) -> str:
     if model.startswith(shapes.PREFIX):
         return str(shapes.make(model, role))
     if is_pocket(model):
-        return str(_pocket(model.removeprefix(POCKET), role))
+        return str(_pocket(model.removeprefix(POCKET), role, in_memory))
     path = plugin_files.expanded(model)
     if is_path(model):
         if not path.is_dir() and not (path.suffix == ".gguf" and path.is_file()):
@@ -64,7 +67,7 @@ def body_config(model: str) -> dict[str, object]:
     return bodies.config(source, bodies.sizes_of(shape, source))
 
 
-def _pocket(name: str, role: str | None) -> Path:
+def _pocket(name: str, role: str | None, in_memory: bool = False) -> Path:
     name, _, shape = name.partition("@")
     if name not in pocket.MODELS:
         raise ConfigError(f"no pocket model {name!r}", role=role, hint=f"there are {', '.join(pocket.MODELS)}")
@@ -75,4 +78,4 @@ def _pocket(name: str, role: str | None) -> Path:
             role=role,
             hint="install lr-sglang from a complete checkout, or train it (make pocket)",
         )
-    return bodies.make(path, shape, role) if shape else path
+    return bodies.make(path, shape, role, in_memory=in_memory) if shape else path
