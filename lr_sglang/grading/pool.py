@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
-import select
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
+from multiprocessing import Pipe
 from typing import Any, Self
 
 from lr_sglang.errors import SetupError
@@ -19,7 +17,7 @@ from lr_sglang.grading.worker import READY
 SECONDS = 15.0  # for a verdict
 START_SECONDS = 120.0  # for a worker to import what it needs, on a busy machine
 # The interpreter's path is passed on, as this one may have been started from anywhere.
-_CODE = "import sys; sys.path[:] = {path!r}; from lr_sglang.grading.worker import main; main()"
+_CODE = "import sys; sys.path[:] = {path!r}; from lr_sglang.grading.worker import main; main({pipe})"
 
 
 class Pool:
@@ -104,50 +102,36 @@ class Pool:
 
 class _Worker:
     def __init__(self) -> None:
-        # A session of its own: Ctrl-C is for us, and we end the workers.
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _CODE.format(path=sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self._rest = b""
+        self._pipe, theirs = Pipe()
+        code = _CODE.format(path=sys.path, pipe=theirs.fileno())
+        with theirs:
+            # A session of its own: Ctrl-C is for us, and we end the workers.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
 
     def alive(self) -> bool:
         return self._process.poll() is None
 
     def ask(self, question: Any, seconds: float) -> Any:
         """The reply; None where there is none in time, or ever."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
-            self._process.stdin.flush()
-        except OSError:
-            return None
+        with suppress(OSError):
+            self._pipe.send_bytes(json.dumps(question).encode())
         return self.read(seconds)
 
     def read(self, seconds: float) -> Any:
-        assert self._process.stdout is not None
-        deadline, stream = time.monotonic() + seconds, self._process.stdout.fileno()
-        poll = select.poll()
-        poll.register(stream, select.POLLIN | select.POLLHUP)
-        while b"\n" not in self._rest:
-            left = deadline - time.monotonic()
-            if left <= 0 or not poll.poll(left * 1000):
-                return None
-            part = os.read(stream, 1 << 16)
-            if not part:
-                self._process.wait()
-                return None
-            self._rest += part
-        line, _, self._rest = self._rest.partition(b"\n")
-        return json.loads(line)
+        try:
+            return json.loads(self._pipe.recv_bytes()) if self._pipe.poll(seconds) else None
+        except (EOFError, OSError):
+            self._process.wait()
+            return None
 
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # what was not written yet cannot be flushed
-                if stream is not None:
-                    stream.close()
+        self._pipe.close()

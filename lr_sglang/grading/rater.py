@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import time
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import BadReply, ConfigError, LookaheadError
 from lr_sglang.grading import answers
 from lr_sglang.grading.grade import Grade
 from lr_sglang.tasks.question import Question
 
 KEY = "LR_SGLANG_RATER_KEY"
-TRIES, PAUSE = 3, 1.0
+RETRIES, PAUSE = 2, 1.0  # where it is busy; seconds, and then twice as long
+BUSY = (429, 500, 502, 503, 504)
 LONGEST = 100_000  # characters of an answer that are sent
 _RATING = re.compile(r"\[\[\s*(\d{1,2}(?:\.\d+)?)\s*(?:/\s*10\s*)?\]\]")
 SYSTEM = """You are a fair judge of answers that AI assistants give. You are swayed neither by an answer's length nor \
@@ -59,8 +58,8 @@ class Rater:
             return Grade(None, by=self.url, score=1.0, reason="there is no answer after the thinking")
         try:
             said = self._ask(prompt(question, answer))
-        except _Refused as error:
-            return Grade(None, by=self.url, reason=f"no rating: {error}", failed=True)
+        except LookaheadError as error:
+            return Grade(None, by=self.url, reason=f"no rating: {error.message}", failed=True)
         ratings = _RATING.findall(answers.after_thinking(said))
         score = float(ratings[-1]) if ratings else None
         if score is None or not 1 <= score <= 10:
@@ -68,50 +67,23 @@ class Rater:
         return Grade(None, by=self.url, score=score)
 
     def _ask(self, content: str) -> str:
-        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
-        try:
-            model = self.model or str(self._call("GET", "/models")["data"][0]["id"])
-            body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 2048}
-            return str(self._call("POST", "/chat/completions", body)["choices"][0]["message"]["content"] or "")
-        except (KeyError, IndexError, TypeError) as error:
-            raise _Refused(f"the server's reply is not as OpenAI's ({error!r})") from error
-
-    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         import urllib3
 
+        from lr_sglang.runtimes.launching import probe
+
         base = re.sub(r"(?:/v1)?(?:/chat/completions)?/*$", "", self.url)
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get(KEY):
-            headers["Authorization"] = f"Bearer {key}"
-        why = ""
-        for attempt in range(TRIES):
-            if attempt:
-                time.sleep(PAUSE * attempt)
-            try:
-                reply = urllib3.request(
-                    method,
-                    f"{base}/v1{path}",
-                    body=json.dumps(body).encode("utf-8", "replace") if body else None,
-                    headers=headers,
-                    timeout=urllib3.Timeout(connect=10.0, read=self.seconds),
-                    retries=False,
-                )
-            except urllib3.exceptions.HTTPError as error:
-                why = f"{type(error).__name__}"
-                continue
-            if reply.status == 200:
-                try:
-                    return reply.json()
-                except ValueError as error:
-                    raise _Refused("the server's reply is not JSON") from error
-            why = f"status {reply.status}"
-            if reply.status != 429 and reply.status < 500:
-                break
-        raise _Refused(f"{why} from {base}")
-
-
-class _Refused(Exception):
-    """The server gives no reply that can be used."""
+        busy = urllib3.Retry(
+            RETRIES, status_forcelist=BUSY, allowed_methods=None, backoff_factor=PAUSE, raise_on_status=False
+        )
+        ask = partial(probe.document, base, api_key=os.environ.get(KEY, ""), timeout=self.seconds, retries=busy)
+        said = content.encode("utf-8", "replace").decode()
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": said}]
+        try:
+            model = self.model or str(ask("/v1/models")["data"][0]["id"])
+            body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 2048}
+            return str(ask("/v1/chat/completions", body)["choices"][0]["message"]["content"] or "")
+        except (KeyError, IndexError, TypeError) as error:
+            raise BadReply(f"the server's reply is not as OpenAI's ({error!r})") from error
 
 
 def prompt(question: Question, answer: str) -> str:

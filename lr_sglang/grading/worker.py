@@ -1,4 +1,4 @@
-"""A process that compares answers with Math-Verify: JSON lines in, JSON lines out.
+"""A process that compares answers with Math-Verify: JSON in, JSON out.
 
 Math-Verify measures its time with SIGALRM, which only a main thread can have, and neither stops a power of a power of
 a power: whoever waits for this process kills it in the end.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import resource
-import sys
+from multiprocessing.connection import Connection
 from typing import Any
 
 MEMORY = 4 << 30  # bytes of address space
@@ -32,8 +32,8 @@ def compare(gold: str, answer: str) -> dict[str, Any]:
         return {"same": False, "why": f"{type(error).__name__}: {error}"[:200]}
 
 
-def main() -> None:
-    """Serves until its standard input ends."""
+def main(pipe: int) -> None:
+    """Serves until the other end of its pipe is closed."""
     import logging
 
     import math_verify  # noqa: F401 - so that the first answer need not wait for it
@@ -41,15 +41,15 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    out = sys.stdout
-    sys.stdout = sys.stderr  # whatever else is said
-    out.write(json.dumps(READY) + "\n")
-    out.flush()
-    for line in sys.stdin:
+    asked = Connection(pipe)
+    asked.send_bytes(json.dumps(READY).encode())
+    while True:
+        try:
+            gold, answer = json.loads(asked.recv_bytes())
+        except (EOFError, OSError):
+            return
         _have_an_end()
-        gold, answer = json.loads(line)
-        out.write(json.dumps(compare(gold, answer)) + "\n")
-        out.flush()
+        asked.send_bytes(json.dumps(compare(gold, answer)).encode())
 
 
 def _have_an_end() -> None:

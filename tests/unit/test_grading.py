@@ -128,16 +128,18 @@ def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch):
 
 
 HANGS = """
-import json, os, sys, time
-print(json.dumps("ready"), flush=True)
-for line in sys.stdin:
-    gold, answer = json.loads(line)
+import json, os, time
+from multiprocessing.connection import Connection
+asked = Connection({pipe})
+asked.send_bytes(b'"ready"')
+while True:
+    gold, answer = json.loads(asked.recv_bytes())
     if answer == "hang":
         time.sleep(1000)
     if answer == "die":
         os._exit(3)
-    print(json.dumps(dict(same=True, why="")), flush=True)
-""".replace("{", "{{").replace("}", "}}")
+    asked.send_bytes(json.dumps(dict(same=True, why="")).encode())
+"""
 
 
 def test_a_worker_that_does_not_start_is_a_named_error(monkeypatch):

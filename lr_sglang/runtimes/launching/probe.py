@@ -57,17 +57,25 @@ def warm(url: str, *, timeout: float, role: str | None = None) -> None:
 
 
 def document(
-    url: str, path: str, body: Any = None, *, api_key: str = "", timeout: float = 5.0, role: str | None = None
+    url: str,
+    path: str,
+    body: Any = None,
+    *,
+    api_key: str = "",
+    timeout: float = 5.0,
+    role: str | None = None,
+    retries: urllib3.Retry | bool = False,
 ) -> Any:
     """Any JSON document of an address; one that is the reply to a body.
 
     Raises: as ``model_info``.
     """
-    limits, more = urllib3.Timeout(connect=min(timeout, 5.0), read=timeout), {} if body is None else {"json": body}
+    limits = urllib3.Timeout(connect=min(timeout, 5.0), read=timeout)
+    more: dict[str, Any] = {"retries": retries} | ({} if body is None else {"json": body})
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         reply = _pool.request(
-            "POST" if more else "GET", url.rstrip("/") + path, headers=headers, timeout=limits, **more
+            "GET" if body is None else "POST", url.rstrip("/") + path, headers=headers, timeout=limits, **more
         )
     except urllib3.exceptions.ConnectTimeoutError as error:
         raise RuntimeDown(f"{url} cannot be reached", role=role, hint=_ADDRESS) from error
