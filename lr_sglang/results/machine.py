@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
+from lr_sglang.runtimes.placement import gpus
 from lr_sglang.sglang_api import release
 
 PACKAGES = ("lr-sglang", "sglang", "torch", "transformers")
@@ -29,7 +28,12 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """Names of the processors."""
-    return {"system": platform.platform(), "cpu": _cpu(), "cores": os.cpu_count(), "gpus": _gpus()}
+    return {
+        "system": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "gpus": [gpu.name for gpu in gpus.visible()],
+    }
 
 
 def _cpu() -> str:
@@ -39,15 +43,3 @@ def _cpu() -> str:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
-
-
-def _gpus() -> list[str]:
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return []
-    asked = [command, "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        reply = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in reply.stdout.splitlines() if line.strip()]
