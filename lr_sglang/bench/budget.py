@@ -36,11 +36,6 @@ class Spent:
     speedup: Estimate
     expected: Expected | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        expected = self.expected.to_dict() if self.expected else None
-        return {**vars(self), "speedup": self.speedup.to_dict(), "expected": expected}
-
 
 def spent(report: Report) -> list[Spent]:
     """Of every group that looks ahead and has something to be compared with."""

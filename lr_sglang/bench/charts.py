@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
     made = draw_each({"alpha": alpha, "budget": budget}, points, folder, report.warning)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, {"warning": report.warning, "points": [one.to_dict() for one in points]})
+        write_whole(path, {"warning": report.warning, "points": [asdict(one) for one in points]})
     except OSError as error:
         raise RecordError(f"{path}: cannot be written: {error.strerror}", hint="give another --output") from error
     return [*made, path]

@@ -92,7 +92,7 @@ def words(found: Gain) -> list[str]:
     answer = ("Yes" if found.pays else "No") if found.clear else "Too few questions to tell (--limit)"
     lines = [f"{answer}: {found.mode} has {speed.value:.2f}x the speed of {plain}{between}, {asked}."]
     if found.accuracy is not None:
-        difference = f"{100 * found.accuracy.estimate.value:+.1f} points"
+        difference = f"{100 * found.accuracy.value:+.1f} points"
         lines.append(f"Accuracy: {difference} against {plain}{ACCURACY[found.accuracy.verdict]}.")
     for what, (ahead, alone) in (("writes", found.written), ("reads", found.read)):
         lines.append(f"The target {what} {ahead:.2f} tokens for each token of an answer, {alone:.2f} with {plain}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
@@ -40,10 +39,6 @@ class Expected:
     verdict: float
     steps: int
     slower: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return dict(vars(self))
 
 
 def expected(collection: Collection, group: Group) -> Expected | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lr_sglang.errors import RecordError
@@ -50,8 +50,8 @@ class Gain:
             "plain": self.plain,
             "pays": self.pays,
             "clear": self.clear,
-            "speedup": self.speed.to_dict(),
-            "accuracy": self.accuracy.to_dict() if self.accuracy else None,
+            "speedup": asdict(self.speed),
+            "accuracy": asdict(self.accuracy) if self.accuracy else None,
             "target_tokens": {"generated": list(self.written), "prefilled": list(self.read)},
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,6 @@ class Speed:
     seconds: Estimate
     tokens: Estimate
     each: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"over": self.over, "seconds": _plain(self.seconds), "tokens": _plain(self.tokens), "each": self.each}
 
 
 @dataclass(frozen=True)
@@ -259,4 +255,4 @@ def _mean(values: Sequence[float]) -> float | None:
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(one) for one in value]
-    return value.to_dict() if hasattr(value, "to_dict") else value
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

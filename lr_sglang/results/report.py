@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lr_sglang.results import statistics as st
@@ -38,7 +38,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Every figure, for JSON; shares are between 0 and 1, times in seconds."""
         rows = [
-            {**m.to_dict(), "expected": e.to_dict() if e else None}
+            {**m.to_dict(), "expected": asdict(e) if e else None}
             for m, e in zip(self.measures, self.expected, strict=True)
         ]
         return {

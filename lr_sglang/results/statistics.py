@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, log, sqrt
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,10 +42,6 @@ class Estimate:
     high: float | None
     samples: int
     questions: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return dict(vars(self))
 
     def scaled(self, factor: float) -> Estimate:
         """Of so many times the value."""
@@ -148,19 +144,14 @@ def _studentised(table: Floats, signs: Floats, middle: float, spread: float) -> 
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Estimate):
     """Accuracy of one way less that of another on the same questions and samples, in shares of 1.
 
     ``verdict`` is ``kept`` if all of the interval is above -margin, ``worse`` if all of it is below, else ``open``.
     """
 
-    estimate: Estimate
     margin: float
     verdict: Verdict
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {**self.estimate.to_dict(), "margin": self.margin, "verdict": self.verdict}
 
 
 def difference(pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN) -> Difference | None:
@@ -178,7 +169,7 @@ def difference(pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN
     samples, questions = sum(map(len, kept)), len(kept)
     value = sum(map(sum, kept)) / samples
     if questions < 2:
-        return Difference(Estimate(value, None, None, samples, questions), margin, "open")
+        return Difference(value, None, None, samples, questions, margin, "open")
     each = samples / questions
     sums = np.array([*(sum(of) for of in kept), 1.0, -1.0])
     sizes = np.array([*(len(of) for of in kept), each, each])
@@ -189,7 +180,7 @@ def difference(pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN
     low, high = (float(bound) for bound in np.quantile(drawn, [tail, 1 - tail]))
     low, high = max(-1.0, low), min(1.0, high)
     verdict: Verdict = "kept" if low > -margin else "worse" if high < -margin else "open"
-    return Difference(_estimate(value, low, high, samples, questions), margin, verdict)
+    return Difference(value, min(low, value), max(high, value), samples, questions, margin, verdict)
 
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:

@@ -91,7 +91,7 @@ def _quality(report: Report) -> Table | None:
                 *_who(report, m),
                 str(len(m.group.records)) + (f" ({m.errors} failed)" if m.errors else ""),
                 percent(m.accuracy),
-                points(d.estimate) if d else NONE,
+                points(d) if d else NONE,
                 VERDICTS[d.verdict] if d else NONE,
             ]
         )

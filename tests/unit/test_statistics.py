@@ -63,7 +63,7 @@ def test_all_right_and_all_wrong_have_an_interval(right):
 
 def test_one_question_says_nothing_of_others():
     assert st.share({"q": (3, 4)}).low is None
-    assert st.product([[3.0], [2.0]], [1, -1], 1).to_dict()["high"] is None
+    assert st.product([[3.0], [2.0]], [1, -1], 1).high is None
     assert st.difference({"q": [0, 1]}).verdict == "open"
 
 
@@ -118,7 +118,7 @@ def test_the_same_figures_come_out_every_time():
 def test_quality_is_kept_only_if_the_whole_interval_says_so(each, questions, verdict):
     found = st.difference(dict.fromkeys(range(questions), each), 0.02)
     assert found.verdict == verdict
-    assert found.estimate.low < found.estimate.high
+    assert found.low < found.high
 
 
 def test_the_margin_decides():
@@ -143,7 +143,7 @@ def test_intervals_cover_what_they_say(questions, samples):
         faster = seconds * chance.lognormal(0, 0.3, questions) / 1.6
         hits += [
             st.share({n: (base[n].sum(), samples) for n in range(questions)}).holds(6 / 7.5),
-            st.difference({n: (other[n] * 1.0 - base[n]).tolist() for n in range(questions)}).estimate.holds(true),
+            st.difference({n: (other[n] * 1.0 - base[n]).tolist() for n in range(questions)}).holds(true),
             st.product([seconds, faster], [1, -1], questions).holds(1.6 / math.exp(0.045)),
         ]
     allowed = 0.94 - 3 * math.sqrt(0.95 * 0.05 / repetitions)
@@ -175,7 +175,7 @@ def test_known_numbers_are_recovered_within_their_intervals(expected_speed):
         hits["alpha"] += of.alpha.holds(TRUTH.alpha)
         hits["c1"] += of.c1.holds(TRUTH.c1)
         hits["judge"] += abs(of.judge_seconds.value - TRUTH.judge) < 1e-6
-        hits["accuracy"] += of.difference.estimate.holds(-TRUTH.loss)
+        hits["accuracy"] += of.difference.holds(-TRUTH.loss)
         hits["speed"] += of.speed.tokens.holds(expected_speed)
     least = 0.95 * REPETITIONS - 2.6 * math.sqrt(0.95 * 0.05 * REPETITIONS)
     assert all(count >= least for count in hits.values()), (hits, REPETITIONS)
