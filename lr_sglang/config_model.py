@@ -7,11 +7,10 @@ import numbers
 import types
 import typing
 import warnings
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, ClassVar, Literal, Self
 
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import ConfigError, did_you_mean
 
 # The names of types in error messages.
 NAMES = {tuple: "a list", dict: "a table", float: "a number", int: "a whole number", bool: "true or false", str: "text"}
@@ -61,8 +60,7 @@ class ConfigModel:
             if key in cls._REMOVED:
                 raise ConfigError(f"{where}: {key!r} is no more", hint="leave it out; CHANGELOG.md says why")
             if key not in known:
-                near = get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
+                hint = did_you_mean(key, known, f"known keys: {', '.join(sorted(known))}")
                 raise ConfigError(f"{where}: unknown key {key!r}", hint=hint)
         kinds = _kinds(cls)
         values = {key: _coerce(value, kinds[key], f"{where}.{key}") for key, value in table.items()}

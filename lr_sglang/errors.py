@@ -6,6 +6,8 @@ a one-line *hint* for the person who reads it, and whether trying again can help
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -98,3 +100,9 @@ class GradingError(LookaheadError):
 
 class RecordError(LookaheadError):
     """A result file cannot be read, or belongs to another run."""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
+    """The hint for a name that is not known: the one that is most like it, or what is said ``otherwise``."""
+    near = get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {near[0]}?" if near else otherwise

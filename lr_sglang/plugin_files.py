@@ -10,12 +10,12 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import ConfigError, did_you_mean
 
 # The first ``FILE.py:NAME`` in the text counts: an argument may contain more of them.
 _NAMED = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<argument>.*))?", re.DOTALL)
@@ -37,10 +37,14 @@ def named(text: str) -> Named | None:
     return Named(**found.groupdict()) if found else None
 
 
+def outside(group: str) -> dict[str, EntryPoint]:
+    """What installed packages offer under a group of entry points, by name."""
+    return {point.name: point for point in entry_points(group=group)}
+
+
 def unknown(kind: str, text: str, known: Sequence[str], example: str) -> ConfigError:
     """The error for an unknown ``NAME[:ARGUMENT]``, with the nearest known name or all of them."""
-    near = get_close_matches(text.partition(":")[0], known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}, or {example}"
+    hint = did_you_mean(text.partition(":")[0], known, f"one of {', '.join(known)}, or {example}", cutoff=0.5)
     return ConfigError(f"no {kind} is called {text!r}", hint=hint)
 
 
@@ -121,6 +125,5 @@ def find(file: str | Path, name: str) -> Any:
 def _missing(file: str | Path, name: str, known: Iterable[str]) -> ConfigError:
     """An error with what the file has instead."""
     has = [one for one in known if one[0] != "_"]
-    near = get_close_matches(name, has, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(has)}" if has else ""
+    hint = did_you_mean(name, has, f"it has {', '.join(has)}" if has else "")
     return ConfigError(f"{file} has no {name!r}", hint=hint)

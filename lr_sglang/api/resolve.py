@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
@@ -13,7 +12,7 @@ from lr_sglang.api.deployment import OpenDeployment
 from lr_sglang.api.runner import PROGRAMS
 from lr_sglang.api.solution import Solution
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.errors import ConfigError, LookaheadError, did_you_mean
 from lr_sglang.frontend.run import run_program
 from lr_sglang.modes import MODES, Mode
 from lr_sglang.results import machine, record
@@ -87,8 +86,7 @@ def resolve_request(
         raise ConfigError("the question is empty", hint="a text, or messages with 'role' and 'content'")
     for name in options:
         if name not in _OPTIONS:
-            near = get_close_matches(name, _OPTIONS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(_OPTIONS))}"
+            hint = did_you_mean(name, _OPTIONS, f"one of {', '.join(sorted(_OPTIONS))}")
             if program is not None and name in program.function.arg_names:
                 hint = f"it is the program's: program=NAME.bind({name}=...)"
             raise ConfigError(f"there is no option {name!r}", hint=hint)

@@ -30,14 +30,15 @@ def tasks(name: str | None, check: bool, json: bool) -> None:
       lr-sglang tasks reasoning-gym:chain_sum
       lr-sglang tasks mine.py:TASK --check
     """
+    from lr_sglang import plugin_files
     from lr_sglang import tasks as known
     from lr_sglang.errors import ConfigError
 
     if name is None:
         all_found = [known.get(one) for one in known.names()]
-        for one in known.outside():
+        for one in plugin_files.outside(known.GROUP):
             try:
-                all_found.append(known.get(one.name))
+                all_found.append(known.get(one))
             except ConfigError as error:  # of another package: not a reason to hide the others
                 click.echo(f"Warning: {error}", err=True)
         tables = [about(one, check) for one in all_found]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError
-from lr_sglang.tasks.lookup import Found, find, get, names, outside
+from lr_sglang.tasks.lookup import GROUP, Found, find, get, names
 from lr_sglang.tasks.question import Question, of_file
 from lr_sglang.tasks.sources import File, Own
 from lr_sglang.tasks.task import Task, TaskUnavailable
 
-__all__ = ["Found", "Question", "Task", "TaskUnavailable", "find", "get", "load", "names", "outside", "parse_range"]
+__all__ = ["GROUP", "Found", "Question", "Task", "TaskUnavailable", "find", "get", "load", "names", "parse_range"]
 
 
 def load(

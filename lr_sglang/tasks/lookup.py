@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from lr_sglang import plugin_files
-from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.errors import ConfigError, LookaheadError, did_you_mean
 from lr_sglang.tasks.catalogue import CATALOGUE
 from lr_sglang.tasks.question import Question
 from lr_sglang.tasks.task import Task
@@ -48,11 +46,6 @@ def names() -> list[str]:
     return sorted(CATALOGUE)
 
 
-def outside() -> tuple[EntryPoint, ...]:
-    """Tasks of installed packages."""
-    return tuple(entry_points(group=GROUP))
-
-
 def find(spec: str) -> Found | None:
     """The task of that name; None if there is none.
 
@@ -70,10 +63,8 @@ def find(spec: str) -> Found | None:
         return None
     if asked["name"] in CATALOGUE:
         return Found(CATALOGUE[asked["name"]], asked["source"] or "", bool(asked["all"]))
-    for one in outside():
-        if one.name == asked["name"]:
-            return Found(_made(one.load, spec), asked["source"] or "", bool(asked["all"]))
-    return None
+    point = plugin_files.outside(GROUP).get(asked["name"])
+    return Found(_made(point.load, spec), asked["source"] or "", bool(asked["all"])) if point else None
 
 
 def get(spec: str) -> Found:
@@ -84,9 +75,8 @@ def get(spec: str) -> Found:
     """
     found = find(spec)
     if found is None:
-        near = get_close_matches(spec, names(), n=1, cutoff=0.5)
-        known = f"built-in tasks: {', '.join(names())}; also {GYM}:GENERATOR and FILE.py:NAME"
-        hint = f"did you mean {near[0]}?" if near else f"{known}; a file of questions goes with --input"
+        others = f"also {GYM}:GENERATOR and FILE.py:NAME; a file of questions goes with --input"
+        hint = did_you_mean(spec, names(), f"built-in tasks: {', '.join(names())}; {others}", cutoff=0.5)
         raise ConfigError(f"there is no task {spec!r}", hint=hint)
     return found
 

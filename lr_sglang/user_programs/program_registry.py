@@ -14,7 +14,6 @@ import json
 import re
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def parse(text: str) -> Chosen:
         plugin_files.check(found.file, found.name)
         return Chosen(found.name, found.file, _options(found.argument or ""))
     name, _, options = text.partition(":")
-    known = [*names(), *(one.name for one in outside())]
+    known = [*names(), *plugin_files.outside(GROUP)]
     if name not in known:
         raise plugin_files.unknown("program", text, known, "FILE.py:FUNCTION")
     return Chosen(name, options=_options(options))
@@ -79,11 +78,6 @@ def _answers(path: Path) -> bool:
     return any([a.arg for a in one.args.args[:2]] == ["s", "messages"] for one in found)
 
 
-def outside() -> tuple[EntryPoint, ...]:
-    """Programs of installed packages."""
-    return tuple(entry_points(group=GROUP))
-
-
 def load(chosen: Chosen) -> Any:
     """Imports the program.
 
@@ -95,7 +89,7 @@ def load(chosen: Chosen) -> Any:
             return plugin_files.find(chosen.file, chosen.name)
         if chosen.name in names():
             return getattr(importlib.import_module(f"{GROUP}.{chosen.name}"), chosen.name)
-        return next(one for one in outside() if one.name == chosen.name).load()
+        return plugin_files.outside(GROUP)[chosen.name].load()
     except ConfigError:
         raise
     except Exception as error:

@@ -50,7 +50,10 @@ def make(name: str, setup: Setup) -> Verifier:
 def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
     """One from a file or an installed package: its ``make(setup)``, if it has that, or the class itself is called."""
     try:
-        found = plugin_files.find(chosen.file, chosen.name) if chosen.file else _from_package(chosen.name)
+        if chosen.file:
+            found = plugin_files.find(chosen.file, chosen.name)
+        else:
+            found = plugin_files.outside(verifier_registry.GROUP)[chosen.name].load()
         arguments = [chosen.argument] if chosen.argument else []
         made = found.make(setup) if hasattr(found, "make") else found(*arguments)
     except LookaheadError:
@@ -92,7 +95,3 @@ class Outside:
         if isinstance(verdict, Verdict):
             return verdict
         return Verdict(False, self.name, f"verify() gave no Verdict but {verdict!r}", failed=True)
-
-
-def _from_package(name: str) -> Any:
-    return next(one for one in verifier_registry.outside() if one.name == name).load()

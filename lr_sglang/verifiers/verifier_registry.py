@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -78,15 +77,10 @@ def parse(text: str) -> Chosen:
     if found := plugin_files.named(text):
         plugin_files.check(found.file, found.name)
         return Chosen("", found.argument or "", found.file, found.name)
-    known = [*NAMES, *(one.name for one in outside())]
+    known = [*NAMES, *plugin_files.outside(GROUP)]
     if kind in known:
         return Chosen("", argument, name=kind)
     raise plugin_files.unknown("verifier", text, known, "FILE.py:CLASS")
-
-
-def outside() -> tuple[EntryPoint, ...]:
-    """Verifiers of installed packages."""
-    return tuple(entry_points(group=GROUP))
 
 
 def asks(text: str) -> frozenset[Role]:

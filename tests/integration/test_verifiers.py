@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lr_sglang as lr
-from lr_sglang import verifiers
+from lr_sglang import plugin_files, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown, SetupError
@@ -380,7 +380,7 @@ def test_the_example_of_the_docs_works(tmp_path):
 
 def test_a_package_offers_one_under_an_entry_point(monkeypatch):
     mine = EntryPoint("mine", "lr_sglang.verifiers.exact:Exact", verifier_registry.GROUP)
-    monkeypatch.setattr(verifier_registry, "entry_points", lambda group: (mine,))
+    monkeypatch.setattr(plugin_files, "entry_points", lambda group: (mine,))
     made = verifiers.make("mine", verifiers.Setup({}, "paper"))
     assert made.name == "exact" and isinstance(made.inner, Exact)
     assert verifier_registry.asks("mine") == {"target", "judge"}

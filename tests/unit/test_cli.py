@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from rich.console import Console
 from rich.text import Text
 
-from lr_sglang import verifiers
+from lr_sglang import plugin_files, verifiers
 from lr_sglang.api import configuration
 from lr_sglang.cli import COMMANDS, cli, display, failures, session, settings, starting, try_out
 from lr_sglang.cli.run_options import RunOptions
@@ -28,7 +28,6 @@ from lr_sglang.runtimes import ProgressEvent
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.sglang_api import release
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.tasks import lookup
 from tests.scripted import END, ScriptedTransport
 from tests.scripted_cli import Servers, transports
 
@@ -106,7 +105,7 @@ def test_the_version_is_the_packages(call):
 
 def test_a_broken_task_of_another_package_does_not_hide_the_others(call, monkeypatch):
     broken = SimpleNamespace(name="theirs", load=lambda: {}["x"])
-    monkeypatch.setattr(lookup, "entry_points", lambda group: [broken])
+    monkeypatch.setattr(plugin_files, "entry_points", lambda group: [broken])
     result = call("tasks")
     assert result.exit_code == 0 and "gsm8k" in result.stdout
     assert "Warning: task theirs: KeyError('x')" in result.stderr

@@ -43,7 +43,7 @@ def test_a_deployment_is_read_from_toml_and_written_back():
 
 
 @pytest.mark.parametrize(
-    ("table", "hint"), [({"dept": 1}, "'depth'"), ({"qwertz": 1}, "half_sentence_guard")], ids=["near", "far"]
+    ("table", "hint"), [({"dept": 1}, "depth?"), ({"qwertz": 1}, "half_sentence_guard")], ids=["near", "far"]
 )
 def test_an_unknown_key_is_refused_with_help(table, hint):
     with pytest.raises(ConfigError, match="unknown key") as caught:

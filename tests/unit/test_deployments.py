@@ -76,7 +76,7 @@ def test_paths_that_begin_with_a_dot_are_relative_to_the_file(written, tmp_path)
     [
         ("[runtimes.target\n", "this is not TOML", ""),
         (b"name = '\xff'\n", "this is not TOML", ""),
-        ('[runtimes.target]\nmodle = "a"\n', "[runtimes.target]: unknown key 'modle'", "'model'"),
+        ('[runtimes.target]\nmodle = "a"\n', "[runtimes.target]: unknown key 'modle'", "model?"),
         ("[runtimes.target]\nport = 1\n", "[runtimes.target]: a runtime needs either 'model' or 'url'", ""),
         ('[runtimes.target]\nmodel = "a"\nport = "x"\n', "[runtimes.target].port: expected a whole number", ""),
         ('[runtimes.target]\nmodel = "a"\nport = 99999\n', "[runtimes.target]: port", ""),
@@ -86,7 +86,7 @@ def test_paths_that_begin_with_a_dot_are_relative_to_the_file(written, tmp_path)
         ('[runtimes.drafter]\nmodel = "a"\n', "no such role", ""),
         ('[runtimes.draft]\nmodel = "a"\n', "at least [runtimes.target]", ""),
         (f'{TARGET}[shared]\njudge = "draft"\n', "there is no [runtimes.draft]", ""),
-        (f"{TARGET}[lookahead]\ndeep = 3\n", "unknown key 'deep'", "'depth'"),
+        (f"{TARGET}[lookahead]\ndeep = 3\n", "unknown key 'deep'", "depth?"),
         (f"{TARGET}[sampling]\ntop_p = 2\n", "top_p", ""),
         ("", "at least [runtimes.target]", ""),
     ],

@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from lr_sglang import plugin_files
 from lr_sglang.cli import cli, session
 from lr_sglang.config import TokenLayer
 from lr_sglang.runtimes.launching import token_layer
@@ -176,7 +177,7 @@ def test_the_token_layer_of_contributing_becomes_flags(tmp_path, monkeypatch):
     (tmp_path / "my_layer.py").write_text(EXAMPLES["token layer"], "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("suffix", "my_layer:SUFFIX", token_layer.GROUP)
-    monkeypatch.setattr(token_layer, "outside", lambda: (point,))
+    monkeypatch.setattr(plugin_files, "entry_points", lambda group: [point])
     made = token_layer.flags(TokenLayer("suffix", tokens=5))
     assert made == {"speculative-algorithm": "SUFFIX", "speculative-num-draft-tokens": 6}
 

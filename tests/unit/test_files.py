@@ -141,8 +141,8 @@ def test_an_argument_may_look_like_the_whole(tmp_path):
     ],
 )
 def test_a_name_that_nobody_has_is_answered_with_the_nearest(monkeypatch, parse, text, near, far):
-    theirs = (EntryPoint("theirs", "a:b", verifier_registry.GROUP),)
-    monkeypatch.setattr(verifier_registry, "outside", lambda: theirs)
+    theirs = [EntryPoint("theirs", "a:b", verifier_registry.GROUP)]
+    monkeypatch.setattr(plugin_files, "entry_points", lambda group: theirs)
     with pytest.raises(ConfigError, match=f"is called {text!r}") as caught:
         parse(text)
     assert caught.value.hint == f"did you mean {near}?"

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from lr_sglang import tasks
+from lr_sglang import plugin_files, tasks
 from lr_sglang.errors import ConfigError
 from lr_sglang.tasks import catalogue, gym, lookup, rows, sources
 from lr_sglang.tasks.task import SUFFIX, Task, TaskUnavailable, suffix_for
@@ -283,7 +283,7 @@ def test_a_task_from_a_file(tmp_path):
 
 def test_a_task_of_an_installed_package(monkeypatch):
     one = EntryPoint("theirs", "tests.unit.test_tasks_sources:THEIRS", lookup.GROUP)
-    monkeypatch.setattr(lookup, "entry_points", lambda group: [one])
+    monkeypatch.setattr(plugin_files, "entry_points", lambda group: [one])
     assert tasks.get("theirs").task is THEIRS
     assert [q.id for q in tasks.load("theirs")] == ["t"]
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lr_sglang import plugin_files
 from lr_sglang.algorithm import policy
 from lr_sglang.api.configuration import check
 from lr_sglang.cli import settings
@@ -116,7 +117,9 @@ def test_an_algorithm_that_sglang_dropped_is_named(monkeypatch):
 def test_another_package_adds_one(monkeypatch):
     mine = Algorithm("MINE", lambda given: {"speculative-num-draft-tokens": given.tokens}, "none", built_in=False)
     point = SimpleNamespace(name="mine", load=lambda: mine)
-    monkeypatch.setattr(token_layer, "entry_points", lambda group: [point] if group == "lr_sglang.token_layers" else [])
+    monkeypatch.setattr(
+        plugin_files, "entry_points", lambda group: [point] if group == "lr_sglang.token_layers" else []
+    )
     argv = line(Runtime(model="a/b", token_layer=TokenLayer("mine", tokens=3)))
     assert value(argv, "speculative-algorithm") == "MINE"
     assert value(argv, "speculative-num-draft-tokens") == "3"
@@ -144,7 +147,7 @@ def broken(monkeypatch):
     points = [point(name, text, found) for name, (text, found, _) in BROKEN.items()]
     mine = Algorithm("MINE", lambda given: {}, "none", built_in=False)
     points.append(point("mine", "b_package:MINE", mine))
-    monkeypatch.setattr(token_layer, "entry_points", lambda group: points)
+    monkeypatch.setattr(plugin_files, "entry_points", lambda group: points)
 
 
 def test_a_broken_package_is_in_nobodys_way(broken):

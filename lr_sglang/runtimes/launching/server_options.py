@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.errors import ConfigError, SetupError, did_you_mean
 
 
 @cache
@@ -60,8 +59,7 @@ def check(flags: list[str], where: str) -> None:
     """
     for flag in flags:
         if flag not in known() and flag.removeprefix("no-") not in known():
-            near = get_close_matches(flag, known(), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see: python -m sglang.launch_server --help"
+            hint = did_you_mean(flag, known(), "see: python -m sglang.launch_server --help")
             raise ConfigError(f"{where}: the installed SGLang has no flag --{flag}", hint=hint)
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Literal
 
+from lr_sglang import plugin_files
 from lr_sglang.config import Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.launching import server_options
@@ -81,11 +82,6 @@ BUILT_IN: Mapping[str, Algorithm] = {
 }
 
 
-def outside() -> tuple[EntryPoint, ...]:
-    """Token layers of installed packages."""
-    return tuple(entry_points(group=GROUP))
-
-
 def find(layer: TokenLayer, where: str) -> Algorithm:
     """The algorithm that a token layer names.
 
@@ -100,7 +96,7 @@ def find(layer: TokenLayer, where: str) -> Algorithm:
 
 
 def _of_package(name: str, where: str) -> Algorithm:
-    points = {point.name: point for point in outside()}
+    points = plugin_files.outside(GROUP)
     if name not in points:
         names = ", ".join(["none", *BUILT_IN, *points])
         raise ConfigError(f"{where}: no token layer is called {name!r}", hint=f"one of {names}")

@@ -19,13 +19,12 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lr_sglang import pocket
-from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.errors import ConfigError, SetupError, did_you_mean
 from lr_sglang.runtimes import folders
 
 PREFIX = "dummy:"
@@ -86,9 +85,9 @@ def make(name: str, role: str | None = None) -> Path:
     """
     name = name.removeprefix(PREFIX)
     if name not in shapes():
-        near = get_close_matches(name, shapes(), n=1)
-        known = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"no shape {name!r}", role=role, hint=f"{known}There are {', '.join(shapes())}")
+        raise ConfigError(
+            f"no shape {name!r}", role=role, hint=did_you_mean(name, shapes(), f"one of {', '.join(shapes())}")
+        )
     source = pocket.weights("target")
     try:
         files = {file: (source / file).read_bytes() for file in TOKENIZER_FILES}
