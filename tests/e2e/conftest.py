@@ -34,8 +34,8 @@ class Pocket:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share servers come first, those that end these servers last of them: two cores are enough for one set
-    of servers, and tests with others of their own have no idle ones beside them.
+    """Tests that share servers come first: two cores are enough for one set of servers, and tests with others of their
+    own have no idle ones beside them.
     """
     here = Path(__file__).parent
     for item in items:
@@ -45,8 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    used = getattr(item, "fixturenames", ())
-    return int("last_of_pocket" in used) if "pocket" in used else 2
+    return 1 if "pocket" in getattr(item, "fixturenames", ()) else 2
 
 
 @pytest.fixture(scope="session")
@@ -64,9 +63,3 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
         yield Pocket(roles, fleet)
         for backend in roles.values():
             backend.shutdown()
-
-
-@pytest.fixture
-def last_of_pocket(pocket: Pocket) -> Pocket:
-    """The same servers, for tests that end them."""
-    return pocket

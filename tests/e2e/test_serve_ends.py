@@ -1,5 +1,6 @@
-"""How answers and the endpoint itself end: clients that hang up, signals, and what is left at the runtimes. Real
-processes; the runtimes are simulated.
+"""How answers and the endpoint itself end: who waits behind a client that hangs up, signals, and what is left at the
+runtimes. Real processes; the runtimes are simulated. That nothing runs on after a client that has hung up is seen on
+real servers, in test_serve_real_faults.py.
 """
 
 from __future__ import annotations
@@ -79,18 +80,6 @@ def under_way(stand: Stand, process: Process, stream: bool) -> Client:
     client = ask(process, stream)
     until(lambda: stand.runtimes["judge"].running(), ANSWER + SLACK, 0.005)
     return client
-
-
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_a_client_that_hangs_up_leaves_nothing_running(stand, one_at_a_time, stream, record_property) -> None:
-    left = metric(one_at_a_time.url, "disconnects_total")
-    client = under_way(stand, one_at_a_time, stream)
-    client.close_connection()
-    record_property("rid", round(until(lambda: not stand.running(), 1 + SLACK, 0.01), 3))
-    until(lambda: metric(one_at_a_time.url, "disconnects_total") == left + 1, SLACK)
-    until(lambda: metric(one_at_a_time.url, "answers_running") == 0, SLACK)
-    gone = [line for line in one_at_a_time.log if line.get("error") == "disconnected"]
-    assert gone and gone[-1]["status"] == 499
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
