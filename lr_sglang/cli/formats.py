@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from typing import Any
 
 from lr_sglang.config import ROLES
@@ -120,9 +121,9 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
     def any_of(name: str) -> bool:
         return any(figures[name] for figures in summary.values())
 
-    row("samples", lambda f: str(f["samples"]))
-    row("failed", lambda f: str(f["errors"]), any_of("errors"))
-    row("grading failed", lambda f: str(f["grading_failed"]), any_of("grading_failed"))
+    row("samples", _at("samples"))
+    row("failed", _at("errors"), any_of("errors"))
+    row("grading failed", _at("grading_failed"), any_of("grading_failed"))
     counts = len(summary) <= MAX_WITH_COUNTS
 
     def of(value: float | None, part: int, whole: int) -> str:
@@ -130,7 +131,7 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
 
     row("accuracy", lambda f: of(f["accuracy"], f["correct"], f["graded"]), any_of("graded"))
     row("  95 % interval", _interval, any_of("graded"))
-    row("seconds per answer", lambda f: NONE if f["seconds_mean"] is None else f"{f['seconds_mean']:.2f}")
+    row("seconds per answer", _at("seconds_mean"))
     row("tokens/s", lambda f: NONE if f["tokens_per_s"] is None else f"{f['tokens_per_s']:.1f}")
     if len(summary) > 1 and "autoregressive" in summary:
         ratios = [None if mode == "autoregressive" else speed_up(records, mode) for mode in summary]
@@ -145,16 +146,16 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
     row("wasted tokens", lambda f: of(f["wasted"], f["wasted_tokens"], f["wasted_tokens"] + f["tokens"]))
     for role in ROLES:
         layered = any(figures["roles"][role]["sd"]["verified"] for figures in summary.values())
-        row(f"SD length, {role}", partial(_sd, role, "length"), layered)
-        row("  rate", partial(_sd, role, "rate"), layered)
-        row("  verifications", partial(_sd, role, "verified"), layered)
+        row(f"SD length, {role}", _at("roles", role, "sd", "length"), layered)
+        row("  rate", _at("roles", role, "sd", "rate"), layered)
+        row("  verifications", _at("roles", role, "sd", "verified"), layered)
     for role in ROLES:
         asked = any(figures["roles"][role]["calls"] for figures in summary.values())
-        row(f"prefix reuse, {role}", partial(_prefix, role, "reuse"), asked)
-        row("  cached / prompt", partial(_prefix, role, "hit_rate"), asked)
+        row(f"prefix reuse, {role}", _at("roles", role, "reuse"), asked)
+        row("  cached / prompt", _at("roles", role, "hit_rate"), asked)
     row("false accepts of judge", _false_accepts, any_of("false_accepts"))
-    row("judge calls", lambda f: str(f["judge_calls"]), any_of("judge_calls"))
-    row("cut by the token limit", lambda f: str(f["cut_off"]), any_of("cut_off"))
+    row("judge calls", _at("judge_calls"), any_of("judge_calls"))
+    row("cut by the token limit", _at("cut_off"), any_of("cut_off"))
     for role in ("draft", "judge"):
         failed = any(role in figures["failures"] for figures in summary.values())
         row(f"{role} failures survived", partial(_failures, role), failed)
@@ -169,13 +170,14 @@ def _interval(figures: dict[str, Any]) -> str:
     return NONE if figures["interval"] is None else "{:.2f} to {:.2f}".format(*figures["interval"])
 
 
-def _prefix(role: str, name: str, figures: dict[str, Any]) -> str:
-    return share(figures["roles"][role][name])
+def _at(*path: str) -> Callable[[dict[str, Any]], str]:
+    """What stands there in the figures of a mode: a count, or a share."""
 
+    def cell(figures: dict[str, Any]) -> str:
+        value: Any = reduce(getitem, path, figures)
+        return str(value) if isinstance(value, int) else share(value)
 
-def _sd(role: str, name: str, figures: dict[str, Any]) -> str:
-    value = figures["roles"][role]["sd"][name]
-    return str(value) if isinstance(value, int) else share(value)
+    return cell
 
 
 def _false_accepts(figures: dict[str, Any]) -> str:

@@ -23,22 +23,25 @@ def percent(estimate: Estimate | None) -> str:
     return spanned(estimate, 1, 100)
 
 
-def points(estimate: Estimate) -> str:
+def points(estimate: Estimate | None) -> str:
     """A difference of shares, with its sign."""
+    if estimate is None:
+        return NONE
     said = f"{100 * estimate.value:+.1f}"
     if estimate.low is None or estimate.high is None:
         return said
     return f"{said} ({100 * estimate.low:+.1f}..{100 * estimate.high:+.1f})"
 
 
-def times(estimate: Estimate) -> str:
+def times(estimate: Estimate | None) -> str:
     """A speed-up."""
     return spanned(estimate, 2, unit="x")
 
 
-def number(estimate: Estimate | None, digits: int) -> str:
-    """A mean, without its interval."""
-    return NONE if estimate is None else f"{estimate.value:.{digits}f}"
+def number(value: Estimate | float | None, digits: int, scale: float = 1.0) -> str:
+    """A value without its interval."""
+    value = value.value if isinstance(value, Estimate) else value
+    return NONE if value is None else f"{scale * value:.{digits}f}"
 
 
 def plus_minus(m: Measures) -> str:

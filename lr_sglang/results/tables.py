@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,36 @@ if TYPE_CHECKING:
     from lr_sglang.results.report import Report
 
 VERDICTS = {"kept": "kept", "worse": "worse", "open": "not shown"}
+Cell = Callable[[Measures], str]
+QUALITY: dict[str, Cell] = {
+    "samples": lambda m: str(len(m.group.records)) + (f" ({m.errors} failed)" if m.errors else ""),
+    "accuracy %": lambda m: percent(m.accuracy),
+    "to the target, points": lambda m: points(m.difference),
+    "quality": lambda m: VERDICTS[m.difference.verdict] if m.difference else NONE,
+}
+SPEED: dict[str, Cell] = {
+    "speed-up, seconds": lambda m: times(m.speed.seconds if m.speed else None),
+    "speed-up, tokens/s": lambda m: times(m.speed.tokens if m.speed else None),
+    "over sd": lambda m: times(m.over_sd.tokens if m.over_sd else None),
+    "tokens/s": lambda m: number(m.rate, 1),
+    "seconds": lambda m: number(m.seconds, 2),
+    "tokens": lambda m: number(m.tokens, 0),
+}
+ACCEPTANCE: dict[str, Cell] = {
+    "alpha, pooled": lambda m: spanned(m.alpha, 2),
+    "alpha, mean": lambda m: number(m.alpha_mean, 2),
+    "c1": lambda m: spanned(m.c1, 2),
+    "verdict, ms": lambda m: spanned(m.judge_seconds, 1, 1000),
+    "late %": lambda m: number(100 * m.late / m.judged if m.judged else None, 1),
+    "wasted %": lambda m: number(m.wasted, 0, 100),
+}
+REFERENCE: dict[str, Cell] = {
+    "answers": lambda m: str(len(m.group.ended)),
+    "speed": lambda m: number(m.rate_mean, 2),
+    "tokens": lambda m: number(m.tokens, 1),
+    "</think>": lambda m: number(m.thinks, 2),
+    "accuracy %": lambda m: number(m.accuracy, 2, 100),
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +92,7 @@ def _cells(m: Measures) -> dict[str, str]:
     if m.accuracy:
         cells["accuracy %" if not m.group.label else "%"] = plus_minus(m)
     if m.alpha:
-        cells["alpha"] = f"{m.alpha.value:.2f}"
+        cells["alpha"] = number(m.alpha.value, 2)
     if m.speed:
         cells["speed-up"] = f"{m.speed.tokens.value:.2f}x"
     elif m.group.mode != "autoregressive" and m.rate:
@@ -80,47 +110,26 @@ def _alone(report: Report, group: Group) -> str:
     return group.name
 
 
+def _rows(
+    report: Report, title: str, columns: Mapping[str, Cell], note: str, *, of: Callable[[Measures], Any] = bool
+) -> Table | None:
+    """A row for each group that ``of`` holds for, with what the columns say of it."""
+    rows = [[*_who(report, m), *(cell(m) for cell in columns.values())] for m in report.measures if of(m)]
+    return Table(title, ["task", "mode", *columns], rows, note) if rows else None
+
+
 def _quality(report: Report) -> Table | None:
-    rows = []
-    for m in report.measures:
-        if m.accuracy is None and not m.errors:
-            continue
-        d = m.difference
-        rows.append(
-            [
-                *_who(report, m),
-                str(len(m.group.records)) + (f" ({m.errors} failed)" if m.errors else ""),
-                percent(m.accuracy),
-                points(d) if d else NONE,
-                VERDICTS[d.verdict] if d else NONE,
-            ]
-        )
-    names = ["task", "mode", "samples", "accuracy %", "to the target, points", "quality"]
     note = (
         f"95 % intervals over questions; the difference is paired; kept: all of the interval is above"
         f" -{100 * report.margin:g} points, worse: all below"
     )
-    return Table("Quality", names, rows, note) if rows else None
+    return _rows(report, "Quality", QUALITY, note, of=lambda m: m.accuracy is not None or m.errors)
 
 
 def _speed(report: Report) -> Table | None:
-    rows = []
-    for m in report.measures:
-        rows.append(
-            [
-                *_who(report, m),
-                times(m.speed.seconds) if m.speed else NONE,
-                times(m.speed.tokens) if m.speed else NONE,
-                times(m.over_sd.tokens) if m.over_sd else NONE,
-                number(m.rate, 1),
-                number(m.seconds, 2),
-                NONE if m.tokens is None else f"{m.tokens:.0f}",
-            ]
-        )
-    names = ["task", "mode", "speed-up, seconds", "speed-up, tokens/s", "over sd", "tokens/s", "seconds", "tokens"]
-    if all(row[4] == NONE for row in rows):
-        names, rows = _without(names, rows, 4)
-    return Table("Speed", names, rows, "of answers without an error, on the questions and samples that both have")
+    over_sd = any(m.over_sd for m in report.measures)
+    columns = {name: cell for name, cell in SPEED.items() if over_sd or name != "over sd"}
+    return _rows(report, "Speed", columns, "of answers without an error, on the questions and samples that both have")
 
 
 def _verifiers(report: Report) -> Table | None:
@@ -143,7 +152,7 @@ def _varied(report: Report, setting: str, title: str, what: Sequence[str]) -> Ta
         rest = [w for w in m.group.label.split(", ") if w and not w.startswith(f"{setting} ")]
         who = " ".join([m.group.task, m.group.mode, *rest])
         cells = {
-            "alpha": f"{m.alpha.value:.2f}" if m.alpha else NONE,
+            "alpha": number(m.alpha, 2),
             "accuracy %": plus_minus(m),
             "speed-up": f"{m.speed.tokens.value:.2f}x" if m.speed else NONE,
         }
@@ -156,25 +165,11 @@ def _varied(report: Report, setting: str, title: str, what: Sequence[str]) -> Ta
 
 
 def _acceptance(report: Report) -> Table | None:
-    rows = [
-        [
-            *_who(report, m),
-            spanned(m.alpha, 2),
-            NONE if m.alpha_mean is None else f"{m.alpha_mean:.2f}",
-            spanned(m.c1, 2),
-            spanned(m.judge_seconds, 1, 1000),
-            NONE if not m.judged else f"{100 * m.late / m.judged:.1f}",
-            NONE if m.wasted is None else f"{100 * m.wasted:.0f}",
-        ]
-        for m in report.measures
-        if m.alpha is not None
-    ]
-    names = ["task", "mode", "alpha, pooled", "alpha, mean", "c1", "verdict, ms", "late %", "wasted %"]
     note = (
         "alpha: accepted of the judged steps, of all answers together and as the mean of the answers; c1: time of a"
         " draft step over a target step; late: refused because the draft came too late; wasted: of the tokens generated"
     )
-    return Table("Acceptance", names, rows, note) if rows else None
+    return _rows(report, "Acceptance", ACCEPTANCE, note, of=lambda m: m.alpha is not None)
 
 
 def _theory(report: Report) -> Table | None:
@@ -223,20 +218,8 @@ def _runs(report: Report) -> Table | None:
 
 def _reference(report: Report) -> Table | None:
     """As the reference's report_prefix.py."""
-    rows = [
-        [
-            *_who(report, m),
-            str(len(m.group.ended)),
-            NONE if m.rate_mean is None else f"{m.rate_mean:.2f}",
-            NONE if m.tokens is None else f"{m.tokens:.1f}",
-            NONE if m.thinks is None else f"{m.thinks:.2f}",
-            NONE if m.accuracy is None else f"{100 * m.accuracy.value:.2f}",
-        ]
-        for m in report.measures
-    ]
-    names = ["task", "mode", "answers", "speed", "tokens", "</think>", "accuracy %"]
     note = "as the reference's report: means over answers, so speed is the mean of each answer's tokens/s"
-    return Table("Per answer", names, rows, note)
+    return _rows(report, "Per answer", REFERENCE, note)
 
 
 def _who(report: Report, m: Measures) -> list[str]:
@@ -247,9 +230,3 @@ def _who(report: Report, m: Measures) -> list[str]:
 
 def _of(report: Report, task: str) -> list[Measures]:
     return [m for m in report.measures if m.group.task == task]
-
-
-def _without(names: list[str], rows: list[list[str]], column: int) -> tuple[list[str], list[list[str]]]:
-    return [n for i, n in enumerate(names) if i != column], [
-        [c for i, c in enumerate(row) if i != column] for row in rows
-    ]
