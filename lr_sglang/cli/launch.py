@@ -55,12 +55,10 @@ def launch(**given: Any) -> None:
       lr-sglang launch --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --judge target
       lr-sglang run --attach qwen3-4gpu "How many primes are below 60?"
     """
-    from lr_sglang.api.configuration import check
     from lr_sglang.cli import launch_work
     from lr_sglang.cli.display import Display
     from lr_sglang.cli.run_options import RunOptions
-    from lr_sglang.cli.settings import sampling_of_file, settle
-    from lr_sglang.cli.token_layer_options import modes_of
+    from lr_sglang.cli.settings import sampling_of_file, settle_modes
 
     display = Display(as_json=given["json"], quiet=given["quiet"])
     if given["list"]:
@@ -69,9 +67,7 @@ def launch(**given: Any) -> None:
     if given["with_token_layer"]:
         given["mode"] = (*given["mode"], *(mode for mode in ("sd", "lookahead+sd") if mode not in given["mode"]))
     request = RunOptions.of(given)
-    plan, modes = settle(request), modes_of(request)
-    for mode in modes:
-        check(plan, mode)
+    plan, modes = settle_modes(request)
     order = launch_work.order(plan, modes, sampling_of_file(request), given)
     if given["print"]:
         launch_work.show_commands(order, display)

@@ -59,19 +59,14 @@ def run(question: str | None, **given: Any) -> None:
       lr-sglang run --attach qwen3-4gpu --input questions.jsonl
       lr-sglang run --task pocket --target http://localhost:30000 --mode autoregressive
     """
-    from lr_sglang.api.configuration import check
     from lr_sglang.cli import run_work
     from lr_sglang.cli.display import Display
     from lr_sglang.cli.run_options import RunOptions
-    from lr_sglang.cli.settings import settle
-    from lr_sglang.cli.token_layer_options import modes_of
+    from lr_sglang.cli.settings import settle_modes
 
     display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
     source, questions = questions_of(question, given)
-    request = RunOptions.of(given)
-    plan, modes = settle(request), modes_of(request)
-    for mode in modes:
-        check(plan, mode)
+    plan, modes = settle_modes(RunOptions.of(given))
     if shapes := plan.shapes(modes):
         display.warn(f"{', '.join(shapes)}: weights are random; the text means nothing, only speeds can be measured")
     suffix = suffix_of(given)

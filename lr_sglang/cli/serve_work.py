@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.api.configuration import Plan, check
-from lr_sglang.cli import capacity, token_layer_options
+from lr_sglang.api.configuration import Plan
+from lr_sglang.cli import capacity
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.processes import Ending, Endpoint
 from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.cli.session import Session
-from lr_sglang.cli.settings import settle
+from lr_sglang.cli.settings import settle_modes
 from lr_sglang.errors import ConfigError, LaunchError, LookaheadError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import launched
@@ -42,10 +42,7 @@ def serve(given: dict[str, Any], display: Display) -> None:
     Raises:
         LookaheadError: an option that cannot be, a port in use, or as ``runtimes.launch``; the target was given up.
     """
-    request = RunOptions.of(given)
-    plan, modes = settle(request), token_layer_options.modes_of(request)
-    for mode in modes:
-        check(plan, mode)
+    plan, modes = settle_modes(RunOptions.of(given))
     if len(plan.server_sets(modes)) > 1:
         hint = "a token layer is set when a server starts: serve them at two ports"
         raise ConfigError(f"modes {', '.join(modes)} need different servers", hint=hint)

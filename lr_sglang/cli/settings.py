@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from lr_sglang.api.configuration import Plan
+from lr_sglang.api.configuration import Plan, check
 from lr_sglang.cli import token_layer_options
 from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Sampling
@@ -43,6 +43,18 @@ def settle(options: RunOptions) -> Plan:
     limits = deployment.limits.replace(**options.of_kind(Limits))
     prompt, layered = _judge_prompt(options, deployment, models), token_layer_options.is_asked(options)
     return Plan(deployment, models, look, sampling, limits, prompt, layered, options.program or "")
+
+
+def settle_modes(options: RunOptions) -> tuple[Plan, list[str]]:
+    """The same with the modes that are asked for, each of which can be carried out.
+
+    Raises:
+        ConfigError, LookaheadError: as ``settle``; a mode lacks a role, or there is no such verifier or judge's prompt.
+    """
+    plan, modes = settle(options), token_layer_options.modes_of(options)
+    for mode in modes:
+        check(plan, mode)
+    return plan, modes
 
 
 def _deployment(options: RunOptions) -> Deployment:

@@ -47,12 +47,11 @@ def try_(**given: Any) -> None:
       lr-sglang try --attach qwen3-4gpu --input my.jsonl --mode auto --concurrency 8 --limit 100
       lr-sglang try --task pocket
     """
-    from lr_sglang.api.configuration import check
     from lr_sglang.cli import run_work
     from lr_sglang.cli.display import Display
     from lr_sglang.cli.run import chosen_folder, questions_of, same_questions, suffix_of
     from lr_sglang.cli.run_options import RunOptions
-    from lr_sglang.cli.settings import settle
+    from lr_sglang.cli.settings import settle_modes
     from lr_sglang.cli.token_layer_options import modes_of
     from lr_sglang.results import collection
     from lr_sglang.results.gain import gain
@@ -66,9 +65,7 @@ def try_(**given: Any) -> None:
     mode = given["mode"] or usual
     layered = MODES[mode].token_layer if MODES[mode].token_layer is not None else MODES[usual].token_layer
     modes = ("sd" if layered else "autoregressive", mode)
-    settled = settle(RunOptions.of({**given, "mode": modes}))
-    for each in modes:
-        check(settled, each)
+    settled, _ = settle_modes(RunOptions.of({**given, "mode": modes}))
     display = Display(as_json=given["json"], quiet=given["quiet"])
     folder = chosen_folder(given["name"] or "try", given["output"], given["resume"])
     numbers = 1, given["concurrency"], given["launch_timeout"]

@@ -10,8 +10,7 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.results.collection import Collection, Group
 from lr_sglang.results.labels import program
 from lr_sglang.results.record import Record
-from lr_sglang.theory import Case, Measured
-from lr_sglang.theory import measure as measure_theory
+from lr_sglang.theory import Case, Measured, measure
 from lr_sglang.theory.judged import MAX_STEPS
 from lr_sglang.theory.measured import AHEAD, without
 
@@ -48,13 +47,13 @@ def expected(collection: Collection, group: Group) -> Expected | None:
     """
     if group.mode not in AHEAD or not _at_one_depth(group.records[0]) or program(group):
         return None
-    measured = _measure(collection, group)
-    if measured is None or not measured.c1 < 1:
+    base = collection.base(group, without(group.records))  # that of the same token layer, if there is one
+    measured = _measured([*group.records, *(base.records if base else ())], group.mode)
+    if measured is None:
         return None
     schedule: Schedule = "sync" if measured.schedule == "sync" else "async"
-    alpha, c1, judge = measured.alpha, measured.c1, measured.judge
+    alpha, c1, judge, slower = measured.alpha, measured.c1, measured.judge, measured.slowdown
     steps = min(measured.steps, MAX_STEPS)
-    slower = measured.slowdown
     return Expected(
         paper=Case(alpha, c1).speedup(schedule, measured.depth),
         judge=Case(alpha, c1, judge).speedup(schedule, measured.depth),
@@ -80,17 +79,12 @@ def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float
         return length
     if not all(_at_one_depth(record) for record in records if record["mode"] == mode):
         return None
-    try:
-        measured = measure_theory(records, mode)
-    except (ConfigError, ZeroDivisionError):
+    measured = _measured(records, mode)
+    if measured is None:
         return None
-    if not measured.c1 < 1:
-        return None
-    case = Case(
-        measured.alpha, measured.c1, measured.judge, measured.slowdown or 1.0, steps=min(measured.steps, MAX_STEPS)
-    )
-    schedule: Schedule = "sync" if measured.schedule == "sync" else "async"
-    return case.speedup(schedule, measured.depth) * (length or 1.0)
+    steps = min(measured.steps, MAX_STEPS)
+    case = Case(measured.alpha, measured.c1, measured.judge, measured.slowdown or 1.0, steps=steps)
+    return case.speedup("sync" if measured.schedule == "sync" else "async", measured.depth) * (length or 1.0)
 
 
 def _at_one_depth(record: Record) -> bool:
@@ -98,10 +92,10 @@ def _at_one_depth(record: Record) -> bool:
     return bool(look) and look.get("policy") != "adaptive"
 
 
-def _measure(collection: Collection, group: Group) -> Measured | None:
-    """With the group's base beside it: that of the same token layer, if there is one."""
-    base = collection.base(group, without(group.records))
+def _measured(records: Sequence[Record], mode: str) -> Measured | None:
+    """What the formulas go by; None where there is nothing to measure from, or drafting is no faster."""
     try:
-        return measure_theory([*group.records, *(base.records if base else ())], group.mode)
+        found = measure(records, mode)
     except (ConfigError, ZeroDivisionError):
         return None
+    return found if found.c1 < 1 else None

@@ -120,14 +120,15 @@ class Running:
         }
 
 
-def speed_up(records: Iterable[Record], mode: str, base: str = "autoregressive") -> float | None:
-    """Seconds of ``base`` over seconds of ``mode``, both summed over the samples that both have completed."""
-    seconds: dict[str, dict[Any, float]] = {mode: {}, base: {}}
+def speed_up(records: Iterable[Record], mode: str) -> float | None:
+    """Autoregressive seconds over seconds of a mode, both summed over the samples that both have completed."""
+    seconds: dict[str, dict[Any, float]] = {mode: {}, "autoregressive": {}}
     for record in records:
         if record["error"] is None and record["mode"] in seconds:
             seconds[record["mode"]][record["question_id"], record["sample"]] = record["seconds"]
-    both = seconds[mode].keys() & seconds[base].keys()
-    return _over(sum(seconds[base][k] for k in both), sum(seconds[mode][k] for k in both))
+    mine, plain = seconds[mode], seconds["autoregressive"]
+    both = mine.keys() & plain.keys()
+    return _over(sum(plain[k] for k in both), sum(mine[k] for k in both))
 
 
 def _over(part: float, whole: float) -> float | None:
