@@ -91,13 +91,12 @@ class RequestLog:
 
     def shareable(self, entry: LoggedRequest) -> int:
         """Tokens of ``entry``'s prompt that it could have found in the cache; ask once all before it have ended."""
-        alike, short = (list(self._alike.get(head, ())) for head in (_head(entry.prompt), ()))
+        alike, short = (self._alike.get(head, deque()) for head in (_head(entry.prompt), ()))
         best = _longest(entry, alike, entry.cached, self.longest_output)
         best = _longest(entry, short, best, self.longest_output)
         if best >= HEAD:
             return best  # the others begin otherwise, and share less
-        others = list(self._entries)
-        return _longest(entry, others, best, None)
+        return _longest(entry, self._entries, best, None)
 
 
 def _head(prompt: tuple[int, ...]) -> tuple[int, ...]:
@@ -105,26 +104,32 @@ def _head(prompt: tuple[int, ...]) -> tuple[int, ...]:
     return prompt[:HEAD] if len(prompt) >= HEAD else ()
 
 
-def _longest(entry: LoggedRequest, others: list[LoggedRequest], best: int, output: int | None) -> int:
+def _longest(entry: LoggedRequest, others: deque[LoggedRequest], best: int, output: int | None) -> int:
     """What ``entry`` could share with one of the others, at least ``best``; ``output``: none of them wrote more."""
     prompt, entered, most = entry.prompt, entry.entered, len(entry.prompt) - 1
     most = most if entry.most is None else min(most, entry.most)
+    if best >= most:
+        return best
+    following = prompt[best]
     for other in reversed(others):  # the latest share most, and then few of the others need a look
-        if best >= most or (output is not None and best >= other.longest + output):
-            break  # older ones are shorter still
-        if other is entry or other.prefilled > entered:
-            continue
         known = other.prompt
         if best < len(known):
-            if known[best] != prompt[best]:
+            if known[best] != following:
                 continue
+        elif output is not None and best >= other.longest + output:
+            break  # older ones are shorter still
         elif best >= len(known) + len(other.output or ()) - 1:
+            continue
+        if other is entry or other.prefilled > entered:
             continue
         length = entry.shared(other)
         if length == len(known) and other.output is not None and other.finished <= entered:
             written = other.output[:-1]
             length += common_prefix(written, prompt[length : length + len(written)])
         best = max(best, min(length, most))
+        if best >= most:
+            break
+        following = prompt[best]
     return best
 
 
