@@ -86,7 +86,7 @@ class AnswerEngine:
             for name in (*service.verifiers, "exact"):
                 self._requests.verifier(name)
         self._operator_program = ServedProgram(service.program, self._requests) if service.program else None
-        self.thinking = Thinking(roles, service)
+        self.thinking = Thinking(roles, service, self.admission.check)
         self._concluding = ServedProgram(think_then_conclude, self._requests)
         self._running: set[_Answer] = set()
         self.passing = PassThrough(roles, service, metrics, health, self.admission)

@@ -64,12 +64,15 @@ async def think_then_conclude(
 class Thinking:
     """Tells which requests are answered so.
 
+    Args:
+        check: raises where the endpoint admits no request now.
+
     Attributes:
         possible: whether the target thinks, and a draft reads the same tokens.
     """
 
-    def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service) -> None:
-        self._roles = roles
+    def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service, check: Callable[[], None]) -> None:
+        self._roles, self._check = roles, check
         can = service.passes and service.reasoning != "off" and "draft" in roles
         same = can and roles["draft"].tokenizer.vocabulary == roles["target"].tokenizer.vocabulary
         self.possible = same and (service.reasoning == "on" or _thinks(roles["target"].tokenizer))
@@ -79,6 +82,9 @@ class Thinking:
 
         Args:
             why: its fields that lookahead reasoning cannot follow.
+
+        Raises:
+            Refusal: no request is admitted now.
         """
         if not self.possible or not set(why) <= FIELDS or not _of_texts(body["messages"]):
             return None
@@ -86,6 +92,7 @@ class Thinking:
         if grammar is None or (tools and (grammar or not self._finds_calls(body))):
             return None
         asked = {name: body[name] for name in ("messages", "tools", "tool_choice") if name in body}
+        self._check()  # before the target is asked for anything
         try:
             found = await self._roles["target"].transport.post("/tokenize", asked)
             ids = tuple(int(one) for one in found["tokens"])

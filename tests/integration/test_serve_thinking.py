@@ -1,5 +1,6 @@
 """Requests for tools and forms to a target that thinks: by lookahead reasoning, and after ``</think>`` by it alone."""
 
+import asyncio
 import json
 from functools import cache, partial
 
@@ -249,3 +250,16 @@ def test_a_text_that_every_piece_of_the_stream_is_in(thinker):
     whole = one.ask(response_format=FORM).json()["choices"][0]["message"]
     for key in ("reasoning_content", "content"):
         assert "".join(delta.get(key) or "" for delta in deltas) == whole[key]
+
+
+def test_where_the_queue_is_full_the_target_is_asked_for_nothing(thinker):
+    one = thinker(service=ON.replace(concurrency=1, queue=0))
+    assert one.ask(tools=[TOOL]).status_code == 200
+    one.target.asked.clear()
+    admission, loop = one.engine.admission, one.roles["target"].loop
+    asyncio.run_coroutine_threadsafe(admission.enter(), loop).result()
+    is_documented(one.ask(tools=[TOOL]), 429, "queue_full")
+    assert not one.target.asked
+    loop.call_soon_threadsafe(admission.leave)
+    within(10, lambda: one.ask(tools=[TOOL]).status_code == 200)
+    assert one.target.asked
