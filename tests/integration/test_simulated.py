@@ -17,11 +17,10 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.cli import cli
 from lr_sglang.config import Deployment, Lookahead, Runtime, Sampling
 from lr_sglang.engine.tokenizer import load_tokenizer
-from lr_sglang.errors import ConfigError, LookaheadError, RuntimeDown
+from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.measure import measure, report, shard
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
@@ -179,39 +178,6 @@ def test_the_bench_says_that_it_is_simulated():
     for name in ("speedup", "bound", "efficiency", "cpu_seconds", "per_step", "calls_per_second", "cpu_ms_per_call"):
         assert figures[name]
     assert "simulated" in CliRunner().invoke(cli, words).stdout
-
-
-# -- faults, in this process
-
-
-@pytest.mark.parametrize(
-    ("role", "fault"),
-    [
-        ("draft", Fault("fail")),
-        ("draft", Fault("die", after=3)),
-        ("draft", Fault("hang", share=0.3)),
-        ("draft", Fault("late", share=0.5, seconds=0.2)),
-        ("draft", Fault("garbage", share=0.5)),
-        ("judge", Fault("garbage")),
-        ("judge", Fault("busy", times=2)),
-        ("judge", Fault("die")),
-    ],
-    ids=lambda one: one if isinstance(one, str) else one.kind,
-)
-def test_an_answer_survives_what_goes_wrong_with_draft_or_judge(role, fault):
-    roles = simulated_roles(QUICK)
-    roles[role].transport.faults.order(fault)
-    record = answer(roles)
-    assert (len(record.steps), record.finish) == (8, "stop")
-    if fault.kind in ("fail", "die", "garbage", "busy"):
-        assert record.failures[role]
-
-
-def test_a_target_that_dies_ends_the_answer():
-    roles = simulated_roles(QUICK)
-    roles["target"].transport.faults.order(Fault("die", after=4))
-    with pytest.raises(RuntimeDown):
-        answer(roles)
 
 
 # -- over HTTP
