@@ -53,10 +53,6 @@ class Adaptive(Policy):
             self.ended(branch)
         self.experience.answers -= 1
 
-    @property
-    def is_static(self) -> bool:
-        return False
-
     def width(self, node: Node) -> int:
         if self.tree.ahead(node) >= self.choice.depth or not super().width(node):
             return 0

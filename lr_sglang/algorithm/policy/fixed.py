@@ -42,12 +42,6 @@ class Policy:
     def __exit__(self, *_: object) -> None:
         pass
 
-    @property
-    def is_static(self) -> bool:
-        """Whether drafting is a plain chain: one version per position, always to the full depth."""
-        look = self.look
-        return look.width == 1 and not look.gate
-
     def width(self, node: Node) -> int:
         """How many versions of the step after ``node`` may be drafted now; 0 is none yet."""
         return self.look.width if self._likely(node, DRAFTS * self.look.gate) else 0
