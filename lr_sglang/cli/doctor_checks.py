@@ -20,7 +20,7 @@ from typing import Literal
 
 from lr_sglang import pocket
 from lr_sglang.errors import LookaheadError, SetupError
-from lr_sglang.results.machine import machine
+from lr_sglang.results.machine import cpuinfo, machine
 from lr_sglang.runtimes.launching import ports
 from lr_sglang.runtimes.launching.compiler import need_compiler
 from lr_sglang.runtimes.placement.gpus import Gpu
@@ -67,23 +67,16 @@ def system() -> Iterator[Check]:
 
 def _vectors() -> str:
     """The units for wide arithmetic that the processor has."""
-    try:
-        text = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        return "vector units unknown"
-    flags = set(next((line for line in text.splitlines() if line.startswith("flags")), "").split())
-    names = {"avx2": "AVX2", "avx512f": "AVX-512", "amx_tile": "AMX"}
-    return ", ".join(name for flag, name in names.items() if flag in flags) or "no AVX2"
+    flags, names = cpuinfo("flags").split(), {"avx2": "AVX2", "avx512f": "AVX-512", "amx_tile": "AMX"}
+    found = ", ".join(name for flag, name in names.items() if flag in flags)
+    return found or ("no AVX2" if flags else "vector units unknown")
 
 
 def memory() -> Check:
     """Of the machine."""
-    try:
-        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
-        sizes = {line.split(":")[0]: int(line.split()[1]) / 2**20 for line in lines}
-        total, free = sizes["MemTotal"], sizes["MemAvailable"]
-    except (OSError, LookupError, ValueError):
-        return Check("memory", "note", "unknown")
+    import psutil  # type: ignore[import-untyped]  # SGLang brings it
+
+    total, free = (size / 2**30 for size in psutil.virtual_memory()[:2])
     get = f"{POCKET_MEMORY:g} GiB for the three servers of the embedded default: end other programs"
     return needed("memory", free >= POCKET_MEMORY, f"{total:.0f} GiB, {free:.0f} available", get)
 

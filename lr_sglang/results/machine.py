@@ -30,16 +30,16 @@ def machine() -> dict[str, Any]:
     """Names of the processors."""
     return {
         "system": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": cpuinfo("model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "gpus": [gpu.name for gpu in gpus.visible()],
     }
 
 
-def _cpu() -> str:
+def cpuinfo(key: str) -> str:
+    """What the kernel says of the first processor under this key; empty where it says nothing."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import entry_points
-from pathlib import Path
 
 from lr_sglang.config import Runtime
 from lr_sglang.cpu import settings
@@ -47,21 +45,14 @@ def platform(kind: Device, model: str) -> Platform:
         )
     if not release.is_tested(release.version()):
         need.check(server.NEEDS)
+    family = models.said(model, "config.json", "model_type")
     return Platform(
         "cpu",
         flags=settings.flags(),
         # TMPDIR: see guardian.py. On a GPU it stays: libraries keep there what they compiled.
-        env={**settings.environment(all_models=_family(model) not in settings.MODEL_FILES), "TMPDIR": ""},
+        env={**settings.environment(all_models=family not in settings.MODEL_FILES), "TMPDIR": ""},
         module="lr_sglang.runtimes.launching.launcher",
     )
-
-
-def _family(model: str) -> str:
-    """The model type that a model's configuration names; empty where it cannot be read without the hub."""
-    try:
-        return str(json.loads(Path(model, "config.json").read_text("utf-8"))["model_type"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 def _gpus() -> int:

@@ -6,17 +6,16 @@ One table says how each algorithm takes them. Another package adds a row through
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Any, Literal
 
 from lr_sglang import plugin_files
 from lr_sglang.config import Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.launching import server_options
+from lr_sglang.runtimes.placement import models
 
 Flags = dict[str, Any]
 GROUP = "lr_sglang.token_layers"
@@ -171,22 +170,12 @@ def check_vocabulary(model: str, draft_model: str, where: str) -> None:
         ConfigError: it does not.
     """
     for keys in (("tokenizer.json", "model", "vocab"), ("config.json", "vocab_size")):
-        ours, theirs = (_read(folder, *keys) for folder in (model, draft_model))
+        ours, theirs = (models.said(folder, *keys) for folder in (model, draft_model))
         if ours is not None and theirs is not None and ours != theirs:
             raise ConfigError(
                 f"{where}: {draft_model} has another vocabulary than {model}: its token ids mean other tokens",
                 hint="take a draft model of the same family, or --token-layer ngram",
             )
-
-
-def _read(model: str, file: str, *keys: str) -> Any:
-    try:
-        value = json.loads(Path(model, file).read_text("utf-8"))
-        for key in keys:
-            value = value[key]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return value
 
 
 def flags(layer: TokenLayer, where: str = "runtime") -> Flags:

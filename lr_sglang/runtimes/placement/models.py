@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from functools import reduce
+from operator import getitem
 from pathlib import Path
+from typing import Any
 
 from lr_sglang import plugin_files, pocket
 from lr_sglang.errors import ConfigError
@@ -54,6 +58,14 @@ def locate(model: str, role: str | None = None, *, in_memory: bool = False) -> s
             )
         return str(path.resolve())
     return str(path.resolve()) if path.is_dir() else model
+
+
+def said(model: str, file: str, *keys: str) -> Any:
+    """What a JSON file of a model's directory says under these keys; None where it cannot be read without the hub."""
+    try:
+        return reduce(getitem, keys, json.loads(Path(model, file).read_text("utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def body_config(model: str) -> dict[str, object]:
