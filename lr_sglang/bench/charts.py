@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.bench.budget import Spent, spent
-from lr_sglang.errors import RecordError
 from lr_sglang.results.charts import MARKERS, legend_below, new_figure, whiskers
 from lr_sglang.results.plots import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, draw_each
 from lr_sglang.results.report import Report
-from lr_sglang.results.store import write_whole
+from lr_sglang.results.store import write_whole, writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,11 +31,9 @@ def draw(report: Report, folder: Path) -> list[Path]:
     """
     points, path = spent(report), folder / "budget.json"
     made = draw_each({"alpha": alpha, "budget": budget}, points, folder, report.warning)
-    try:
+    with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, {"warning": report.warning, "points": [asdict(one) for one in points]})
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}", hint="give another --output") from error
     return [*made, path]
 
 

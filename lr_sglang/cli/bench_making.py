@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from lr_sglang.bench.caches import Caches
 from lr_sglang.bench.schedule import Stretch
 from lr_sglang.bench.variants import Variant
-from lr_sglang.cli import runs
 from lr_sglang.cli.bench_servers import Runners, runners_of, up
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.run_work import Watch, about_run, resumable, warm_up
@@ -21,7 +20,7 @@ from lr_sglang.config import Deployment
 from lr_sglang.grading import Grader
 from lr_sglang.results import machine
 from lr_sglang.results.record import key
-from lr_sglang.results.store import RUN, Store, write_whole
+from lr_sglang.results.store import RUN, Store, write_whole, writing
 from lr_sglang.results.summary import Running
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import Work
@@ -203,5 +202,5 @@ def write(bench: Bench, began: Sequence[dict[str, Any]]) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         earlier = []
     earlier = [one for one in earlier if one not in began]
-    with runs.writing(path):
+    with writing(path):
         write_whole(path, {**bench.about, "starts": [*earlier, *began]})

@@ -50,6 +50,7 @@ def calibrate(folders: tuple[Path, ...], precision: float, reference: str, outpu
     from lr_sglang.cli import runs
     from lr_sglang.pocket.meaning import same_meaning
     from lr_sglang.results import calibration
+    from lr_sglang.results.store import writing
 
     records = [record for folder in folders for record in runs.read(folder)]
     found = None
@@ -60,7 +61,7 @@ def calibrate(folders: tuple[Path, ...], precision: float, reference: str, outpu
     table = found.to_dict() if found else {}
     text = json_format.dumps(table | ({"gate": gate.to_dict()} if gate else {}), indent=1)
     if output is not None:
-        with runs.writing(output):
+        with writing(output):
             output.write_text(text + "\n", encoding="utf-8")
     if json:
         click.echo(text)

@@ -42,13 +42,12 @@ def report(folders: tuple[str, ...], format: str, plots: Path | None, output: Pa
       lr-sglang report runs --format markdown --output results.md
       lr-sglang report autoregressive=AIME_20251031_1 lookahead=AIME_20251031_2
     """
-    from lr_sglang.cli import runs
-    from lr_sglang.results import collection
+    from lr_sglang.results import collection, store
     from lr_sglang.results import report as reports
 
     made = reports.make(collection.read(folders), margin / 100)
     if output is not None:
-        with runs.writing(output):
+        with store.writing(output):
             output.write_text(_text(made, format), encoding="utf-8", errors="replace")  # a folder's name may be no text
     elif format == "text":
         from rich.console import Console

@@ -26,19 +26,6 @@ def read(folder: Path) -> list[Record]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """While a file is written that ``--output`` names.
-
-    Raises:
-        RecordError: it cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}", hint="give another --output") from error
-
-
-@contextmanager
 def complete(*folders: Path) -> Iterator[None]:
     """While records are read whose fields were not checked.
 

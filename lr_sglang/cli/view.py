@@ -27,10 +27,9 @@ def view(folders: tuple[str, ...], output: Path | None, title: str | None) -> No
       lr-sglang view runs/pocket_20260101_120000
       lr-sglang view runs/a runs/b --output both.html
     """
-    from lr_sglang.cli import runs
     from lr_sglang.results import collection, page
     from lr_sglang.results import report as reports
-    from lr_sglang.results.store import replace_file
+    from lr_sglang.results.store import replace_file, writing
 
     read = collection.read(folders)
     made = reports.make(read)
@@ -38,6 +37,6 @@ def view(folders: tuple[str, ...], output: Path | None, title: str | None) -> No
     first = collection.path_of(folders[0])
     path = output or (first if first.is_dir() else first.parent) / "view.html"
     pieces = page.page(made, title or f"Lookahead Reasoning: {names}")
-    with runs.writing(path):
+    with writing(path):
         replace_file(path, (piece.encode("utf-8", "replace") for piece in pieces))  # a folder's name may be no text
     click.echo(str(path))

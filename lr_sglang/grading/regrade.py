@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from lr_sglang.errors import RecordError
 from lr_sglang.grading.grader import Grader
 from lr_sglang.results.packed import Packed
 from lr_sglang.results.record import Key, Record, key
-from lr_sglang.results.store import RECORDS, RUN, line_of, read_records, replace_file, take
+from lr_sglang.results.store import RECORDS, RUN, line_of, read_records, replace_file, take, writing
 
 JOURNAL = "grading.part"
 VERSION = 2  # raised when the same answer may be graded differently
@@ -112,7 +112,8 @@ def regrade(
             progress(done, len(records))
         after: list[Record] = [Packed({**record, **known[_mark(record)]}) for record in records]
         _compare(changes, records, after)
-        _replace(path, after, rest)
+        with writing(path, ""):
+            replace_file(path, chain(map(line_of, after), [rest]))
         (folder / JOURNAL).unlink()
     return changes
 
@@ -146,7 +147,8 @@ def _journal(path: Path, grader: Grader) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
     if lines[0] != head:
-        _write(path, [head.encode() + b"\n"])
+        with writing(path, ""):
+            replace_file(path, [head.encode() + b"\n"])
         return found
     for line in lines[1:-1]:
         try:
@@ -161,11 +163,8 @@ def _journal(path: Path, grader: Grader) -> dict[str, dict[str, Any]]:
 
 def _append(path: Path, verdict: dict[str, Any] | None) -> None:
     """A line for the journal, or the end of one that was cut off."""
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(("" if verdict is None else json.dumps(verdict)) + "\n")
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
+    with writing(path, ""), path.open("a", encoding="utf-8") as file:
+        file.write(("" if verdict is None else json.dumps(verdict)) + "\n")
 
 
 def _compare(changes: Changes, before: list[Record], after: list[Record]) -> None:
@@ -177,17 +176,6 @@ def _compare(changes: Changes, before: list[Record], after: list[Record]) -> Non
             changes.turned.append((key(new), old["correct"], new["correct"]))
         if new["correct"] is None and (reason := new["grade"].get("reason")):
             changes.reasons[reason] = changes.reasons.get(reason, 0) + 1
-
-
-def _replace(path: Path, records: list[Record], rest: bytes) -> None:
-    _write(path, chain(map(line_of, records), [rest]))
-
-
-def _write(path: Path, data: Iterable[bytes]) -> None:
-    try:
-        replace_file(path, data)
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lr_sglang.errors import RecordError, SetupError
+from lr_sglang.errors import SetupError
 from lr_sglang.results.report import Report
+from lr_sglang.results.store import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,9 +111,7 @@ def _mark(figure: Figure, warning: str) -> None:
 
 def _save(figure: Figure, path: Path) -> Path:
     metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-    try:
+    with writing(path, "give another --plots"):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150, metadata=metadata)
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}", hint="give another --plots") from error
     return path

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -99,11 +99,9 @@ class Store:
         self.records: dict[Key, Record] = {}
         self.cut = 0
         self._new = not folder.exists()
-        try:
+        with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = take(folder, "another run is writing to", "wait for it, or give another --output")
-        except OSError as error:
-            raise RecordError(f"{folder}: cannot be written: {error.strerror}", hint="give another --output") from error
         self._file = -1
         try:
             self._open(json.loads(json.dumps(config)), about, resume)
@@ -225,6 +223,19 @@ def take(folder: Path, busy: str, hint: str) -> int:
         os.close(lock)
         raise RecordError(f"{busy} {folder}", hint=hint) from None
     return lock
+
+
+@contextlib.contextmanager
+def writing(path: Path, hint: str = "give another --output") -> Iterator[None]:
+    """While a file or a folder is written.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
 
 
 def write_whole(path: Path, table: dict[str, Any]) -> None:
