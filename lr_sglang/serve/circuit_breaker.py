@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
-from lr_sglang.engine.client import INFO_SECONDS, Transport, WorkerLost
+from lr_sglang.engine.client import Transport, WorkerLost
 from lr_sglang.engine.forwarding import Head, Post
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
@@ -157,12 +157,6 @@ class Gate:
             request.cancel()
             request.close_connection()
         return len(stuck)
-
-    async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
-        return await self.inner.get(path, timeout)
-
-    async def close(self) -> None:
-        await self.inner.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
