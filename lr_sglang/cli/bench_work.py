@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -166,7 +167,7 @@ def _bench(given: dict[str, Any], found: list[Variant], questions: dict[str, lis
     about = {
         "schema": 1,
         "command": {
-            name: _plain(value)
+            name: json.loads(json.dumps(value, default=str))
             for name, value in given.items()
             if value not in (None, ()) and value is not False and name not in ROLES  # whose URLs may hold a password
         },
@@ -183,12 +184,6 @@ def _bench(given: dict[str, Any], found: list[Variant], questions: dict[str, lis
         launch_timeout=given["launch_timeout"],
         samples=number,
     )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def _summary(stretch: Stretch[Variant, Any]) -> dict[str, Any]:

@@ -95,7 +95,10 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
 
         draw(picture, case, tokens, given["budget"], deepest)
     if json:
-        click.echo(json_format.dumps(_plain(forecast.to_dict()), ensure_ascii=False))
+        text = json_format.dumps(forecast.to_dict(), default=vars)
+        # JSON has no infinity: null stands for it.
+        plain = json_format.loads(text, parse_constant=lambda _: None)
+        click.echo(json_format.dumps(plain, ensure_ascii=False))
     else:
         show(forecast, picture)
 
@@ -167,14 +170,3 @@ def _deepest(case: Case, max_depth: int) -> int:
                 raise
             return depth - 1
     return max_depth
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it, which has no infinity: null stands for it."""
-    if dataclasses.is_dataclass(value):
-        value = vars(value)
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
