@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 
-from lr_sglang.serve.errors import full, stopping
+from lr_sglang.serve.errors import refusal
 from lr_sglang.serve.processes.board import Board, Column
 
 LONGEST_AGAIN = 60
@@ -40,9 +40,9 @@ class Admission:
             Refusal: the queue is full, or the endpoint is shutting down.
         """
         if self.closed:
-            raise stopping()
+            raise refusal("shutting_down")
         if not self._free() and self._all(Column.WAITING) >= self._queue:
-            raise full(self._again())
+            raise refusal("queue_full", again=self._again())
 
     async def enter(self) -> None:
         """Returns when there is a place; ``leave`` gives it back.
@@ -81,7 +81,7 @@ class Admission:
         self.closed = True
         for _, turn in self._waiting:
             if not turn.done():
-                turn.set_exception(stopping())
+                turn.set_exception(refusal("shutting_down"))
         self.look()
 
     def _admit(self) -> None:

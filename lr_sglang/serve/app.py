@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse
 from lr_sglang import __version__, results
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.serve.engine import AnswerEngine
-from lr_sglang.serve.errors import Refusal, crowded, refusal_of, too_large, unknown_model
+from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log
@@ -158,7 +158,7 @@ def _answers(engine: AnswerEngine, service: Service) -> APIRouter:
         if model != service.model:
             if model in await engine.passing.adapters():
                 return {**about, "id": model, "parent": service.model}
-            raise unknown_model(model, service.model)
+            raise refusal("model_not_found", param="model", asked=model, known=service.model)
         return {**about, "lookahead": allowed}
 
     return router
@@ -276,12 +276,12 @@ async def _refused(request: Request, error: Exception) -> Response:
         if error.status_code == CLIENT_GONE:
             raise Disconnected from error
         if error.status_code == 413:
-            refusal = too_large(request.app.state.engine.service.max_body_bytes)
+            refused = refusal("request_too_large", limit=request.app.state.engine.service.max_body_bytes)
         elif error.status_code == 503:
-            refusal = crowded()
+            refused = refusal("overloaded")
         else:
-            refusal = Refusal(error.status_code, _said(error, request))
-        response = response_of(refusal, request.scope)
+            refused = Refusal(error.status_code, _said(error, request))
+        response = response_of(refused, request.scope)
         response.headers.update(error.headers or {})
         return response
     return response_of(refusal_of(error), request.scope)

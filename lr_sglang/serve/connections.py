@@ -15,7 +15,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lr_sglang.serve.errors import crowded
+from lr_sglang.serve.errors import refusal
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.processes.board import Board, Column
@@ -262,8 +262,8 @@ def _counted(host: str) -> str:
 
 
 def _refused() -> bytes:
-    refusal = crowded()
-    body = json.dumps(refusal.body()).encode()
+    refused = refusal("overloaded")
+    body = json.dumps(refused.body()).encode()
     head = ("HTTP/1.1 503 Service Unavailable", "Content-Type: application/json", f"Content-Length: {len(body)}")
-    more = (*(f"{name}: {value}" for name, value in refusal.headers().items()), "Connection: close", "", "")
+    more = (*(f"{name}: {value}" for name, value in refused.headers().items()), "Connection: close", "", "")
     return "\r\n".join((*head, *more)).encode() + body

@@ -19,7 +19,7 @@ from lr_sglang.frontend.run import run_program
 from lr_sglang.frontend.stream_text import Chunk, Reasoning, StreamText
 from lr_sglang.modes import MODES
 from lr_sglang.serve.admission import Admission
-from lr_sglang.serve.errors import Refusal, out_of_time, refusal_of, stopping, target_down
+from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
@@ -122,7 +122,7 @@ class AnswerEngine:
         asked = time.monotonic()
         deadline = asyncio.get_running_loop().time() + self.service.timeout
         if self.health.watches["target"].down:
-            raise target_down()
+            raise refusal("target_down")
         if self._operator_program is not None and (options.prefix or not options.chat):
             wrong = "continue_final_message" if options.prefix else "prompt"
             raise Refusal(400, "This endpoint answers whole conversations only", param=wrong)
@@ -155,7 +155,7 @@ class AnswerEngine:
             finally:
                 self._stop(answer)
         except TimeoutError:
-            raise out_of_time(self.service.timeout) from None
+            raise refusal("timeout", seconds=self.service.timeout) from None
 
     async def _next(self, answer: _Answer, deadline: float) -> Item | BaseException:
         """What comes next. An answer that is complete does not wait for long for a runtime to be rid of it."""
@@ -191,7 +191,7 @@ class AnswerEngine:
         """Stops what is running, too."""
         self.close()
         for answer in list(self._running):
-            answer.ready.put_nowait(stopping())
+            answer.ready.put_nowait(refusal("shutting_down"))
             self._stop(answer)
         self.passing.stop()
 

@@ -16,8 +16,24 @@ from lr_sglang.errors import (
     RuntimeTimeout,
 )
 
-INVALID, SERVER = "invalid_request_error", "server_error"
-DOWN_AGAIN = 5  # seconds after which one may ask again when the target is down
+INVALID, SERVER, KEY, TIME = "invalid_request_error", "server_error", "authentication_error", "timeout_error"
+# By code: status, OpenAI's type, and message.
+KNOWN: dict[str, tuple[int, str, str]] = {
+    "context_length_exceeded": (400, INVALID, "The prompt has {tokens} tokens; at most {most} are allowed"),
+    "invalid_api_key": (401, KEY, "You need a valid API key: send it as 'Authorization: Bearer KEY'"),
+    "unknown_host": (403, KEY, "This endpoint has no key, and answers only to the address that it listens on"),
+    "model_not_found": (404, INVALID, "The model {asked!r:.200} does not exist here; this endpoint serves {known!r}"),
+    "request_too_large": (413, INVALID, "The request's body is larger than {limit} bytes"),
+    "queue_full": (429, "rate_limit_error", "Too many requests are waiting; try again later"),
+    "internal_error": (500, SERVER, "Internal error"),
+    "target_failed": (502, SERVER, "The target model failed to answer"),
+    "overloaded": (503, SERVER, "Too many requests come at once"),
+    "shutting_down": (503, SERVER, "The endpoint is shutting down"),
+    "target_down": (503, SERVER, "The target model is down"),
+    "target_timeout": (504, TIME, "The target model did not answer in time"),
+    "timeout": (504, TIME, "The request took longer than {seconds:g} seconds"),
+}
+AGAIN = {"overloaded": 1, "shutting_down": 5, "target_down": 5}  # seconds after which it may be tried again
 
 
 class Refusal(LookaheadError):
@@ -67,64 +83,11 @@ class Refusal(LookaheadError):
         return found | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
 
 
-def unauthorized() -> Refusal:
-    """No key, or a wrong one; which of them is not said."""
-    message = "You need a valid API key: send it as 'Authorization: Bearer KEY'"
-    return Refusal(401, message, kind="authentication_error", code="invalid_api_key")
-
-
-def strange_host() -> Refusal:
-    """A name that is not this machine's."""
-    message = "This endpoint has no key, and answers only to the address that it listens on"
-    return Refusal(403, message, kind="authentication_error", code="unknown_host")
-
-
-def unknown_model(asked: str, known: str) -> Refusal:
-    """The endpoint serves another model."""
-    message = f"The model {asked[:200]!r} does not exist here; this endpoint serves {known!r}"
-    return Refusal(404, message, param="model", code="model_not_found")
-
-
-def too_large(limit: int) -> Refusal:
-    """The body is longer than the operator allows."""
-    return Refusal(413, f"The request's body is larger than {limit} bytes", code="request_too_large")
-
-
-def too_long(tokens: int, most: int, param: str, least: str = "") -> Refusal:
-    """The prompt has more tokens than are allowed."""
-    message = f"The prompt has {least}{tokens} tokens; at most {most} are allowed"
-    return Refusal(400, message, param=param, code="context_length_exceeded")
-
-
-def full(again: int) -> Refusal:
-    """The queue is full."""
-    message = "Too many requests are waiting; try again later"
-    return Refusal(429, message, kind="rate_limit_error", code="queue_full", again=again)
-
-
-def two_lengths() -> Refusal:
-    """A proxy in front may go by the other one, and take what follows for another client's request."""
-    return Refusal(400, "A request has Content-Length or Transfer-Encoding, not both")
-
-
-def crowded() -> Refusal:
-    """All connections are taken by requests that are being answered, or their bodies are too much to hold."""
-    return Refusal(503, "Too many requests come at once", kind=SERVER, code="overloaded", again=1)
-
-
-def stopping() -> Refusal:
-    """The endpoint is shutting down."""
-    return Refusal(503, "The endpoint is shutting down", kind=SERVER, code="shutting_down", again=DOWN_AGAIN)
-
-
-def target_down() -> Refusal:
-    """Nothing can be answered without the target."""
-    return Refusal(503, "The target model is down", kind=SERVER, code="target_down", again=DOWN_AGAIN)
-
-
-def out_of_time(seconds: float) -> Refusal:
-    """The request took longer than the operator allows."""
-    return Refusal(504, f"The request took longer than {seconds:g} seconds", kind="timeout_error", code="timeout")
+def refusal(code: str, *, param: str | None = None, again: int | None = None, **words: object) -> Refusal:
+    """One of ``KNOWN``; ``words`` are those that its message lacks."""
+    status, kind, message = KNOWN[code]
+    again = AGAIN.get(code) if again is None else again
+    return Refusal(status, message.format(**words), kind=kind, param=param, code=code, again=again)
 
 
 def refusal_of(error: BaseException) -> Refusal:
@@ -137,14 +100,14 @@ def refusal_of(error: BaseException) -> Refusal:
         case ConfigError():
             return Refusal(400, error.message)
         case Cancelled():
-            return stopping()
+            return refusal("shutting_down")
         case RuntimeBusy():
             return Refusal(503, "The target model takes no more requests now", kind=SERVER, code="overloaded", again=1)
         case RuntimeDown():
-            return target_down()
+            return refusal("target_down")
         case RuntimeTimeout():
-            return Refusal(504, "The target model did not answer in time", kind="timeout_error", code="target_timeout")
+            return refusal("target_timeout")
         case RuntimeRefused() | BadReply():
-            return Refusal(502, "The target model failed to answer", kind=SERVER, code="target_failed")
+            return refusal("target_failed")
         case _:
-            return Refusal(500, "Internal error", kind=SERVER, code="internal_error")
+            return refusal("internal_error")

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lr_sglang.serve.errors import Refusal, refusal_of, strange_host, too_large, two_lengths, unauthorized
+from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
@@ -66,12 +66,12 @@ class Guard:
             await send(message)
 
         try:
-            refusal = self._refusal(scope)
-            if refusal is None:
+            refused = self._refusal(scope)
+            if refused is None:
                 await self.app(scope, body.receive, tell)
             else:
-                response = response_of(refusal, scope)
-                response.headers.update(await _drop(receive) if refusal.status != 400 else CLOSE)
+                response = response_of(refused, scope)
+                response.headers.update(await _drop(receive) if refused.status != 400 else CLOSE)
                 await response(scope, receive, tell)
         except Disconnected:
             self.metrics.disconnects.inc()
@@ -87,16 +87,17 @@ class Guard:
     def _refusal(self, scope: Scope) -> Refusal | None:
         headers, path = Headers(scope=scope), scope["path"]
         if "content-length" in headers and "transfer-encoding" in headers:
-            return two_lengths()
+            # A proxy in front may go by the other one, and take what follows for another client's request.
+            return Refusal(400, "A request has Content-Length or Transfer-Encoding, not both")
         locked = path.startswith("/v1/") or path in PATHS or (path == "/metrics" and not self.service.open_metrics)
         given = headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}"  # the latter is Anthropic's
         if locked and not self.keys.open_to(given):
-            return unauthorized()
+            return refusal("invalid_api_key")
         if not self.service.hosts_are_open and not _is_ours(headers.get("host", ""), self.service.host):
-            return strange_host()
+            return refusal("unknown_host")
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self.service.max_body_bytes:
-            return too_large(self.service.max_body_bytes)
+            return refusal("request_too_large", limit=self.service.max_body_bytes)
         return None
 
     def _note(self, scope: Scope, about: dict[str, Any], status: int, seconds: float) -> None:
@@ -148,10 +149,10 @@ def _is_ours(host: str, own: str) -> bool:
     return "." not in name or name.endswith(".localhost") or name == own.lower() or _ADDRESS.fullmatch(name) is not None
 
 
-def response_of(refusal: Refusal, scope: Scope) -> JSONResponse:
+def response_of(refused: Refusal, scope: Scope) -> JSONResponse:
     """The response for an error, which is noted of the request."""
-    scope["state"]["about"] |= refusal.log_fields()
-    return JSONResponse(refusal.body(), refusal.status, refusal.headers())
+    scope["state"]["about"] |= refused.log_fields()
+    return JSONResponse(refused.body(), refused.status, refused.headers())
 
 
 async def _drop(receive: Receive, size: int = 0) -> dict[str, str]:

@@ -21,7 +21,7 @@ from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, LookaheadError, RuntimeBusy, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.serve.admission import Admission
-from lr_sglang.serve.errors import Refusal, out_of_time, refusal_of, stopping, target_down, too_long
+from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
@@ -74,7 +74,7 @@ class PassThrough:
         began = time.monotonic()
         deadline = asyncio.get_running_loop().time() + self._service.timeout
         if self._health.watches["target"].down:
-            raise target_down()
+            raise refusal("target_down")
         self._admission.check()
         try:
             async with asyncio.timeout_at(deadline):
@@ -100,7 +100,7 @@ class PassThrough:
             finally:
                 task.cancel()
         except TimeoutError:
-            raise out_of_time(self._service.timeout) from None
+            raise refusal("timeout", seconds=self._service.timeout) from None
 
     def _start(self, asked: PassedRequest, pieces: asyncio.Queue[bytes | BaseException | None]) -> asyncio.Task[None]:
         """The target's reply is read in a task of its own, which can be cancelled when the target hangs."""
@@ -111,7 +111,7 @@ class PassThrough:
             self._admission.leave(time.monotonic() - began)
             if pieces.full():
                 pieces.get_nowait()  # the reply is not complete: one piece less is no matter
-            error = stopping() if done.cancelled() else done.exception()
+            error = refusal("shutting_down") if done.cancelled() else done.exception()
             if error is not None and not isinstance(error, LookaheadError):
                 log("internal error", logging.ERROR, error=type(error).__name__, where=where(error))
             pieces.put_nowait(error)
@@ -194,7 +194,8 @@ class PassThrough:
         encode = self._roles["target"].tokenizer.encode
         tokens = sum(len(encode(one)) if isinstance(one, str) else 1 for one in asked.texts())
         if tokens > most:
-            raise too_long(tokens, most, next(name for name in PROMPTS if name in asked.body), "at least ")
+            param = next(name for name in PROMPTS if name in asked.body)
+            raise refusal("context_length_exceeded", param=param, tokens=f"at least {tokens}", most=most)
 
 
 async def _events(reply: AsyncGenerator[Head | bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -243,6 +244,6 @@ def refused(status: int, body: bytes, path: str) -> Refusal:
     kind = RuntimeBusy if status in (429, 503) else RuntimeRefused
     error = kind(f"{path}: {status}", role="target")
     error.status = status
-    refusal = refusal_of(error)
-    refusal.__cause__ = error
-    return refusal
+    found = refusal_of(error)
+    found.__cause__ = error
+    return found

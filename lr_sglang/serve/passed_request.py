@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
 
 from lr_sglang.engine.forwarding import Post
-from lr_sglang.serve.errors import Refusal, unknown_model
+from lr_sglang.serve.errors import Refusal, refusal
 from lr_sglang.serve.protocol import Lenient, LookaheadRequest, Tokens
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.target_routes import TargetRoute
@@ -105,7 +105,7 @@ def passed_request(route: TargetRoute, body: Mapping[str, Any], why: Iterable[st
         raise RequestValidationError(error.errors(), body=body) from None
     model, colon, adapter = (common.model or "").partition(service.model)
     if common.model is not None and (model or not colon or adapter[:1] not in ("", ":")):
-        raise unknown_model(common.model, service.model)
+        raise refusal("model_not_found", param="model", asked=common.model, known=service.model)
     inputs = body.get(route.batch)
     batch = len(inputs) if isinstance(inputs, list) and not all(isinstance(one, int) for one in inputs) else 0
     answers, most = (batch or 1) * max(common.n or 1, common.best_of or 1), MAX_ANSWERS if route.limits else MAX_BATCH

@@ -11,7 +11,7 @@ from jinja2.exceptions import TemplateError
 from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.stream_text import THINK
-from lr_sglang.serve.errors import Refusal, too_long
+from lr_sglang.serve.errors import Refusal, refusal
 from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.serve.settings import Service
 from lr_sglang.steps.step import THINK_END
@@ -91,4 +91,4 @@ def _least(texts: Sequence[str], known: Tokenizer, most: int) -> int:
 
 def _check(tokens: int, most: int, param: str, least: str = "") -> None:
     if tokens > most:
-        raise too_long(tokens, most, param, least)
+        raise refusal("context_length_exceeded", param=param, tokens=f"{least}{tokens}", most=most)

@@ -10,7 +10,7 @@ from typing import Any
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES, Mode
-from lr_sglang.serve.errors import Refusal, unknown_model
+from lr_sglang.serve.errors import Refusal, refusal
 from lr_sglang.serve.protocol import Asking, ChatRequest, CompletionRequest, LookaheadRequest
 from lr_sglang.serve.settings import Service
 from lr_sglang.steps.token_text import TokenText
@@ -77,7 +77,7 @@ def options_of(request: ChatRequest | CompletionRequest, service: Service) -> Re
         Refusal: it asks for another model, or for what the operator does not allow.
     """
     if request.model != service.model:
-        raise unknown_model(request.model, service.model)
+        raise refusal("model_not_found", param="model", asked=request.model, known=service.model)
     if request.n and request.n > service.concurrency:
         raise Refusal(400, f"n: at most {service.concurrency} answers at a time", param="n")
     asked = [m.plain() for m in request.messages] if isinstance(request, ChatRequest) else request.text

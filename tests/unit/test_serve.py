@@ -641,8 +641,8 @@ def test_json_that_is_not_sent_as_such_is_told_so(kind):
         (BadReply("garbage"), 502, "target_failed"),
         (Cancelled("stopped"), 503, "shutting_down"),
         (ZeroDivisionError("secret"), 500, "internal_error"),
-        (errors.full(7), 429, "queue_full"),
-        (errors.unauthorized(), 401, "invalid_api_key"),
+        (errors.refusal("queue_full", again=7), 429, "queue_full"),
+        (errors.refusal("invalid_api_key"), 401, "invalid_api_key"),
     ],
 )
 def test_every_error_has_its_status_and_openais_form(error, status, code):
@@ -660,7 +660,7 @@ def test_the_log_is_told_the_kind_of_the_cause_and_not_its_words():
     refusal = refusal_of(cause)
     refusal.__cause__ = cause
     assert refusal.log_fields() == {"error": "target_failed", "cause": "RuntimeRefused 500"}
-    assert errors.full(7).log_fields() == {"error": "queue_full"}
+    assert errors.refusal("queue_full", again=7).log_fields() == {"error": "queue_full"}
 
 
 # -- the queue
