@@ -191,7 +191,10 @@ class Runtime(ConfigModel):
 
 @dataclass(frozen=True)
 class Deployment(ConfigModel):
-    """The runtimes of a run. A role may be the name of another one, whose runtime it then shares."""
+    """The runtimes of a run. A role may be the name of another one, whose runtime it then shares.
+
+    ``judge_pairs`` is a file of pairs of steps that differ, for checking the judge (docs/verifiers.md).
+    """
 
     name: str
     runtimes: dict[str, Runtime]
@@ -200,6 +203,7 @@ class Deployment(ConfigModel):
     lookahead: Lookahead = Lookahead()
     limits: Limits = Limits()
     judge_prompt: str = "paper"
+    judge_pairs: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -137,7 +137,8 @@ class Answer:
         if node.dropped or (child.dropped if child is not None else node.chosen is not None):
             return False
         if isinstance(arrival.key, Inquiry) and child is not None:
-            self._ruled(arrival.key, child, result)
+            if not arrival.key.aside:
+                self._ruled(arrival.key, child, result)
         elif child is None:
             self._expanded(node, arrival)
         else:

@@ -12,6 +12,7 @@ from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.steps.events import Event
+from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.trace import StepRecord, Trace
 
 
@@ -26,7 +27,7 @@ class AnswerRequest:
         on_step: called with each step as it is kept, on the event loop, which waits for it.
         on_event: called with each event while the answer is made, on the event loop, which waits for it.
         key: a router keeps requests with the same key on one worker; unique by default.
-        drafts: whether anything is drafted; the target answers alone where the judge is not to be trusted.
+        check: of the judge, where the verifier may ask one.
         record: filled while the program runs, complete when it has returned.
     """
 
@@ -40,10 +41,15 @@ class AnswerRequest:
     on_step: Callable[[StepRecord], None] | None = None
     on_event: Callable[[Event], None] | None = None
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
-    drafts: bool = True
+    check: JudgeCheck | None = None
     record: Trace = field(default_factory=Trace)
     _stopped: bool = False
     _wake: Callable[[], None] | None = field(default=None, repr=False)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is drafted; the target answers alone where the judge is not to be trusted."""
+        return self.check is None or self.check.trusted(self.lookahead.max_false_accepts)
 
     def stop(self) -> None:
         """Ends the answer, from any thread: what it waits for is cancelled, and its program raises ``Cancelled``."""

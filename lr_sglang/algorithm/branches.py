@@ -90,7 +90,7 @@ class Branches:
         return self._loop.time() - self._began
 
     def __bool__(self) -> bool:
-        return bool(self._open)
+        return any(not getattr(key, "aside", False) for key in self._open)
 
     def begin(self, branch: Branch, request: Request) -> None:
         """Records a branch whose request begins."""

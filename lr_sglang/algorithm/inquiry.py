@@ -22,12 +22,14 @@ class Inquiry:
         state: the program after the prefix that both versions follow; fork it, do not add to it.
         track: records a request to a runtime with the answer, which cancels it once the verdict is not needed.
         branches: the requests so far, in order.
+        aside: no answer waits for it, and nothing follows from it for the answer.
     """
 
     pair: Pair
     state: ProgramState
     track: Callable[[Inquiry, ProgramState], Request]
     branches: list[Branch] = field(default_factory=list)
+    aside: bool = False
     _replied: asyncio.Future[Verdict] | None = field(default=None, init=False, repr=False)
 
     async def generation(self, state: ProgramState) -> Generation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -14,8 +15,11 @@ from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.event_emitter import EventEmitter
+from lr_sglang.steps.judge_check import read_alike
+from lr_sglang.steps.step import Step
 from lr_sglang.steps.tree import Branch, Node, Outcome, Pair, Verdict, without_a_judge
 
+LAST = 2**30  # the order of a question that everything else goes before
 # Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step waits for it.
 PATIENCE = 0.05
 
@@ -39,6 +43,7 @@ class Verification:
     ) -> None:
         self._job, self._branches, self._emitter = job, branches, emitter
         self._branch, self._request = branch, request
+        self._last: tuple[int, Step] | None = None  # the target's step that a verdict was last about, and its position
 
     def ask(self, child: Node, pair: Pair) -> None:
         """Gives a pair to the verifier, unless its verdict is clear without one."""
@@ -46,40 +51,48 @@ class Verification:
         if verifier is None:
             raise ConfigError("lookahead reasoning needs a verifier")
         verdict = without_a_judge(pair, getattr(verifier, "reads_words", True))
+        if verdict is None and not self._job.drafts:
+            verdict = Verdict(False, "guard", "the judge is not trusted")
         if verdict is not None:
             child.verdict = verdict
             self._emitter.verified(child, verdict)
             return
-        child.asked = self._inquire(child, pair)
-        self._consult(verifier, child.asked, child)
+        assert child.parent is not None
+        child.asked = self._inquire(child.parent, child, pair)
+        self._consult(verifier, child.asked, child.parent, child)
 
-    def _inquire(self, child: Node, pair: Pair) -> Inquiry:
-        node = child.parent
-        assert node is not None
+    def _inquire(self, node: Node, child: Node, pair: Pair, aside: bool = False) -> Inquiry:
+        check = self._job.check
 
         def track(inquiry: Inquiry, state: ProgramState) -> Request:
             branch, request = self._branch("judge", node, child), self._request(node)
             request.seed, request.patience = None, PATIENCE
+            request.order = LAST if aside else request.order
+            if check is not None:
+                check.asks |= getattr(state.stream_executor.backend, "role", "") == "judge"
             state.stream_executor.request = request
             inquiry.branches.append(branch)
             self._branches.begin(branch, request)
             state.stream_executor.when_done(lambda: self._branches.ended(branch))
+            if aside:
+                return request
             self._emitter.begun("judge", node, child)
             if child.dropped or child.verdict is not None or node.chosen is not None:  # decided before it began
                 self._branches.give_up(branch, Outcome.CANCELLED)
             return request
 
-        return Inquiry(pair, node.state, track)
+        return Inquiry(pair, node.state, track, aside=aside)
 
-    def _consult(self, verifier: Verifier, inquiry: Inquiry, child: Node) -> None:
+    def _consult(self, verifier: Verifier, inquiry: Inquiry, node: Node, child: Node) -> asyncio.Task[Verdict] | None:
         found = verifier.verify(inquiry)
         if isinstance(found, Verdict):
-            self.ruled(inquiry, child, found)
-            return
-        assert child.parent is not None
-        task = self._branches.expect_verdict(inquiry, self._timed(found, inquiry), child.parent, child)
+            if not inquiry.aside:
+                self.ruled(inquiry, child, found)
+            return None
+        task = self._branches.expect_verdict(inquiry, self._timed(found, inquiry), node, child)
         if inspect.iscoroutine(found):
             task.add_done_callback(lambda _: found.close())  # it was never begun if the task was cancelled at once
+        return task
 
     async def _timed(self, found: Any, inquiry: Inquiry) -> Verdict:
         asked = self._branches.now()
@@ -90,5 +103,30 @@ class Verification:
         """Enters a verdict in the tree."""
         if child.verdict is not None:
             return  # refused meanwhile: the target could not continue from this step
+        self._check_judge(inquiry.pair, child, verdict)
         child.verdict = verdict
         self._emitter.verified(child, verdict)
+
+    def _check_judge(self, pair: Pair, child: Node, verdict: Verdict) -> None:
+        """Now and then the verifier is also shown a draft beside the target's step of another position."""
+        other, self._last = self._last, (child.position, pair.target)
+        check, verifier, node = self._job.check, self._job.verifier, child.parent
+        if check is None or verdict.failed or not check.judged(verdict.seconds) or other is None or node is None:
+            return
+        position, step = other
+        if position == child.position or read_alike(step.text, pair.draft.text) or verifier is None:
+            return
+        began, shown = self._branches.now(), self._inquire(node, child, Pair(step, pair.draft), aside=True)
+        task = self._consult(verifier, shown, node, child)
+
+        def done(task: asyncio.Task[Verdict]) -> None:
+            check.showing, check.checking = False, check.checking + self._branches.now() - began
+            found = None if task.cancelled() or task.exception() else task.result()
+            for branch in shown.branches:
+                self._branches.give_up(branch, Outcome.ACCEPTED if found and found.accepted else Outcome.REJECTED)
+            if found is not None and not found.failed:
+                check.add([found.accepted], self._job.lookahead.max_false_accepts)
+
+        if task is not None:
+            check.showing = True
+            task.add_done_callback(done)

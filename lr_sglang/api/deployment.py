@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -24,7 +23,6 @@ from lr_sglang.runtimes.attach import model_of
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.models import prompt_for
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of, backends
-from lr_sglang.verifiers import known_pairs
 from lr_sglang.verifiers.requests import RequestMaker
 
 STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
@@ -72,6 +70,7 @@ class OpenDeployment:
     Attributes:
         config: what it is made of, and the defaults of its answers.
         backends: what programs run on, by their settings; while it is open.
+        given: its backends were, and are used as they are.
     """
 
     def __init__(
@@ -82,7 +81,8 @@ class OpenDeployment:
         roles: Mapping[str, RuntimeBackend] | None = None,
         own_judge: bool = False,
     ) -> None:
-        self.config, self._logs, self._timeout, self._given = config, logs, timeout, roles
+        self.config, self._logs, self._timeout = config, logs, timeout
+        self._given, self.given = roles, roles is not None
         self._own_judge = own_judge  # which is not the one that the file's prompt was written for
         self._requests: RequestMaker | None = None
         self._stack, self._running = ExitStack(), set[AnswerRequest]()
@@ -97,19 +97,17 @@ class OpenDeployment:
         if self._requests is not None:
             return self
         roles = self._given
-        if roles is None:
-            if self._own_judge and (judge := self.config.runtime("judge")):
-                self.config = self.config.replace(judge_prompt=prompt_for(model_of("judge", judge)))
-            with ExitStack() as stack:
+        with ExitStack() as stack:
+            if roles is None:
+                if self._own_judge and (judge := self.config.runtime("judge")):
+                    self.config = self.config.replace(judge_prompt=prompt_for(model_of("judge", judge)))
                 logs = self._logs or stack.enter_context(tempfile.TemporaryDirectory(prefix="lr-sglang-"))
                 roles = stack.enter_context(deployed(self.config, Path(logs), timeout=self._timeout))
-                self._stack = stack.pop_all()
-            if "judge" in roles and self.config.lookahead.max_false_accepts < 1:
-                found = call(known_pairs.check(roles["judge"], self.config.judge_prompt), roles["judge"].loop)
-                if wrong := known_pairs.distrust(found, self.config.lookahead.max_false_accepts):
-                    warnings.warn(wrong, RuntimeWarning, stacklevel=3)
-        self._requests = RequestMaker(roles, self.config.judge_prompt, self._statistics)
-        self.backends = backends(self._requests)
+            requests = RequestMaker(roles, self.config.judge_prompt, self._statistics)
+            if not self.given:
+                call(requests.check_judge(self.config.lookahead), roles["target"].loop)
+            self._stack = stack.pop_all()
+        self._requests, self.backends = requests, backends(requests)
         return self
 
     def close(self) -> None:

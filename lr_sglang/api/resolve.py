@@ -42,6 +42,8 @@ class AnswerTask:
             LookaheadError: a runtime failed, or the job was stopped.
         """
         with self.live.answering(self.job):
+            if self.mode.ahead and not self.live.given:
+                await self.live.requests.check_judge(self.job.lookahead)
             if self.program is None:
                 target = self.live.roles["target"]
                 await run_program(PROGRAMS[self.mode.program], self.messages, self.job, backend=target)

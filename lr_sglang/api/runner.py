@@ -16,6 +16,7 @@ from typing import Any
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.run import run_program
@@ -151,7 +152,9 @@ class Runner:
                 "lookahead reasoning needs a draft runtime", hint="give --draft MODEL|URL, or --mode autoregressive"
             )
         if mode.ahead:
-            self._requests.verifier(mode.lookahead(self.settings.lookahead).verifier)
+            look = mode.lookahead(self.settings.lookahead)
+            self._requests.verifier(look.verifier)
+            call(self._requests.check_judge(look), self._loop)
         layer = self.roles["target"].token_layer
         if layer is None or mode.token_layer in (None, bool(layer)):
             return

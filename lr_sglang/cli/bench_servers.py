@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lr_sglang.bench.variants import Variant, alike
-from lr_sglang.cli import capacity, judge_check
+from lr_sglang.cli import capacity
 from lr_sglang.cli import session as sessions
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.run_work import SIMULATED, Watch, settings_of
+from lr_sglang.cli.run_work import SIMULATED, Watch, settings_of, warn_of_judge
 from lr_sglang.config import Deployment, Runtime
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ def runners_of(
     lacking: dict[str, bool] = {}
     for keys, one in live:
         watch = Watch(one, display)
+        warn_of_judge(one, display)
         for variant in (wanted[name] for name in keys if name in wanted):
             plan = variant.plan
             for urgent, text in capacity.shortages(plan, [variant.mode], one, variant.concurrency):
                 lacking[text] = urgent
-            judge_check.report(plan, [variant.mode], one, display)
             settings = settings_of(plan, [variant.mode], variant.asked, versions, one)
             found[variant.key] = watch, Runner(one.roles, settings, variant.concurrency)
     for text, urgent in lacking.items():

@@ -10,6 +10,7 @@ from typing import Any
 from lr_sglang.config import ROLES
 from lr_sglang.results.record import Record
 from lr_sglang.results.summary import speed_up, summarise
+from lr_sglang.theory.shares import wilson
 
 NONE = "-"
 ANSWER = 60  # characters of an answer in a line of others
@@ -182,7 +183,10 @@ def _at(*path: str) -> Callable[[dict[str, Any]], str]:
 
 def _false_accepts(figures: dict[str, Any]) -> str:
     found = figures["false_accepts"]
-    return f"{found['accepted']} of {found['asked']}" if found else NONE
+    if not found:
+        return NONE
+    low, high = wilson(found["accepted"], found["asked"]) or (0.0, 1.0)
+    return f"{found['accepted']} of {found['asked']} ({low:.2f} to {high:.2f})"
 
 
 def _failures(role: str, figures: dict[str, Any]) -> str:

@@ -110,7 +110,7 @@ method = together(
         "--max-false-accepts",
         type=float,
         metavar="SHARE",
-        help="Of 20 pairs of steps that differ: a judge that accepts more is not trusted with drafts.  [default: 0.35]",
+        help="Of pairs of steps that differ: a judge that accepts more is not trusted with drafts.  [default: 0.35]",
     ),
     click.option(
         "--policy",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli import capacity, grading_options, judge_check
+from lr_sglang.cli import capacity, grading_options
 from lr_sglang.cli import session as sessions
 from lr_sglang.cli.display import Display
 from lr_sglang.errors import LookaheadError
@@ -149,6 +149,12 @@ def settings_of(
     )
 
 
+def warn_of_judge(live: sessions.Session, display: Display) -> None:
+    """That a judge is not trusted is said like any other warning."""
+    if "judge" in live.roles:
+        live.roles["judge"].checks.warn = display.warn
+
+
 def warm_up(roles: Mapping[str, Any], settings: Settings, work: Sequence[Work], watch: Watch) -> None:
     """Makes samples of which no record is kept, and from which nothing is learnt."""
     from lr_sglang.api.runner import Runner
@@ -178,7 +184,7 @@ def _make_set(order: SampleRun, modes: list[str], todo: list[Work], store: Store
         if live.simulated:
             display.warn(SIMULATED)
         capacity.report(order.plan, modes, live, order.concurrency, display)
-        judge_check.report(order.plan, modes, live, display)
+        warn_of_judge(live, display)
         settings = settings_of(order.plan, modes, order.asked, order.versions, live)
         watch = Watch(live, display)
         if first := [item for item in order.warm_up if item.mode in modes]:

@@ -33,9 +33,9 @@ from lr_sglang.sglang_api.interpreter import (
     SglSamplingParams,
     StreamExecutor,
 )
+from lr_sglang.steps.judge_check import JudgeChecks
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
-from lr_sglang.theory.shares import FalseAccepts
 
 # SGLang's interpreter writes roles into the state's text by a template; ours are rendered from ``messages_`` instead.
 _NO_MARKERS = ChatTemplate(
@@ -65,7 +65,7 @@ class RuntimeBackend(BaseBackend):
     Attributes:
         pool: the slots that its requests wait for: ``room`` of them, or what other processes leave of it.
         tool_call_parser: SGLang's name of how the server finds calls of tools in a text; empty for not at all.
-        false_accepts: of a judge, once it was asked about steps that differ (``verifiers.known_pairs``).
+        checks: of a judge: what is known of it from pairs of steps that differ.
         simulated: whether the runtime waits instead of computing, so that its times are no measurement of a model.
         ends: ids that end a sequence, as far as they are known.
     """
@@ -90,7 +90,7 @@ class RuntimeBackend(BaseBackend):
         self.pool = Pool()
         self.set_capacity(max_running_requests, kv_tokens)
         self.simulated, self.tool_call_parser = False, ""
-        self.false_accepts: FalseAccepts | None = None
+        self.checks = JudgeChecks()
         self.ends = tokenizer.ends
         self._loop: asyncio.AbstractEventLoop | None = None
         self.chat_template = _NO_MARKERS

@@ -83,6 +83,7 @@ def _head(question: Question, mode: str, job: AnswerRequest) -> Record:
         "extra": question.extra,
         "seed": job.sampling.seed,
         "seeded": job.record.seeded,
+        **({"false_accepts": job.check.known.to_dict()} if job.check and job.check.known else {}),
     }
 
 
@@ -102,7 +103,6 @@ def _trace(trace: Trace) -> Record:
         "ids_digest": hashlib.blake2b(repr(trace.ids).encode(), digest_size=16).hexdigest(),
         "steps": [_step(step) for step in trace.steps],
         "branches": [_branch(branch) for branch in trace.branches],
-        **({"false_accepts": dataclasses.asdict(trace.false_accepts)} if trace.false_accepts else {}),
         **({"program": trace.program} if trace.program else {}),
     }
 

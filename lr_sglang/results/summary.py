@@ -56,7 +56,9 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
         "wasted": _over(sum(r["tokens"]["wasted"] for r in records), generated),
         "cut_off": sum(r["finish"] == "length" for r in ended),
         "judge_calls": sum(r["tokens"]["judge"]["calls"] for r in records),
-        "false_accepts": next((r["false_accepts"] for r in records if "false_accepts" in r), None),
+        "false_accepts": max(
+            (r["false_accepts"] for r in records if "false_accepts" in r), key=lambda f: f["asked"], default=None
+        ),
         "failures": {role: n for role in ROLES if (n := sum(r["failures"].get(role, 0) for r in records))},
         "roles": {role: _role(records, role) for role in ROLES},
     }

@@ -68,6 +68,7 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
         roles[role] = backend
     for backend in roles.values():
         backend.roles = roles
+        backend.checks.pairs = fleet.deployment.judge_pairs
     return roles
 
 

@@ -12,6 +12,7 @@ from lr_sglang import plugin_files
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.placement.models import prompt_for
+from lr_sglang.verifiers.pairs import pairs
 
 BUILT_IN = (Path(__file__).parent, Path(__file__).parent / "presets")
 DEFAULT = "pocket"
@@ -141,6 +142,9 @@ def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
             message = error.message if error.message.startswith(where) else f"{where}: {error.message}"
             raise ConfigError(message, hint=error.hint) from error
     made = Deployment.from_dict({**table, "runtimes": runtimes, "shared": shared}, "deployment")
+    if made.judge_pairs:
+        made = made.replace(judge_pairs=str(folder / made.judge_pairs))
+        pairs(made.judge_pairs)  # what is wrong with them is said here
     judge = made.runtime("judge")
     return made if judge is None or "judge_prompt" in table else made.replace(judge_prompt=prompt_for(judge.model))
 

@@ -34,9 +34,7 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.serve.thinking import Thinking, think_then_conclude, with_calls
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.user_programs.program import ProgramError
-from lr_sglang.verifiers import known_pairs
 from lr_sglang.verifiers.requests import RequestMaker
-from lr_sglang.verifiers.verifier_registry import needs_judge
 
 STOP_AGAIN = 0.1  # seconds until it is looked whether an answer that was stopped has ended
 HANG_UP_AFTER = 5  # of these looks: an abort that is heard takes some milliseconds
@@ -92,6 +90,9 @@ class AnswerEngine:
         self.passing = PassThrough(roles, service, metrics, health, self.admission)
         metrics.watch(metrics.running, lambda: len(self._running) + self.passing.running)
         metrics.watch(metrics.waiting, lambda: self.admission.waiting)
+        if (judge := roles.get("judge")) is not None:
+            judge.checks.warn = partial(_distrusted, judge.role)
+            metrics.watch(metrics.false_accepts, lambda: found.surely if (found := judge.checks.worst()) else 0.0)
         self.lateness = Lateness()
         metrics.watch(metrics.loop_late, self.lateness.p99)
         for role, watch in health.watches.items():
@@ -174,14 +175,8 @@ class AnswerEngine:
 
     async def check_judge(self) -> None:
         """Asks the judge about steps that differ; says so where it is not to be trusted."""
-        most, asks = self.service.lookahead.max_false_accepts, map(needs_judge, self.service.verifiers)
-        if not self.service.check_judge or most == 1 or "judge" not in self.roles or not any(asks):
-            return
-        found = await known_pairs.check(self.roles["judge"], self.service.judge_prompt)
-        if found is not None:
-            self.metrics.false_accepts.set(found.surely)
-        if wrong := known_pairs.distrust(found, most):
-            log("judge not trusted", logging.WARNING, role="judge", reason=wrong)
+        for name in self.service.verifiers if self.service.check_judge else ():
+            await self._requests.check_judge(self.service.lookahead.replace(verifier=name))
 
     def close(self) -> None:
         """Admits no more requests; what is running goes on."""
@@ -290,6 +285,10 @@ class AnswerEngine:
                     if request is not None and request.cancelled:
                         request.close_connection()
             asyncio.get_running_loop().call_later(STOP_AGAIN, self._stop, answer)
+
+
+def _distrusted(role: str, reason: str) -> None:
+    log("judge not trusted", logging.WARNING, role=role, reason=reason)
 
 
 def _delivery(options: RequestOptions, prompt: Prompt, service: Service) -> StreamText:

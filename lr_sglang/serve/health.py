@@ -141,6 +141,8 @@ class Health:
         self.watches = {role: Watch(role, gate, service.stall, self._tell) for role, gate in self.gates.items()}
         # Drafts are of no use without verdicts.
         self._judged = "judge" in roles and verifier_registry.needs_judge(service.verifiers[0])
+        self._checks = roles["judge"].checks if "judge" in roles else None
+        self._trusts = service.lookahead.max_false_accepts
         self._changed = changed
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -168,13 +170,16 @@ class Health:
         return any(watch.down or watch.since > began for watch in others)
 
     def report(self) -> dict[str, Any]:
-        """State and reason of every role."""
+        """State and reason of every role, and what is known of the judge."""
         now = time.monotonic()
-        return {
+        found: dict[str, Any] = {
             role: {"status": "down" if (why := watch.down) else "up", "seconds": round(now - watch.since, 1)}
             | ({"reason": _brief(why)} if why else {})
             for role, watch in self.watches.items()
         }
+        if self._checks is not None and (known := self._checks.worst()) is not None:
+            found["judge"]["false_accepts"] = known.to_dict() | {"trusted": known.surely <= self._trusts}
+        return found
 
     async def _run(self, watch: Watch) -> None:
         while True:

@@ -75,7 +75,7 @@ class Metrics:
         self.judged = counter("steps_judged", "Steps for which a draft was compared, or came too late")
         self.accepted = counter("steps_accepted", "Steps that are the draft's: alpha is this over steps_judged")
         self.false_accepts = gauge(
-            "false_accepts", "Share of differing steps that the judge surely accepts, asked at start", mode="livemax"
+            "false_accepts", "Share of differing steps that the judge surely accepts", mode="livemax"
         )
         self.alpha = gauge("alpha", "Step acceptance rate so far")
         self.running = gauge("answers_running", "Answers that are being made")

@@ -10,7 +10,6 @@ from typing import Any
 from lr_sglang.steps.speculation import Speculation
 from lr_sglang.steps.step import Ending
 from lr_sglang.steps.tree import Branch, Verdict
-from lr_sglang.theory.shares import FalseAccepts
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ class Trace:
         seconds: until the last step was kept.
         drained: until no branch was left on any runtime.
         failures: errors of draft and judge that were survived, by role.
-        false_accepts: what is known of the judge.
         program: with ``--program``: the program's name and the figures of its generations (docs/programs.md).
     """
 
@@ -67,7 +65,6 @@ class Trace:
     steps: list[StepRecord] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
-    false_accepts: FalseAccepts | None = None
     program: dict[str, Any] = field(default_factory=dict)
 
     def add(self, step: StepRecord, ids: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Whether a judge can judge: it is asked about pairs of steps that differ, and should accept none of them.
+"""Whether a judge can judge: its verifier is shown pairs of steps that differ, and should accept none of them.
 
 A small general model may accept nearly everything, and what a weak draft writes is then in the answer.
 """
@@ -6,55 +6,56 @@ A small general model may accept nearly everything, and what a weak draft writes
 from __future__ import annotations
 
 import asyncio
-import json
-from importlib import resources
+from collections.abc import Mapping
 
+from lr_sglang.algorithm.inquiry import Inquiry, Verifier, ask
+from lr_sglang.engine.request import Request
+from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.frontend.dsl import sync
-from lr_sglang.programs.judge import PROMPTS, agrees, judge
-from lr_sglang.theory.shares import FalseAccepts
+from lr_sglang.frontend.dsl import converse
+from lr_sglang.frontend.executor import Executor
+from lr_sglang.sglang_api.interpreter import ProgramState, SglSamplingParams
+from lr_sglang.steps.judge_check import JudgeCheck
+from lr_sglang.steps.step import DELIMITER, Ending, Step
+from lr_sglang.steps.tree import Pair, Verdict
+from lr_sglang.verifiers.pairs import pairs
+
+PROBLEM = "Solve the problem step by step."  # for verifiers that look at what stands before a step
 
 
-def pairs(prompt: str) -> list[tuple[str, str]]:
-    """Pairs of steps that differ in what they say, such as a judge that is asked by this prompt is made for."""
-    file = resources.files("lr_sglang.verifiers") / "pairs" / f"{prompt}.jsonl"
-    rows = map(json.loads, file.read_text("utf-8").splitlines()) if file.is_file() else ()
-    return [(row["target"], row["draft"]) for row in rows]
+async def show(verifier: Verifier, roles: Mapping[str, RuntimeBackend], prompt: str, check: JudgeCheck) -> list[bool]:
+    """The verdicts of a verifier on all pairs, side by side, True for an accepted one; what fails does not count.
 
-
-async def check(backend: RuntimeBackend, prompt: str) -> FalseAccepts | None:
-    """Asks a judge about all of them, side by side; notes in its backend, and returns, how many it accepted.
-
-    Call it on the loop on which the backend's other requests will be made. What it does not answer does not count. A
-    simulated judge reads no text, and is not asked.
+    Call it on the loop on which the other requests of its runtimes will be made.
 
     Args:
-        prompt: name of its prompt (``programs.judge.PROMPTS``).
+        prompt: name of the judge's prompt: the pairs are made for it, where the deployment brings none.
     """
+    for backend in roles.values():
+        backend.bind(asyncio.get_running_loop())
+    target, draft = roles["target"], roles.get("draft", roles["target"])
+    state = ProgramState(Executor(target, {}, SglSamplingParams(), target.chat_template, False))
+    converse(state, [{"role": "user", "content": PROBLEM}])
 
-    async def accepts(target: str, draft: str) -> bool:
-        state = judge.run(target, draft, PROMPTS[prompt], backend=backend)
-        await sync(state)
-        return bool(agrees(str(state["label"])))
+    def track(_: Inquiry, asked: ProgramState) -> Request:
+        executor = asked.stream_executor
+        executor.request = Request()
+        check.asks |= getattr(executor.backend, "role", "") == "judge"
+        request: Request = executor.request
+        return request
 
-    if backend.simulated:
-        return None
-    backend.bind(asyncio.get_running_loop())
-    found = await asyncio.gather(*(accepts(*pair) for pair in pairs(prompt)), return_exceptions=True)
+    shown = [
+        Inquiry(Pair(_step(one, target.tokenizer), _step(other, draft.tokenizer)), state, track)
+        for one, other in pairs(roles["judge"].checks.pairs or prompt)
+    ]
+    found = await asyncio.gather(*(ask(verifier, inquiry) for inquiry in shown), return_exceptions=True)
     for error in found:
         if isinstance(error, BaseException) and not isinstance(error, LookaheadError):
             raise error
-    told = [one for one in found if isinstance(one, bool)]
-    backend.false_accepts = FalseAccepts.of(told) if told else None
-    return backend.false_accepts
+    return [one.accepted for one in found if isinstance(one, Verdict) and not one.failed]
 
 
-def distrust(found: FalseAccepts | None, most: float) -> str:
-    """What to say of a judge that accepts too many; empty for one that is trusted."""
-    if found is None or found.surely <= most:
-        return ""
-    return (
-        f"judge: it accepted {found.accepted} of {found.asked} pairs of steps that differ; it is shown no draft, and "
-        "the target answers alone (--max-false-accepts 1 trusts it all the same)"
-    )
+def _step(text: str, known: Tokenizer) -> Step:
+    text += DELIMITER
+    return Step(text, known.encode(text), Ending.DELIMITER, vocabulary=known.vocabulary)

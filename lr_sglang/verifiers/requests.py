@@ -12,9 +12,9 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import Mode
 from lr_sglang.steps.events import Event
+from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.theory.shares import FalseAccepts
-from lr_sglang.verifiers import verifier_registry
+from lr_sglang.verifiers import known_pairs, verifier_registry
 
 
 class RequestMaker:
@@ -69,12 +69,25 @@ class RequestMaker:
             on_step=on_step,
             on_event=on_event,
         )
-        if mode.ahead and (known := self.false_accepts(look.verifier)) is not None:
-            made.record.false_accepts = known
-            made.drafts = known.surely <= look.max_false_accepts
+        if mode.ahead:
+            made.check = self._check(look)
         return made
 
-    def false_accepts(self, verifier: str) -> FalseAccepts | None:
-        """What is known of the judge that a verifier asks."""
-        asks = verifier_registry.needs_judge(verifier) and "judge" in self.roles
-        return self.roles["judge"].false_accepts if asks else None
+    async def check_judge(self, look: Lookahead) -> None:
+        """Shows a verifier that may ask the judge pairs of steps that differ, once; warns where it is not trusted.
+
+        Raises:
+            ConfigError: as ``make``, or the deployment's pairs cannot be read any more.
+        """
+        check = self._check(look)
+        if check is not None and not check.begun:
+            check.begun = True
+            found = await known_pairs.show(self.verifier(look.verifier), self.roles, self.judge_prompt, check)
+            check.add(found, look.max_false_accepts)
+
+    def _check(self, look: Lookahead) -> JudgeCheck | None:
+        """What is known of a verifier and its judge. An oracle's verdicts and a simulated judge's say nothing."""
+        judge, chosen = self.roles.get("judge"), verifier_registry.parse(look.verifier)
+        if judge is None or judge.simulated or look.max_false_accepts == 1 or chosen.kind == "oracle":
+            return None
+        return judge.checks.of(look.verifier) if "judge" in verifier_registry.asks(look.verifier) else None

@@ -25,6 +25,7 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.theory.shares import FalseAccepts
 from tests.e2e.replayed import Endpoint, running, serving, up
 from tests.e2e.scenario import STEPS, Scenario
 
@@ -390,6 +391,17 @@ def test_runtimes_that_are_down_are_shown(endpoint, visit):
     expect(page.locator("#notice")).to_contain_text("no question can be answered")
     endpoint.ready = {"status": "ready", "roles": up()}
     expect(page.locator("#notice")).to_be_hidden(timeout=10000)  # by itself
+
+
+def test_what_is_known_of_the_judge_is_shown(endpoint, visit):
+    page = visit(endpoint)
+    look = "document.dispatchEvent(new Event('visibilitychange'))"
+    expect(page.locator("#accepts")).to_be_empty()
+    for accepted, trusted in ((0, True), (19, False)):
+        endpoint.ready["roles"]["judge"]["false_accepts"] = FalseAccepts(accepted, 20).to_dict() | {"trusted": trusted}
+        page.evaluate(look)
+        expect(page.locator("#accepts")).to_contain_text(f"accepts {accepted} of 20 that differ (")
+    expect(page.locator("#notice")).to_contain_text("The judge accepts steps that differ")
 
 
 EVIL = (

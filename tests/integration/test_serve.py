@@ -35,7 +35,7 @@ from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.steps.step import DELIMITER
-from lr_sglang.verifiers import known_pairs
+from lr_sglang.verifiers import judge
 from tests.scripted import ScriptedTransport, chapters, deployment
 
 ROOT = Path(__file__).parents[2]
@@ -290,7 +290,7 @@ def test_an_answer_that_is_too_long_ends_with_length(quick):
 
 
 def test_nothing_is_drafted_for_a_judge_that_accepts_what_differs(monkeypatch):
-    monkeypatch.setattr(known_pairs, "agrees", lambda label: label == "a")
+    monkeypatch.setattr(judge, "agrees", lambda label: label == "a")
     with serving(scripted(["One.", "Two."]), SERVICE.replace(check_judge=True)) as one:
         within(10, lambda: "lr_sglang_false_accepts 0.8" in one.http.get("/metrics").text)
         about, lossless = (one.ask(**more).json()["lookahead"] for more in ({}, {"lookahead": {"mode": "lossless"}}))

@@ -29,6 +29,8 @@ export class Ready {
       lamp.querySelector(".hidden").textContent = is;
       if (is === "down") down.push(role);
     }
+    const found = state?.roles?.judge?.false_accepts;
+    this.lamps.querySelector("#accepts").textContent = found ? accepts(found) : "";
     const text = inWords(state, down);
     if (this.notice.textContent !== text) this.notice.textContent = text;
     this.notice.hidden = !text;
@@ -51,6 +53,10 @@ function roleState(value) {
   return said === undefined || said === null ? "unknown" : said === false || said === "down" ? "down" : String(said).slice(0, 20);
 }
 
+function accepts({ accepted, asked, interval: [low, high] }) {
+  return `accepts ${accepted} of ${asked} that differ (${low.toFixed(2)} to ${high.toFixed(2)})`;
+}
+
 function inWords(state, down) {
   if (!state) return "The endpoint does not answer. It is asked again every few seconds.";
   if (down.includes("target") || state.status === "down") {
@@ -59,6 +65,9 @@ function inWords(state, down) {
   if (down.length || state.status === "degraded") {
     const who = down.length ? `The ${down.join(" and the ")} ${down.length > 1 ? "are" : "is"} down` : "Degraded";
     return `${who}: answers are as good as ever, but slower. The target works alone until that is mended.`;
+  }
+  if (state.roles?.judge?.false_accepts?.trusted === false) {
+    return "The judge accepts steps that differ: nothing is drafted for it, and the target answers alone.";
   }
   if (state.status === "draining") return "The endpoint is shutting down: it finishes what it has begun and takes nothing new.";
   return "";

@@ -1,0 +1,100 @@
+"""What is known of a judge from pairs of steps that differ: it should accept none of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lr_sglang.theory.shares import FalseAccepts
+
+SHARE = 0.02  # of the seconds of a verifier's verdicts on answers: what its verdicts on such pairs may take
+
+
+@dataclass(eq=False)
+class JudgeCheck:
+    """Of one verifier that may ask the judge; all its answers share it.
+
+    Attributes:
+        warn: called once, on the event loop, when it is not trusted.
+        found: its verdicts on such pairs.
+        asks: whether it has asked the judge. One that never does is not checked.
+        begun: whether it has been shown the pairs at start.
+        showing: whether a pair is with it now.
+        verdicts, judging: its verdicts on answers, and their seconds; ``checking``: seconds of those on such pairs.
+    """
+
+    verifier: str
+    warn: Callable[[str], None]
+    found: FalseAccepts = field(default_factory=FalseAccepts)
+    asks: bool = False
+    begun: bool = False
+    showing: bool = False
+    verdicts: int = 0
+    judging: float = 0.0
+    checking: float = 0.0
+    _warned: bool = False
+
+    @property
+    def known(self) -> FalseAccepts | None:
+        """What is known; None as long as it is nothing."""
+        return self.found if self.asks and self.found.asked else None
+
+    def trusted(self, most: float) -> bool:
+        """Whether it does not surely accept more than this share."""
+        return self.known is None or self.found.surely <= most
+
+    def judged(self, seconds: float) -> bool:
+        """Counts a verdict on an answer. Returns whether there is time for one on a pair of steps that differ."""
+        self.verdicts += seconds > 0  # identical versions cost nothing
+        self.judging += seconds
+        one = self.judging / max(1, self.verdicts)
+        return self.asks and not self.showing and self.checking + one < SHARE * self.judging
+
+    def add(self, accepted: list[bool], most: float) -> None:
+        """Counts verdicts on such pairs; warns once it is not trusted."""
+        for one in accepted:
+            self.found = self.found.plus(one)
+        if not self._warned and not self.trusted(most):
+            self._warned, who = True, "it" if self.verifier == "judge" else f"verifier {self.verifier}"
+            self.warn(
+                f"judge: {who} accepted {self.found.accepted} of {self.found.asked} pairs of steps that differ; it is "
+                "shown no draft, and the target answers alone (--max-false-accepts 1 trusts it all the same)"
+            )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+@dataclass(eq=False)
+class JudgeChecks:
+    """Of all verifiers that may ask one judge, by name.
+
+    Attributes:
+        pairs: a deployment's own file of pairs; empty for the built-in ones.
+        warn: what the checks made from now on call.
+    """
+
+    pairs: str = ""
+    warn: Callable[[str], None] = _warn
+    made: dict[str, JudgeCheck] = field(default_factory=dict)
+
+    def of(self, verifier: str) -> JudgeCheck:
+        """Of one verifier."""
+        return self.made.setdefault(verifier, JudgeCheck(verifier, self.warn))
+
+    def worst(self) -> FalseAccepts | None:
+        """What is known of the verifier that surely accepts most."""
+        known = [check.known for check in self.made.values() if check.known is not None]
+        return max(known, key=lambda found: (found.surely, found.asked), default=None)
+
+
+def read_alike(one: str, other: str) -> bool:
+    """Whether two steps share half of the shorter one's three-character pieces: they may well mean the same."""
+    first, second = (_pieces(" ".join(text.casefold().split())) for text in (one, other))
+    return 2 * len(first & second) >= min(len(first), len(second))
+
+
+def _pieces(text: str) -> set[str]:
+    return {text[at : at + 3] for at in range(len(text) - 2)}
