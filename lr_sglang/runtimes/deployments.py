@@ -12,7 +12,7 @@ from lr_sglang import plugin_files
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.placement.models import prompt_for
-from lr_sglang.verifiers.pairs import pairs
+from lr_sglang.verifiers.pair_files import pairs
 
 BUILT_IN = (Path(__file__).parent, Path(__file__).parent / "presets")
 DEFAULT = "pocket"

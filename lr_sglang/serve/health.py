@@ -141,8 +141,7 @@ class Health:
         self.watches = {role: Watch(role, gate, service.stall, self._tell) for role, gate in self.gates.items()}
         # Drafts are of no use without verdicts.
         self._judged = "judge" in roles and verifier_registry.needs_judge(service.verifiers[0])
-        self._checks = roles["judge"].checks if "judge" in roles else None
-        self._trusts = service.lookahead.max_false_accepts
+        self._roles, self._trusts = roles, service.lookahead.max_false_accepts
         self._changed = changed
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -177,7 +176,7 @@ class Health:
             | ({"reason": _brief(why)} if why else {})
             for role, watch in self.watches.items()
         }
-        if self._checks is not None and (known := self._checks.worst()) is not None:
+        if "judge" in found and (known := self._roles["judge"].checks.worst()) is not None:
             found["judge"]["false_accepts"] = known.to_dict() | {"trusted": known.surely <= self._trusts}
         return found
 

@@ -19,7 +19,7 @@ from lr_sglang.sglang_api.interpreter import ProgramState, SglSamplingParams
 from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.step import DELIMITER, Ending, Step
 from lr_sglang.steps.tree import Pair, Verdict
-from lr_sglang.verifiers.pairs import pairs
+from lr_sglang.verifiers.pair_files import pairs
 
 PROBLEM = "Solve the problem step by step."  # for verifiers that look at what stands before a step
 

@@ -22,7 +22,7 @@ from lr_sglang.results import record
 from lr_sglang.tasks.question import Question
 from lr_sglang.theory.shares import FalseAccepts, wilson
 from lr_sglang.verifiers import judge
-from lr_sglang.verifiers.pairs import pairs
+from lr_sglang.verifiers.pair_files import pairs
 from lr_sglang.verifiers.requests import RequestMaker
 from tests.scripted import END, ScriptedTransport, chapters, deployment
 from tests.scripted_cli import Servers

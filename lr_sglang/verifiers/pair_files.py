@@ -18,7 +18,7 @@ def pairs(of: str) -> list[tuple[str, str]]:
     Raises:
         ConfigError: the file cannot be read, a line is no such pair, or there are too few.
     """
-    own = Path(__file__).parent / f"{of}.jsonl"
+    own = Path(__file__).parent / "pairs" / f"{of}.jsonl"
     path = own if own.is_file() else Path(of)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
