@@ -68,6 +68,15 @@ def test_each_pair_is_asked_once_by_the_judges_prompt():
     assert {r["sampling_params"]["max_new_tokens"] for r in roles["judge"].transport.requests} == {1}
 
 
+def test_a_deployments_own_pairs_are_asked_in_place_of_the_built_in_ones(tmp_path):
+    roles, own = judged(lambda text: False), tmp_path / "own.jsonl"
+    own.write_text("".join(f'{{"target": "It is {n}.", "draft": "Tom had {n} pears."}}\n' for n in range(7)))
+    roles["judge"].checks.pairs = str(own)
+    assert check(roles).asked == 7 == len(roles["judge"].transport.requests)
+    asked = ["".join(map(chr, request["input_ids"])) for request in roles["judge"].transport.requests]
+    assert all(f"Tom had {n} pears." in text for n, text in enumerate(asked))
+
+
 def test_what_is_not_answered_does_not_count():
     down = RuntimeDown("down", role="judge")
     first = iter([None])
