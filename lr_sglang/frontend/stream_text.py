@@ -27,23 +27,23 @@ class Stops:
         strings: none of them empty.
 
     Attributes:
-        hit: whether one was found; nothing comes after that.
+        hit: the one that was found, or None; nothing comes after that.
         shown: characters let through so far.
     """
 
     def __init__(self, strings: Sequence[str] = ()) -> None:
         self._strings, self._held = tuple(strings), ""
-        self.hit, self.shown = False, 0
+        self.hit: str | None = None
+        self.shown = 0
 
     def add(self, text: str) -> str:
         """What can be shown: all that is not, and cannot become, part of a stop string."""
-        if self.hit:
+        if self.hit is not None:
             return ""
         text = self._held + text
-        found, _ = first_stop(text, self._strings) or (None, "")
-        self.hit = found is not None
+        found, self.hit = first_stop(text, self._strings) or (None, None)
         end = len(text) - beginning(text, self._strings) if found is None else found
-        self._held = "" if self.hit else text[end:]
+        self._held = text[end:] if found is None else ""
         self.shown += end
         return text[:end]
 
@@ -124,8 +124,8 @@ class StreamText:
         decode: ids to text.
 
     Attributes:
-        stopped: whether a stop string ended it.
-        tokens: delivered so far; ``reasoning_tokens`` of them belong to the reasoning.
+        stop: the stop string that ended it, if one did.
+        tokens: delivered so far, with those of that string; ``reasoning_tokens`` of them belong to the reasoning.
     """
 
     def __init__(
@@ -140,8 +140,13 @@ class StreamText:
         self.tokens = self.reasoning_tokens = 0
 
     @property
-    def stopped(self) -> bool:
+    def stop(self) -> str | None:
         return self._stops.hit
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string ended it."""
+        return self.stop is not None
 
     def add(self, ids: Sequence[int], silent: int = 0) -> list[Chunk]:
         """One more step: what of it can be shown.
@@ -164,7 +169,8 @@ class StreamText:
         whole, self._held = self._held + len(ids) - held, held
         self._length += len(text)
         pieces = list(self._reasoning.add(self._stops.add(text)))
-        self.tokens = self._tokens_until(self._stops.shown) if self.stopped else self.tokens + whole + silent
+        cut = self._stops.shown + len(self.stop or "")
+        self.tokens = self._tokens_until(cut) if self.stopped else self.tokens + whole + silent
         return self._count_reasoning(pieces)
 
     def _count_reasoning(self, pieces: list[Chunk]) -> list[Chunk]:

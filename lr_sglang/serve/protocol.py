@@ -92,6 +92,12 @@ def _beyond_text(messages: Any) -> bool:
     )
 
 
+def _counts_on(options: Any) -> bool:
+    """Whether every chunk of a stream is to have the usage."""
+    sent = options if isinstance(options, dict) else vars(options or object)
+    return bool(sent.get("continuous_usage_stats"))
+
+
 def _several_prompts(prompt: Any) -> bool:
     return isinstance(prompt, list) and (len(prompt) > 1 or (len(prompt) == 1 and not isinstance(prompt[0], str)))
 
@@ -103,9 +109,10 @@ class Lenient(BaseModel):
 
 
 class StreamOptions(Lenient):
-    """OpenAI's."""
+    """OpenAI's, with one of SGLang's."""
 
-    include_usage: bool = False
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 class LookaheadRequest(BaseModel):
@@ -146,7 +153,7 @@ class Asking(Lenient):
     stop: Stop | Annotated[list[Stop], Field(max_length=4, fail_fast=True)] | None = None
     n: Annotated[int, Field(ge=1)] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: Annotated[StreamOptions | None, TargetOnly(_counts_on)] = None
     lookahead: LookaheadRequest | None = None
 
     presence_penalty: Annotated[float | None, UNSUPPORTED] = None
@@ -173,12 +180,6 @@ class Asking(Lenient):
     return_cached_tokens_details: Annotated[Any, UNSUPPORTED] = None
     return_spec_tokens_details: Annotated[Any, UNSUPPORTED] = None
     return_token_ids: Annotated[Any, UNSUPPORTED] = None
-
-    @model_validator(mode="after")
-    def _streams(self) -> Asking:
-        if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options: only with stream: true")
-        return self
 
     @property
     def most_tokens(self) -> int | None:
@@ -241,6 +242,8 @@ class ChatRequest(Asking):
     return_input_ids_in_sglext: Annotated[Any, UNSUPPORTED] = None
     return_output_ids_in_sglext: Annotated[Any, UNSUPPORTED] = None
     return_sampling_mask: Annotated[Any, UNSUPPORTED] = None
+    sampling_logprobs_mode: Annotated[Any, UNSUPPORTED] = None
+    return_flat_raw_output_top_logprobs: Annotated[Any, UNSUPPORTED] = None
 
     _prefix: str = PrivateAttr("")
 
@@ -283,6 +286,7 @@ class CompletionRequest(Asking):
     prompt: Annotated[
         Text | Annotated[list[Text], Field(min_length=1, max_length=1, fail_fast=True)], TargetOnly(_several_prompts)
     ]
+    max_tokens: Tokens | None = 16  # OpenAI's default, and SGLang's
     best_of: Annotated[int | None, _unless(1)] = None
     echo: Annotated[bool | None, UNSUPPORTED] = None
     suffix: Annotated[str | None, UNSUPPORTED] = None

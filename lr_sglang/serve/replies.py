@@ -12,6 +12,7 @@ from lr_sglang import __version__
 from lr_sglang.frontend.stream_text import Chunk, Kind, StreamText
 from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.steps.events import Event
+from lr_sglang.steps.step import Ending
 from lr_sglang.steps.trace import Trace
 
 FIELDS: Mapping[Kind, str] = {"content": "content", "reasoning": "reasoning_content"}
@@ -31,31 +32,40 @@ def costs_of(trace: Trace, delivered: int) -> dict[str, int]:
     return {"drafted": counts["draft"]["generated"], "wasted": wasted, "cached": cached}
 
 
+def usage_of(prompt: int, written: int, thought: int) -> dict[str, Any]:
+    """The usage of an answer, in SGLang's form."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+        "prompt_tokens_details": None,
+        "completion_tokens_details": {"reasoning_tokens": thought} if thought else None,
+        "reasoning_tokens": thought,
+    }
+
+
 @dataclass(frozen=True)
 class Summary:
     """The end of an answer.
 
     Attributes:
         finish: ``stop`` or ``length``.
-        usage: in OpenAI's form; counts only what was delivered.
+        usage: in SGLang's form; counts only what was delivered.
         lookahead: the extension.
+        matched: what ended it: a stop string, or the token that ends a sequence.
     """
 
     finish: str
     usage: dict[str, Any]
     lookahead: dict[str, Any]
+    matched: str | int | None = None
 
     @classmethod
     def of(
         cls, options: RequestOptions, trace: Trace, text: StreamText, costs: Mapping[str, int], degraded: bool
     ) -> Summary:
         """The end of an answer of which the client got ``text``."""
-        usage = {
-            "prompt_tokens": trace.prompt_tokens,
-            "completion_tokens": text.tokens,
-            "total_tokens": trace.prompt_tokens + text.tokens,
-            "completion_tokens_details": {"reasoning_tokens": text.reasoning_tokens},
-        }
+        usage = usage_of(trace.prompt_tokens, text.tokens, text.reasoning_tokens)
         about: dict[str, Any] = {"mode": options.mode.name}
         if options.conclusion is not None:
             about["why"] = list(options.conclusion.why)
@@ -66,7 +76,9 @@ class Summary:
             **{f"{kind}_tokens": tokens for kind, tokens in costs.items()},
             "seconds": round(trace.seconds, 4),
         }
-        return cls("stop" if text.stopped else trace.finish, usage, about)
+        ended = trace.ids and trace.steps and trace.steps[-1].ending == Ending.END
+        matched = text.stop if text.stopped else trace.ids[-1] if ended else None
+        return cls("stop" if text.stopped else trace.finish, usage, about, matched)
 
     @classmethod
     def of_all(cls, ends: Sequence[Summary]) -> Summary:
@@ -75,13 +87,7 @@ class Summary:
             return ends[0]
         prompt = ends[0].usage["prompt_tokens"]
         written = sum(end.usage["completion_tokens"] for end in ends)
-        thought = sum(end.usage["completion_tokens_details"]["reasoning_tokens"] for end in ends)
-        usage = {
-            "prompt_tokens": prompt,
-            "completion_tokens": written,
-            "total_tokens": prompt + written,
-            "completion_tokens_details": {"reasoning_tokens": thought},
-        }
+        usage = usage_of(prompt, written, sum(end.usage["reasoning_tokens"] for end in ends))
         told = [end.lookahead for end in ends]
         alphas = [one["alpha"] for one in told if one["alpha"] is not None]
         about: dict[str, Any] = {key: told[0][key] for key in ("mode", "why") if key in told[0]}
@@ -147,21 +153,21 @@ class Reply:
                     ends[index] = item
         end = self._end(ends)
         choices = [
-            self._choice_of(index, texts[index], calls.get(index), ends[index].finish)
+            self._choice_of(index, texts[index], calls.get(index), ends[index])
             for index in range(self.options.answers)
         ]
         about = end.lookahead | ({"trace": events} if self.options.trace else {})
         return {**self._head, "choices": choices, "usage": end.usage, "lookahead": about}
 
     def _choice_of(
-        self, index: int, texts: Mapping[Kind, list[str]], calls: ToolCalls | None, finish: str
+        self, index: int, texts: Mapping[Kind, list[str]], calls: ToolCalls | None, end: Summary
     ) -> dict[str, Any]:
         text, thought = "".join(texts["content"]), "".join(texts["reasoning"])
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         message |= {"content": text or None, "tool_calls": calls.calls} if calls else {}
-        message |= {"reasoning_content": thought} if thought else {}
+        message["reasoning_content"] = thought or None
         form = {"message": message} if self.options.chat else {"text": text}
-        return {"index": index, **form, "logprobs": None, "finish_reason": finish}
+        return {"index": index, **form, "logprobs": None, "finish_reason": end.finish, "matched_stop": end.matched}
 
     async def chunks(self, items: Items) -> AsyncGenerator[dict[str, Any], None]:
         """Objects as they come; those of a trace have no choices."""
@@ -180,7 +186,8 @@ class Reply:
                     if len(ends) == self.options.answers and not self.options.usage:
                         last = {"lookahead": self._end(ends).lookahead}
                     empty: Any = {} if self.options.chat else ""
-                    yield {**head, "choices": [self._choice(index, empty, item.finish)], **last}
+                    choice = {**self._choice(index, empty, item.finish), "matched_stop": item.matched}
+                    yield {**head, "choices": [choice], **last}
                 else:
                     for chunk in self._chunks(index, item):
                         yield {**head, **chunk}

@@ -221,12 +221,12 @@ def test_a_stream_without_usage_ends_with_the_finish(quick):
 
 
 def test_a_completion_goes_on_with_a_raw_prompt(quick):
-    ask = {"model": "lookahead", "prompt": "Once upon a time", "seed": 3}
+    ask = {"model": "lookahead", "prompt": "Once upon a time", "seed": 3, "max_tokens": 1000}
     answer = quick.http.post(COMPLETIONS, json=ask).json()
     assert answer["object"] == "text_completion" and answer["id"].startswith("cmpl-")
     text = answer["choices"][0]["text"]
     assert len(text.split(DELIMITER)) == 8 and answer["usage"]["completion_tokens"] == 192
-    events = list(quick.stream(path=COMPLETIONS, messages=None, prompt="Once upon a time", seed=3))
+    events = list(quick.stream(path=COMPLETIONS, messages=None, prompt="Once upon a time", seed=3, max_tokens=1000))
     told = "".join(e["choices"][0]["text"] for e in events if e != "[DONE]" and e["choices"])
     assert meanings(told) == meanings(text)
 
@@ -264,7 +264,8 @@ def test_an_answer_is_cut_before_a_stop_string(quick, stream, where):
         why = answer["choices"][0]["finish_reason"]
     expected = whole.partition(stop)[0]
     assert said == expected and why == "stop"
-    words_said = len(quick.roles["target"].tokenizer.encode(expected)) + (where == "nowhere")  # and the end
+    written = expected if where == "nowhere" else expected + stop
+    words_said = len(quick.roles["target"].tokenizer.encode(written)) + (where == "nowhere")  # and the end
     assert usage["completion_tokens"] == words_said
     within(5, lambda: not quick.running())
 
@@ -281,7 +282,7 @@ def test_a_stop_string_ends_an_answer_though_a_runtime_hears_its_abort_late():
         for request in told:
             one.roles["draft"].loop.call_soon_threadsafe(hear, request)
         assert answer["choices"][0]["finish_reason"] == "stop" and answer["choices"][0]["message"]["content"]
-        assert answer["usage"]["completion_tokens"] == 23
+        assert answer["usage"]["completion_tokens"] == 24  # with the delimiter
 
 
 def test_an_answer_that_is_too_long_ends_with_length(quick):

@@ -523,8 +523,8 @@ def locked():
 
 # They only say how another field is meant, or nothing that is in an answer.
 MINOR = {
-    *("user", "extra_key", "cache_salt", "parallel_tool_calls", "routed_experts_start_len", "sampling_logprobs_mode"),
-    *("return_flat_raw_output_top_logprobs", "return_flat_raw_top_logprobs_b64"),
+    *("user", "extra_key", "cache_salt", "parallel_tool_calls", "routed_experts_start_len"),
+    "return_flat_raw_top_logprobs_b64",
 }
 
 
