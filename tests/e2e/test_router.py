@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ from lr_sglang.runtimes.launching.server import Server
 from lr_sglang.steps.trace import Trace
 from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import answer, assert_complete
+from tests.serving import until
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS = tasks.load("pocket", limit=20 if full else 4)
@@ -73,13 +74,6 @@ def served(worker: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("sglang:num_requests_total"))
 
 
-def wait_for(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
-
-
 @contextmanager
 def router(workers: list[str], log: Path) -> Iterator[str]:
     """SGLang's router as one starts it, with its defaults."""
@@ -102,7 +96,7 @@ def router(workers: list[str], log: Path) -> Iterator[str]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        wait_for(ready, 240)
+        until(ready, 240)
         yield url
     finally:
         process.kill()
@@ -175,11 +169,11 @@ def test_an_abort_reaches_the_worker_at_once(routed: Routed) -> None:
     endless = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True}}
     requests, loop = [Request(key=f"abort {n}") for n in range(4)], routed.pocket.roles["target"].loop
     replies = [asked(routed.transport, loop, endless, request) for request in requests]
-    wait_for(lambda: all(running(worker) for worker in routed.workers), 20)
+    until(lambda: all(running(worker) for worker in routed.workers), 20)
     for request in requests:
         loop.call_soon_threadsafe(request.cancel)
     began = time.monotonic()
-    wait_for(lambda: not any(running(worker) for worker in routed.workers), 5)
+    until(lambda: not any(running(worker) for worker in routed.workers), 5)
     idle = time.monotonic() - began
     reasons = [reply.result(5)["meta_info"]["finish_reason"]["type"] for reply in replies]
     assert idle < 1.5  # a second, and something for a machine that is busy; a closed connection takes two
@@ -196,11 +190,11 @@ def test_where_workers_cannot_be_told_the_connection_is_closed(routed: Routed, m
     endless = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 1900, "ignore_eos": True}}
     request = Request(key="unreachable")
     reply = asked(transport, loop, endless, request)
-    wait_for(lambda: any(running(worker) for worker in routed.workers), 20)
+    until(lambda: any(running(worker) for worker in routed.workers), 20)
     loop.call_soon_threadsafe(request.cancel)
     with pytest.raises(Cancelled):
         reply.result(5)
-    wait_for(lambda: not any(running(worker) for worker in routed.workers), 10)
+    until(lambda: not any(running(worker) for worker in routed.workers), 10)
     call(transport.close(), loop)
 
 
@@ -232,7 +226,7 @@ def test_a_worker_that_dies_costs_no_answer(routed: Routed, expected: dict[str, 
     with ThreadPoolExecutor(4) as pool:
         askers = [pool.submit(keep_asking, n) for n in range(4)]
         try:
-            wait_for(lambda: in_flight(routed.url, routed.workers[1]) > 0, 30)
+            until(lambda: in_flight(routed.url, routed.workers[1]) > 0, 30)
             os.killpg(os.getpgid(pid), signal.SIGKILL)
         finally:
             died.set()
@@ -245,4 +239,4 @@ def test_a_worker_that_dies_costs_no_answer(routed: Routed, expected: dict[str, 
             assert result.retryable, result
     later = [(q.id, ask(routed.pocket, q)) for q in QUESTIONS[:2]]
     assert all(isinstance(trace, Trace) and tuple(trace.ids) == expected[name] for name, trace in later)
-    wait_for(lambda: not running(routed.workers[0]), 1)
+    until(lambda: not running(routed.workers[0]), 1)

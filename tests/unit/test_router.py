@@ -28,6 +28,7 @@ from lr_sglang.runtimes import Fleet
 from lr_sglang.runtimes.attach import attach
 from lr_sglang.runtimes.connect import connect
 from lr_sglang.runtimes.launching.ports import Reservation
+from tests.serving import until
 from tests.unit.test_client import REPLY, Blocking, Handler, Running, Stub
 
 MODEL = str(pocket.weights("target"))
@@ -164,13 +165,6 @@ def nobody():
     return f"http://127.0.0.1:{reservation.port}"
 
 
-def wait_for(condition, seconds=5.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.005)
-
-
 @pytest.mark.parametrize(
     ("reply", "workers"),
     [
@@ -280,7 +274,7 @@ def test_an_abort_reaches_the_worker_that_has_the_request(front, workers, http):
     for worker in workers:
         worker.generate = worker.until_aborted
     running = [Running(http) for _ in range(4)]
-    wait_for(lambda: [len(worker.requests) for worker in workers] == [2, 2])
+    until(lambda: [len(worker.requests) for worker in workers] == [2, 2], 5)
     for one in running:
         one.cancel()
     assert [one.end() for one in running] == [REPLY] * 4, "what was written until then comes back"
@@ -351,7 +345,7 @@ def test_cancelling_never_waits_for_the_router(front, workers, http, monkeypatch
     for worker in workers:
         worker.generate = worker.until_aborted
     running = Running(http)
-    wait_for(lambda: workers[0].requests or workers[1].requests)
+    until(lambda: workers[0].requests or workers[1].requests, 5)
     began = time.monotonic()
     running.cancel()
     assert time.monotonic() - began < 30
@@ -371,7 +365,7 @@ def test_workers_that_come_and_go_are_noticed(front, workers, http, serving, mon
     front.listed.append({"url": third.url, "is_healthy": True})
     monkeypatch.setattr(router, "REFRESH_SECONDS", 0.0)
     http.generate({}, Request(key="q"), 5)
-    wait_for(lambda: heard == [3])
+    until(lambda: heard == [3], 5)
     front.listed[0]["is_healthy"] = False
     http.refresh()
     assert heard[-1] == 2
