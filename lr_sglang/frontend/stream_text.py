@@ -27,23 +27,22 @@ class Stops:
         strings: none of them empty.
 
     Attributes:
-        hit: the one that was found, or None; nothing comes after that.
+        hit: the one that was found, else empty; nothing comes after that.
         shown: characters let through so far.
     """
 
     def __init__(self, strings: Sequence[str] = ()) -> None:
         self._strings, self._held = tuple(strings), ""
-        self.hit: str | None = None
-        self.shown = 0
+        self.hit, self.shown = "", 0
 
     def add(self, text: str) -> str:
         """What can be shown: all that is not, and cannot become, part of a stop string."""
-        if self.hit is not None:
+        if self.hit:
             return ""
         text = self._held + text
-        found, self.hit = first_stop(text, self._strings) or (None, None)
+        found, self.hit = first_stop(text, self._strings) or (None, "")
         end = len(text) - beginning(text, self._strings) if found is None else found
-        self._held = text[end:] if found is None else ""
+        self._held = "" if self.hit else text[end:]
         self.shown += end
         return text[:end]
 
@@ -124,7 +123,7 @@ class StreamText:
         decode: ids to text.
 
     Attributes:
-        stop: the stop string that ended it, if one did.
+        stopped: the stop string that ended it, else empty.
         tokens: delivered so far, with those of that string; ``reasoning_tokens`` of them belong to the reasoning.
     """
 
@@ -140,13 +139,8 @@ class StreamText:
         self.tokens = self.reasoning_tokens = 0
 
     @property
-    def stop(self) -> str | None:
+    def stopped(self) -> str:
         return self._stops.hit
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string ended it."""
-        return self.stop is not None
 
     def add(self, ids: Sequence[int], silent: int = 0) -> list[Chunk]:
         """One more step: what of it can be shown.
@@ -169,7 +163,7 @@ class StreamText:
         whole, self._held = self._held + len(ids) - held, held
         self._length += len(text)
         pieces = list(self._reasoning.add(self._stops.add(text)))
-        cut = self._stops.shown + len(self.stop or "")
+        cut = self._stops.shown + len(self.stopped)
         self.tokens = self._tokens_until(cut) if self.stopped else self.tokens + whole + silent
         return self._count_reasoning(pieces)
 

@@ -77,7 +77,7 @@ class Summary:
             "seconds": round(trace.seconds, 4),
         }
         ended = trace.ids and trace.steps and trace.steps[-1].ending == Ending.END
-        matched = text.stop if text.stopped else trace.ids[-1] if ended else None
+        matched = text.stopped or (trace.ids[-1] if ended else None)
         return cls("stop" if text.stopped else trace.finish, usage, about, matched)
 
     @classmethod

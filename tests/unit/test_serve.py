@@ -80,8 +80,8 @@ def test_a_text_is_cut_before_the_first_stop_string_however_it_comes():
         hit = stops.hit
         shown += stops.rest()
         first = cut_at(text, strings)
-        assert (shown, hit is not None, stops.shown) == (text[:first], first < len(text), first)
-        assert hit is None or (hit in strings and text.startswith(hit, first))
+        assert (shown, hit != "", stops.shown) == (text[:first], first < len(text), first)
+        assert not hit or (hit in strings and text.startswith(hit, first))
 
 
 def test_no_more_is_held_back_than_must_be():
@@ -147,8 +147,8 @@ def test_characters_are_shown_whole_and_tokens_counted():
         shown += "".join(piece.text for piece in delivery.rest())
         expected = text.partition(stop)[0]
         assert shown == expected
-        assert delivery.stopped == (stop in text)
-        counted = expected + (delivery.stop or "")
+        assert delivery.stopped == (stop if stop in text else "")
+        counted = expected + delivery.stopped
         assert delivery.tokens == len(counted.encode()), "usage counts what was delivered, and the stop string"
 
 
