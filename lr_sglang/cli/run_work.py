@@ -137,6 +137,7 @@ def settings_of(
     """What the samples of these modes have in common."""
     from lr_sglang.api.runner import Settings
 
+    caches = ", ".join(dict.fromkeys(backend.prefix_cache for backend in live.roles.values()))
     return Settings(
         lookahead=plan.lookahead,
         sampling=plan.sampling,
@@ -145,7 +146,7 @@ def settings_of(
         program=plan.program,
         suffix=asked["prompt_suffix"],
         config={mode: plan.config(mode, **asked) for mode in modes},
-        versions={**versions, **({"runtimes": "simulated"} if live.simulated else {})},
+        versions={**versions, **({"runtimes": "simulated"} if live.simulated else {"prefix_cache": caches})},
     )
 
 

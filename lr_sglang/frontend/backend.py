@@ -66,6 +66,7 @@ class RuntimeBackend(BaseBackend):
         pool: the slots that its requests wait for: ``room`` of them, or what other processes leave of it.
         tool_call_parser: SGLang's name of how the server finds calls of tools in a text; empty for not at all.
         checks: of a judge: what is known of it from pairs of steps that differ.
+        prefix_cache: the class that SGLang has chosen for it; servers that we are not installed beside do not tell.
         simulated: whether the runtime waits instead of computing, so that its times are no measurement of a model.
         ends: ids that end a sequence, as far as they are known.
     """
@@ -89,11 +90,10 @@ class RuntimeBackend(BaseBackend):
         self.token_layer = token_layer
         self.pool = Pool()
         self.set_capacity(max_running_requests, kv_tokens)
-        self.simulated, self.tool_call_parser = False, ""
+        self.simulated, self.tool_call_parser, self.prefix_cache = False, "", ""
         self.checks = JudgeChecks()
-        self.ends = tokenizer.ends
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.chat_template = _NO_MARKERS
+        self.ends, self.chat_template = tokenizer.ends, _NO_MARKERS
         self.roles: dict[str, RuntimeBackend] = {role: self}
         self.request_log = RequestLog()
 

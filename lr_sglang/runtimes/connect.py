@@ -19,6 +19,7 @@ from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import Fleet, launch
 from lr_sglang.runtimes.launching.fleet import Progress
+from lr_sglang.sglang_api import internal_state
 
 DEFAULT_CONTEXT = 32768
 
@@ -106,6 +107,8 @@ def _describe(backend: RuntimeBackend, infos: Sequence[Mapping[str, Any]], confi
     backend.token_layer = layers.pop() if len(layers) == 1 else None
     parsers = {str(info.get("tool_call_parser") or "") for info in infos}
     backend.tool_call_parser = parsers.pop() if len(parsers) == 1 else ""
+    caches = {str(_state(info).get(internal_state.FIELD) or "not told") for info in infos}
+    backend.prefix_cache = ", ".join(sorted(caches))
     backend.simulated = any(info.get("simulated") for info in infos)
     for info in infos:
         backend.ends |= end_ids.of_server(info)

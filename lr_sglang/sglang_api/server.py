@@ -188,6 +188,10 @@ SCALE = Need(
     closed=True,
 )
 
+STATE = Need(
+    "sglang.srt.managers.scheduler.Scheduler.get_internal_state", "names its prefix cache", ("recv_req",), closed=True
+)
+
 # Mends of what newer releases do by themselves.
 BUILD = Need("sglang.jit_kernel.utils.compile.load_jit", "compiles one at a time", until=MENDED)
 GRAMMAR = Need(
@@ -245,6 +249,6 @@ KERNELS = tuple(
 NEEDS = (
     *(*LAUNCH, *LOADERS, SPAWNING, REGISTRY, REGISTER, HOOKS, PLATFORM, AMX),
     *(BACKEND, BACKEND_MADE, BACKEND_BEGINS, BATCH, MODE, EXTENDS, CURRENT_BACKEND, KV),
-    *(FORWARD, *MODEL, LINEAR, SEEDS, SETTINGS, PARAMETERS, REQUEST, SAMPLE),
+    *(STATE, FORWARD, *MODEL, LINEAR, SEEDS, SETTINGS, PARAMETERS, REQUEST, SAMPLE),
     *(VERIFY, *TREES, SPECULATES, SCALE, BUILD, GRAMMAR, *MASKS, *KERNELS),
 )

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli
+from lr_sglang.sglang_api import release
 from tests.e2e.conftest import full
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +72,10 @@ def test_a_task_in_both_modes_leaves_whole_records(invoke, pocket, tmp_path):
         assert len(made) == COUNT
         for record in made:
             whole(record, mode)
+            cache = {"0.5.16": "RadixCache", "0.5.23": "UnifiedRadixCache (RustUnifiedTreeCore)"}
+            assert record["versions"]["prefix_cache"] == cache.get(
+                release.version(), record["versions"]["prefix_cache"]
+            )
     written = json.loads((tmp_path / "lookahead" / "run.json").read_text())
     assert written["placement"]["target"]["url"] == pocket.fleet.urls["target"]
     assert {record["seed"] for record in made} == {5}
