@@ -15,6 +15,11 @@ from lr_sglang.modes import MODES
 @click.option("--list", is_flag=True, help="Say which deployments are built in, and which are up.")
 @click.option("--print", is_flag=True, help="Print the servers' exact commands, and start nothing.")
 @click.option(
+    "--prime",
+    is_flag=True,
+    help="Start, answer a greedy and a sampled request, say which compile caches were filled, and stop.",
+)
+@click.option(
     "--mode",
     type=click.Choice(list(MODES)),
     multiple=True,
@@ -52,6 +57,7 @@ def launch(**given: Any) -> None:
       lr-sglang launch qwen3-4gpu
       lr-sglang launch qwen3-2gpu --with-token-layer --concurrency 4 --name fast
       lr-sglang launch deepseek-1gpu --print
+      lr-sglang launch pocket --prime
       lr-sglang launch --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --judge target
       lr-sglang run --attach qwen3-4gpu "How many primes are below 60?"
     """
@@ -71,5 +77,7 @@ def launch(**given: Any) -> None:
     order = launch_work.order(plan, modes, sampling_of_file(request), given)
     if given["print"]:
         launch_work.show_commands(order, display)
+    elif given["prime"]:
+        launch_work.prime(order, plan.sampling.drawn(), display)
     else:
         launch_work.keep(order, display)

@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from lr_sglang.cli.display import Display
 from lr_sglang.config import Deployment
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import built_in, deployments, launch, launched
-from lr_sglang.runtimes.launching import fleet, platforms
+from lr_sglang.runtimes.launching import compile_caches, fleet, platforms, probe
 from lr_sglang.runtimes.launching.keeper import Event, Keeper, Patience
 from lr_sglang.runtimes.placement import assign, gpus
 
@@ -127,6 +127,39 @@ def keep(order: Upkeep, display: Display) -> None:
             display.note("stopping the servers")
         finally:
             launched.remove(name)
+
+
+def prime(order: Upkeep, sampling: Mapping[str, Any], display: Display) -> None:
+    """Has the servers compile what they compile on first use, and says where it is kept; no later start waits for it.
+
+    Args:
+        sampling: of the sampled request; its kernels are others than those of a greedy one.
+
+    Raises:
+        LookaheadError: as ``runtimes.launch``.
+    """
+    folders = compile_caches.folders()
+    before = compile_caches.contents(folders)
+    with (
+        launched.claimed(order.deployment.name),
+        display.starting() as progress,
+        launch(order.deployment, order.logs, progress, order.timeout) as running,
+    ):
+        progress.finish()
+        for role, server in running.servers.items():
+            probe.warm(server.url, timeout=order.timeout, role=role, sampled=sampling)
+    after = compile_caches.contents(folders)
+    if display.as_json:
+        found = {
+            name: {"path": str(folders[name]), "before": asdict(before[name]), "after": asdict(after[name])}
+            for name in folders
+        }
+        click.echo(json.dumps({"name": order.deployment.name, "caches": found}))
+        return
+    for name, path in folders.items():
+        was, now = before[name], after[name]
+        sizes = f"{was.size / 1e6:8.1f} -> {now.size / 1e6:8.1f} MB, {now.files - was.files:+} files"
+        click.echo(f"{name:16} {sizes if now.files else 'nothing'}  {path}")
 
 
 def _show(up: launched.Launched, display: Display) -> None:

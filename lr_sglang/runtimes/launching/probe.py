@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import urllib3
 
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused, RuntimeTimeout
 
+SAMPLED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
 _pool = urllib3.PoolManager(retries=False)
 
 
@@ -46,12 +49,14 @@ def model_info(url: str, *, api_key: str = "", timeout: float = 5.0, role: str |
         raise BadReply(f"{url}/model_info answers with something that is not SGLang's", role=role) from None
 
 
-def warm(url: str, *, timeout: float, role: str | None = None) -> None:
+def warm(
+    url: str, *, timeout: float, role: str | None = None, sampled: Mapping[str, Any] = MappingProxyType(SAMPLED)
+) -> None:
     """Generates a few tokens, greedy and sampled, so that no question pays for what is compiled on first use.
 
     Raises: as ``model_info``.
     """
-    for sampling in ({"temperature": 0}, {"temperature": 0.6, "top_p": 0.95, "top_k": 20}):
+    for sampling in ({"temperature": 0}, sampled):
         body = {"text": "1 + 1 =", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True, **sampling}}
         document(url, "/generate", body, timeout=timeout, role=role)
 
