@@ -112,6 +112,8 @@ class TokenLayer(ConfigModel):
         steps: of the draft model for one verification; None is ``tokens``, or 5 for a tree.
         topk: alternatives per step of the draft model; 1 drafts a chain, more a tree.
         ngram_max: the longest match in the text so far after which all ``tokens`` are drafted.
+        accept_length: tokens that a verification gives, its own among them, as SGLang simulates it for random weights,
+            of which none would be accepted; None is not simulated.
     """
 
     SHORT: ClassVar[str] = "algorithm"
@@ -122,10 +124,11 @@ class TokenLayer(ConfigModel):
     steps: int | None = None
     topk: int | None = None
     ngram_max: int | None = None
+    accept_length: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("tokens", "steps", "topk", "ngram_max"):
+        for name in ("tokens", "steps", "topk", "ngram_max", "accept_length"):
             value = getattr(self, name)
             need(value is None or value >= 1, f"{name}: must be at least 1")
         if not self.on:

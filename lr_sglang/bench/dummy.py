@@ -10,6 +10,7 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
+from lr_sglang.runtimes import launched
 from lr_sglang.runtimes.launching import platforms
 from lr_sglang.runtimes.placement import assign, gpus, shapes
 from lr_sglang.tasks import Question
@@ -36,16 +37,18 @@ def filled(given: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: options that say otherwise.
     """
-    if wrong := [name for name in ("deployment", "attach", "target", "draft", "judge", "verifier") if given[name]]:
+    if wrong := [name for name in ("deployment", "target", "draft", "judge", "verifier") if given[name]]:
         raise ConfigError(f"--{wrong[0]} and --dummy-weights say different things", hint="--shapes TARGET,DRAFT,JUDGE")
-    default = LARGE if gpus.visible() else SMALL
-    names = [name.strip().removeprefix(shapes.PREFIX) for name in (given["shapes"] or ",".join(default)).split(",")]
-    if len(names) != len(ROLES) or set(names) - set(shapes.shapes()):
-        raise ConfigError(f"--shapes {given['shapes']}: give three of {', '.join(shapes.shapes())}")
     made = {**given, **{name: value for name, value in DEFAULTS.items() if given[name] is None}}
-    made |= {role: shapes.PREFIX + name for role, name in zip(ROLES, names, strict=True)}
+    layered = False
+    if given["attach"]:
+        if wrong := [name for name in ("shapes", "flag") if given[name]]:
+            raise ConfigError(f"--{wrong[0]}: the servers of --attach have theirs", hint="leave it out")
+        layered = launched.find(given["attach"]).layered
+    else:
+        made |= {role: shapes.PREFIX + name for role, name in zip(ROLES, _names(given["shapes"]), strict=True)}
     made["verifier"] = "oracle"
-    made["modes"] = given["modes"] or ("autoregressive", "lookahead")
+    made["modes"] = given["modes"] or (("sd", "lookahead+sd") if layered else ("autoregressive", "lookahead"))
     if set(made["modes"]) == set(MODES):  # all that there are
         made["modes"] = tuple(name for name in made["modes"] if not MODES[name].lossless)
     if "lossless" in made["modes"]:
@@ -55,12 +58,25 @@ def filled(given: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
+def _names(asked: str | None) -> list[str]:
+    """Shapes of target, draft and judge."""
+    default = LARGE if gpus.visible() else SMALL
+    names = [name.strip().removeprefix(shapes.PREFIX) for name in (asked or ",".join(default)).split(",")]
+    if len(names) != len(ROLES) or set(names) - set(shapes.shapes()):
+        raise ConfigError(f"--shapes {asked}: give three of {', '.join(shapes.shapes())}")
+    return names
+
+
 def prepared(plan: Plan, given: Sequence[str] = ()) -> Plan:
-    """With a place on this machine's GPUs for every role, and with these flags.
+    """With a place on this machine's GPUs for every role that is to be started, and with these flags.
 
     Raises:
-        ConfigError: they do not fit.
+        ConfigError: they do not fit, or a role that runs already has weights that mean something.
     """
+    if running := [role for role, runtime in plan.deployment.runtimes.items() if runtime.url]:
+        if real := [role for role in running if not shapes.is_shape(plan.models[role])]:
+            raise ConfigError(f"--dummy-weights: {plan.models[real[0]]} has real ones", role=real[0])
+        return plan
     found = flags(given)
     runtimes = {role: one.replace(extra={**one.extra, **found}) for role, one in plan.deployment.runtimes.items()}
     deployment = plan.deployment.replace(runtimes=runtimes)

@@ -29,6 +29,7 @@ def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -
     for role in dict.fromkeys(role for mode in ahead for role in plan.roles(mode)):
         if live.fleet is not None and role in live.roles:
             asked.setdefault(live.fleet.urls[role], []).append(role)
+    yield from _too_short(plan, live)
     for roles in asked.values():
         backend, one = live.roles[roles[0]], plan.branches(roles, ahead)
         most = policy.limit(backend.max_running_requests, backend.kv_tokens, plan.lookahead)
@@ -47,3 +48,15 @@ def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -
                 urgent,
                 f"{lacking} (its memory holds {backend.kv_tokens} tokens; a smaller --max-step-tokens takes less)",
             )
+
+
+def _too_short(plan: Plan, live: Session) -> Iterator[tuple[bool, str]]:
+    """A target whose memory holds less than an answer may have."""
+    limits, target = plan.limits, live.roles["target"]
+    wanted, held = max(limits.max_tokens or 0, limits.max_total_tokens or 0), target.kv_tokens
+    if held is not None and held < wanted:
+        yield (
+            True,
+            f"target: its memory holds {held} tokens, so that an answer ends there and not at {wanted} "
+            "(extra = {max-total-tokens = ...} of its runtime, where there is room for more)",
+        )

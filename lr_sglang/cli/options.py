@@ -158,6 +158,12 @@ token_layer = together(
     per_role("--sd-steps", click.IntRange(min=1), "N", "Steps of that model.  [default: tokens, or 5 in a tree]"),
     per_role("--sd-topk", click.IntRange(min=1), "N", "Alternatives a step: more than 1 is a tree.  [default: 1]"),
     per_role("--sd-ngram-max", click.IntRange(min=1), "N", "Longest match in the text so far that is looked up."),
+    per_role(
+        "--sd-accept-length",
+        click.FloatRange(min=1),
+        "N",
+        "Of random weights: tokens that a verification shall give, simulated by SGLang.",
+    ),
 )
 
 sampling = together(

@@ -47,6 +47,7 @@ class RunOptions:
     sd_steps: PerRole = ()
     sd_topk: PerRole = ()
     sd_ngram_max: PerRole = ()
+    sd_accept_length: PerRole = ()
     # How tokens are drawn, and how many.
     temperature: float | None = None
     top_p: float | None = None

@@ -21,6 +21,7 @@ FIELDS = {
     "sd_steps": "steps",
     "sd_topk": "topk",
     "sd_ngram_max": "ngram_max",
+    "sd_accept_length": "accept_length",
 }
 # The reference's code has other numbers than its paper (paper section 4: 8).
 REFERENCE = {"tokens": 6, "ngram_max": 2}

@@ -39,7 +39,8 @@ class Group:
     Attributes:
         settings: the configuration, flat, without what may differ.
         label: what tells it from others of its task and mode; empty if there is no other.
-        marks: what a reader must know of all its figures: ``simulated``, ``dummy weights``, ``reference``.
+        marks: what a reader must know of all its figures: ``simulated``, ``dummy weights``, ``simulated acceptance``,
+            ``reference``.
     """
 
     task: str
@@ -124,11 +125,13 @@ class Collection:
 
 def marks(records: Iterable[Record]) -> tuple[str, ...]:
     """What must be said of every figure that these records go into."""
-    found = dict.fromkeys(("simulated", "dummy weights", "reference"), False)
+    found = dict.fromkeys(("simulated", "dummy weights", "simulated acceptance", "reference"), False)
     for record in records:
         versions, runtimes = record.get("versions") or {}, record["config"].get("runtimes") or {}
         found["simulated"] |= versions.get("runtimes") == "simulated"
         found["reference"] |= versions.get("made_by") == "reference"
+        layers = [one.get("token_layer") for one in runtimes.values()]
+        found["simulated acceptance"] |= any(isinstance(it, dict) and it.get("accept_length") for it in layers)
         found["dummy weights"] |= any(str(one.get("model", "")).startswith("dummy:") for one in runtimes.values())
     return tuple(mark for mark, true in found.items() if true)
 

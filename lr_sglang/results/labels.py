@@ -18,6 +18,7 @@ _SHORT = {
     "lookahead.max_step_tokens": "step tokens",
     "runtimes.target.token_layer.tokens": "sd tokens",
     "runtimes.target.token_layer.algorithm": "token layer",
+    "runtimes.target.token_layer.accept_length": "simulated acceptance",
 }
 
 

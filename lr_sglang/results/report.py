@@ -16,6 +16,7 @@ SCHEMA = 1
 WARNINGS = {
     "simulated": "simulated runtimes: the figures say nothing of models",
     "dummy weights": "random weights: times are real, the words are not, so accuracy and acceptance mean nothing",
+    "simulated acceptance": "how many tokens a verification of the token layer gives was asked for, not measured",
     "reference": "made by the paper's own code, which records no steps",
 }
 

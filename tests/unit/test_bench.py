@@ -577,6 +577,35 @@ def test_all_modes_of_random_weights_are_those_that_they_can_have(call):
     assert modes == {"autoregressive", "sd", "lookahead", "lookahead+sd", "auto"}
 
 
+@pytest.mark.parametrize(
+    ("layered", "modes"), [(False, {"autoregressive", "lookahead"}), (True, {"sd", "lookahead+sd"})]
+)
+def test_random_weights_that_are_up_are_asked_where_they_are(call, monkeypatch, tmp_path, layered, modes):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(settings, "model_of", lambda role, runtime: f"dummy:pocket-{role}")
+    roles = ("target", "draft", "judge")
+    up = Deployment("x", {role: Runtime(url=f"http://127.0.0.1:{n}") for n, role in enumerate(roles, 1)}).to_dict()
+    about = ("x", os.getpid(), launched.born(os.getpid()), "now", ["sd"])
+    launched.write(launched.Launched(*about, layered, {role: {} for role in roles}, up))
+    asked = call("--dummy-weights", "--attach", "x", "--print", "--json")
+    assert asked.exit_code == 0, asked.output
+    configs = [one["config"] for one in json.loads(asked.stdout)["variants"].values()]
+    assert {config["mode"] for config in configs} == modes
+    assert {config["lookahead"]["verifier"] for config in configs if config["lookahead"]} == {"oracle:0.63"}
+    assert call("--dummy-weights", "--attach", "x", "--flag", "x=1", "--print").exit_code
+    monkeypatch.setattr(settings, "model_of", lambda role, runtime: "Qwen/Qwen3-8B")
+    refused = call("--dummy-weights", "--attach", "x", "--print")
+    assert refused.exit_code and "Qwen/Qwen3-8B has real ones" in " ".join(refused.output.split())
+
+
+def test_a_simulated_acceptance_is_said_with_the_figures(call):
+    asked = ("--dummy-weights", "--modes", "sd", "--token-layer", "ngram", "--sd-accept-length", "2.5", "--print")
+    config = next(iter(json.loads(call(*asked, "--json").stdout)["variants"].values()))["config"]
+    assert config["runtimes"]["target"]["token_layer"]["accept_length"] == 2.5
+    record = {"versions": {}, "config": config}
+    assert collection.marks([record]) == ("dummy weights", "simulated acceptance")
+
+
 def test_random_weights_that_are_stopped_leave_pictures(call, tmp_path, monkeypatch):
     from lr_sglang.results.store import Store
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from lr_sglang import plugin_files, verifiers
 from lr_sglang.api import configuration
-from lr_sglang.cli import COMMANDS, cli, display, failures, session, settings, starting, try_out
+from lr_sglang.cli import COMMANDS, capacity, cli, display, failures, session, settings, starting, try_out
 from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.config import TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
@@ -710,3 +710,12 @@ def test_from_python_a_judge_prompt_that_is_none_is_refused_too(name):
     assert caught.value.hint == f"one of {', '.join(PROMPTS)}"
     for prompt in PROMPTS:
         assert verifiers.make(name, verifiers.Setup({"judge": None}, prompt)).prompt is PROMPTS[prompt]
+
+
+def test_a_target_that_cannot_hold_the_answer_that_is_asked_for_is_said():
+    plan = settings.settle(RunOptions(max_tokens=32768))
+    live = SimpleNamespace(fleet=None, roles={"target": SimpleNamespace(kv_tokens=20000)})
+    ((urgent, text),) = capacity.shortages(plan, ["autoregressive"], live, 1)
+    assert urgent and "holds 20000 tokens, so that an answer ends there and not at 32768" in text
+    fits = settings.settle(RunOptions(max_tokens=20000))
+    assert not list(capacity.shortages(fits, ["autoregressive"], live, 1))

@@ -410,3 +410,16 @@ def test_other_grammars_are_left_alone(name, backend):
         "sys.modules", {"sglang.srt.plugins.hook_registry": SimpleNamespace(HookRegistry=None, HookType=None)}
     ):
         grammar.mask_on_cpu(backend, SimpleNamespace(grammar_backend=name), "tokenizer", 40)
+
+
+def test_a_simulated_acceptance_is_left_to_sglang_for_sampled_requests_too(monkeypatch):
+    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "2.0")
+    batch = SimpleNamespace(
+        forward_mode=SimpleNamespace(is_idle=bool), sampling_info=SimpleNamespace(is_all_greedy=False)
+    )
+    assert sampling.sample_and_verify(lambda *given: given, "input", batch, "logits") == (
+        "input",
+        batch,
+        "logits",
+        None,
+    )

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,14 +23,15 @@ from lr_sglang.cli import cli, launch_work, settings, token_layer_options
 from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import Server, launched
-from lr_sglang.runtimes.launching import keeper, platforms
+from lr_sglang.runtimes import Server, launched, load_deployment
+from lr_sglang.runtimes.launching import compile_caches, flags, keeper, platforms
 from lr_sglang.runtimes.launching.fleet import Fleet
 from lr_sglang.runtimes.launching.keeper import Keeper, Patience
 from lr_sglang.runtimes.launching.ports import Reservation
 from lr_sglang.runtimes.placement import gpus
 from tests.unit.test_runtimes import FAKE, pids_in, runs, wait_for
 
+ROOT = Path(__file__).parents[2]
 FILE = """
 [runtimes]
 judge = "target"
@@ -332,6 +334,36 @@ def test_commands_are_printed_as_a_shell_takes_them(home):
     assert not (home / "state").exists()
 
 
+@pytest.mark.parametrize("library", [True, False])
+@pytest.mark.parametrize(
+    ("name", "hopper"), [("NVIDIA H200", True), ("NVIDIA GH200 480GB", True), ("NVIDIA L40S", False)]
+)
+def test_hopper_gets_triton_where_the_library_of_fa3_is_missing(home, tmp_path, monkeypatch, library, name, hopper):
+    (tmp_path / "flash_ops.abi3.so").touch() if library else None
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(platforms, "find_spec", lambda name: spec)
+    monkeypatch.setattr(gpus, "visible", lambda: [gpus.Gpu(name, 80, 80)] * 4)
+    found = platforms.platform("cuda", "x").flags.get("attention-backend")
+    assert found == ("triton" if hopper and not library else None)
+
+
+FILES = sorted((ROOT / "lr_sglang" / "runtimes" / "presets").glob("*.toml"))
+FILES += sorted((ROOT / "examples" / "deployments").glob("*.toml"))
+HERE = [path for path in FILES if not load_deployment(path).runtimes["target"].url]
+
+
+@pytest.mark.parametrize("path", HERE, ids=lambda path: path.stem)
+def test_what_no_deployment_names_is_left_to_sglang(home, path):
+    """SGLang chooses how to attend by GPU and by token layer; a file may name it (``extra``), or ask for repeatable."""
+    runtimes = load_deployment(path).runtimes
+    for role, server in printed(str(path)).items():
+        named = runtimes[role].extra.get("attention-backend") or ("triton" if runtimes[role].repeatable else None)
+        argv = server["argv"]
+        assert (argv[argv.index("--attention-backend") + 1] if "--attention-backend" in argv else None) == named
+        assert ("fp8" in runtimes[role].model.lower()) == (flags.PRECOMPILE in server["env"])
+        assert not [flag for flag in argv if flag.startswith("--disable-radix") or "sampling-backend" in flag]
+
+
 def test_the_pocket_models_too_with_room_for_what_is_asked(home):
     servers = printed("--concurrency", "3", "--depth", "5")
     argv = servers["target"]["argv"]
@@ -420,3 +452,17 @@ def test_one_beside_others_gets_the_memory_that_it_had(monkeypatch, tmp_path):
     assert Keeper(fleet, lambda event: None)._argv("target", argv)[2] == "0.909"
     assert Keeper(fleet, lambda event: None)._argv("target", ["x"]) == ["x"]
     assert launch_work.Keeper is Keeper
+
+
+def test_what_a_priming_start_compiled_is_found_where_each_library_keeps_it(tmp_path):
+    environ = {"HOME": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "t"), "TMPDIR": str(tmp_path / "tmp")}
+    folders = compile_caches.folders(environ)
+    assert folders["triton"] == tmp_path / "t" and folders["flashinfer"] == tmp_path / ".cache" / "flashinfer"
+    before = compile_caches.contents(folders)
+    assert not any(one.files for one in before.values())
+    (folders["tvm-ffi"] / "norm").mkdir(parents=True)
+    (folders["tvm-ffi"] / "norm" / "norm.so").write_bytes(b"12345")
+    after = compile_caches.contents(folders)
+    assert {name: one for name, one in after.items() if one != before[name]} == {
+        "tvm-ffi": compile_caches.Content(1, 5)
+    }

@@ -367,6 +367,27 @@ def test_a_server_that_is_late(start):
         start(late=1).wait_ready(0.5)
 
 
+def test_a_download_is_not_part_of_the_time_to_start(start, tmp_path, monkeypatch):
+    blob = tmp_path / "models--owner--name" / "blobs" / "hash.incomplete"
+    blob.parent.mkdir(parents=True)
+    blob.touch()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    answers, asked = [], models.being_fetched
+
+    def being_fetched(model: str) -> bool:
+        answers.append(asked(model))
+        if len(answers) == 5:
+            blob.rename(blob.with_suffix(""))
+        return answers[-1]
+
+    monkeypatch.setattr(models, "being_fetched", being_fetched)
+    server = start(late=1)
+    server.model = "owner/name"
+    with pytest.raises(LaunchError, match="is not ready after"):
+        server.wait_ready(0.1)
+    assert answers == [True] * 5 + [False] and server.fetched > 0
+
+
 def test_death_is_noticed_later_too(start):
     server = start()
     server.wait_ready(10)
@@ -694,3 +715,11 @@ def test_servers_on_one_gpu_start_one_after_the_other(faked, tmp_path, monkeypat
     events: list[tuple[str, str]] = []
     with launch(deployment(tmp_path), tmp_path / "logs", lambda e: events.append((e.role, e.stage)), timeout=20):
         assert events.index(("target", "ready")) < events.index(("draft", "starting"))
+
+
+def test_a_model_in_fp8_is_not_compiled_for_every_size_at_start():
+    runtime = Runtime(model="Qwen/Qwen3-32B-FP8", device="cuda")
+    assert flags.command(runtime, 1, GPU).env["SGLANG_JIT_DEEPGEMM_PRECOMPILE"] == "0"
+    assert flags.PRECOMPILE not in flags.command(runtime, 1, GPU, environ={flags.PRECOMPILE: "1"}).env
+    assert flags.PRECOMPILE not in flags.command(runtime.replace(model="Qwen/Qwen3-32B"), 1, GPU).env
+    assert flags.PRECOMPILE in flags.command(runtime.replace(model="x", quantization="fp8"), 1, GPU).env

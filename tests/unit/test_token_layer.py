@@ -400,3 +400,30 @@ def test_acceptance_is_counted_from_the_runtimes_own_numbers():
     nothing = Speculation.read({})
     assert not nothing and nothing.length is None and nothing.rate is None
     assert both.to_dict() == {"verified": 8, "drafted": 64, "accepted": 16, "length": 3.0, "rate": 0.25}
+
+
+# -- acceptance that SGLang simulates
+
+
+@pytest.mark.parametrize(
+    ("layer", "mode"),
+    [
+        (TokenLayer("ngram", accept_length=2.5), None),
+        (TokenLayer("eagle3", draft_model="dummy:qwen3-1.7b-eagle3", topk=2, accept_length=2.5), None),
+        (TokenLayer("standalone", draft_model="dummy:qwen3-0.6b", accept_length=2.5), "real-draft-token"),
+    ],
+    ids=lambda value: value.algorithm if isinstance(value, TokenLayer) else None,
+)
+def test_a_simulated_acceptance_is_a_variable_of_the_server_and_drafted_tokens_are_those_of_chains(layer, mode):
+    runtime = Runtime(model="dummy:qwen3-1.7b", device="cuda", token_layer=layer)
+    env = flags.command(runtime, 4000, Platform("cuda")).env
+    assert env["SGLANG_SIMULATE_ACC_LEN"] == "2.5"
+    assert env.get("SGLANG_SIMULATE_ACC_TOKEN_MODE") == mode
+    plain = replace(runtime, token_layer=replace(layer, accept_length=None))
+    assert "SGLANG_SIMULATE_ACC_LEN" not in flags.command(plain, 4000, Platform("cuda")).env
+
+
+def test_a_simulated_acceptance_is_for_random_weights_only():
+    runtime = Runtime(model="Qwen/Qwen3-1.7B", device="cuda", token_layer=TokenLayer("ngram", accept_length=2.0))
+    with pytest.raises(ConfigError, match="would write what was drafted"):
+        flags.command(runtime, 4000, Platform("cuda"))

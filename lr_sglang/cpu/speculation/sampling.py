@@ -11,6 +11,7 @@ nodes of a tree the same penalties; here every node has those of its own text.
 """
 
 import copy
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,8 @@ def sample_and_verify(
     mask: what a grammar allows after every node: a tensor in its own format, or an object that applies it (0.5.23).
     """
     greedy = batch.forward_mode.is_idle() or batch.sampling_info.is_all_greedy
+    if "SGLANG_SIMULATE_ACC_LEN" in os.environ:  # SGLang overwrites what was verified
+        return plain(verify_input, batch, logits_output, mask, *args, **kwargs)
     if greedy and not any(_has_penalties(request) for request in batch.reqs):
         return plain(verify_input, batch, logits_output, mask, *args, **kwargs)
     from sglang.srt.layers.sampler import Sampler

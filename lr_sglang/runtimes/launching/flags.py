@@ -25,6 +25,7 @@ REPEATABLE_BACKENDS = ("triton", "fa3", "fa4")
 
 # SGLang's name for a loader that it does not have itself: ours, which computes a body (see ``pocket.loader``).
 IN_MEMORY = "private"
+PRECOMPILE = "SGLANG_JIT_DEEPGEMM_PRECOMPILE"
 
 # Flags of `extra` with which a server uses other GPUs than tensor_parallel x data_parallel says.
 SPREADING = frozenset(("pp-size", "pipeline-parallel-size", "base-gpu-id", "gpu-id-step"))
@@ -131,7 +132,7 @@ def command(
     if platform.device == "cpu" and flags.get("speculative-adaptive"):
         # SGLang would capture decode graphs for each number of steps, and a CPU has none.
         flags.setdefault("disable-decode-cuda-graph", True)
-    env = dict(platform.env)
+    env = platform.env | token_layer.environment(runtime.token_layer)
     if runtime.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
         if "CUDA_DEVICE_ORDER" not in environ:
@@ -140,6 +141,10 @@ def command(
         # SGLang compiles its n-gram corpus when it starts; 0.5.16's source lacks this header, which GCC 12 insists on.
         # 0.5.23 takes no options in CXX, and needs none.
         env["CXX"] = "c++ -include cstddef"
+    if platform.device == "cuda" and "fp8" in f"{flags['model-path']} {runtime.quantization}".lower():
+        # On Hopper SGLang would compile DeepGEMM for all sizes of a batch at its first start, for minutes; without, for
+        # each size at its first use, and `launch --prime` begins with some.
+        env |= {} if PRECOMPILE in environ else {PRECOMPILE: "0"}
     # -P: a file in the directory that we are called from must not stand in for a module that SGLang imports.
     return Command((sys.executable, "-P", "-m", platform.module, *arguments(flags)), env)
 

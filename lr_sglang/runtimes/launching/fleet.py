@@ -94,7 +94,7 @@ def launch(deployment: Deployment, logs: Path, progress: Progress | None = None,
     Args:
         logs: directory for ``target.log`` and so on; made if need be.
         progress: called, in the calling thread, when a runtime reaches a stage.
-        timeout: seconds until all must be ready.
+        timeout: seconds until all must be ready, without those of a download.
 
     Raises:
         ConfigError: a model, flag, GPU or tokenizer that cannot be.
@@ -176,7 +176,7 @@ def _prepare(
     if "NGRAM" in command.argv:
         need_compiler(role, {**os.environ, **command.env})
     url, log = f"http://{HOST}:{reservation.port}", logs / f"{role}.log"
-    fleet.servers[role] = Server(role, command.argv, url, log, command.env, flags.meeting(found, where))
+    fleet.servers[role] = Server(role, command.argv, url, log, command.env, flags.meeting(found, where), model)
 
 
 def _slots(deployment: Deployment, role: str) -> int | None:
@@ -242,8 +242,9 @@ class _Launch:
         self.news.put((role, "starting"))
         server = self.fleet.servers[role]
         server.start()
+        fetched = sum(one.fetched for one in self.fleet.servers.values())
         info = server.wait_ready(
-            max(0.0, self.timeout - (time.monotonic() - self.began)),
+            max(0.0, self.timeout + fetched - (time.monotonic() - self.began)),
             stage=lambda stage: self.news.put((role, stage)),
             cancelled=self.cancelled,
         )

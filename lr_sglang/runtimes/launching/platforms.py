@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 
 from lr_sglang.config import Runtime
 from lr_sglang.cpu import settings
 from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.runtimes.launching.flags import Device, Platform
-from lr_sglang.runtimes.placement import models
+from lr_sglang.runtimes.launching.flags import Device, Flags, Platform
+from lr_sglang.runtimes.placement import gpus, models
 from lr_sglang.sglang_api import need, release, server
+
+HOPPER = re.compile(r"\bG?H\d+\b")  # H100, H200, GH200 and so on
 
 
 def device(runtime: Runtime, role: str | None = None) -> Device:
@@ -37,7 +42,7 @@ def platform(kind: Device, model: str) -> Platform:
     if kind == "cuda":
         # With it a server reports when a request entered, and prefix reuse is known exactly. On a CPU it would cost a
         # small model a twentieth of its speed.
-        return Platform("cuda", {"enable-metrics": True})
+        return Platform("cuda", {"enable-metrics": True, **_attention()})
     if not entry_points(group="sglang.srt.platforms", name="lr_sglang_cpu"):
         raise SetupError(
             "lr-sglang is not installed, only on the path: SGLang then does not find its operators for the CPU",
@@ -53,6 +58,15 @@ def platform(kind: Device, model: str) -> Platform:
         env={**settings.environment(all_models=family not in settings.MODEL_FILES), "TMPDIR": ""},
         module="lr_sglang.runtimes.launching.launcher",
     )
+
+
+def _attention() -> Flags:
+    """SGLang takes fa3 on Hopper, also where its library, of a gigabyte, was left out of a copy."""
+    kernels = find_spec("sgl_kernel")
+    folders = kernels.submodule_search_locations if kernels is not None else None
+    if any(list(Path(folder).glob("flash_ops*")) for folder in folders or ()):
+        return {}
+    return {"attention-backend": "triton"} if any(HOPPER.search(gpu.name) for gpu in gpus.visible()) else {}
 
 
 def _gpus() -> int:

@@ -17,6 +17,7 @@ from typing import Literal
 from lr_sglang.errors import Cancelled, LaunchError, LookaheadError, RuntimeDown, RuntimeTimeout
 from lr_sglang.runtimes.launching import diagnosis, probe
 from lr_sglang.runtimes.launching.ports import ANY, Reservation
+from lr_sglang.runtimes.placement import models
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
 POLL = 0.25
@@ -50,6 +51,10 @@ class Server:
         env: variables on top of our own environment.
         meeting: the flag that says at which port its processes meet, which is kept for it from each start until it is
             ready: a port that it chooses itself can be taken by the time that it listens. Empty: it chooses.
+        model: of the hub, whose download is not part of the time in which it must be ready.
+
+    Attributes:
+        fetched: seconds of such a download.
     """
 
     def __init__(
@@ -60,9 +65,11 @@ class Server:
         log: Path,
         env: Mapping[str, str] | None = None,
         meeting: str = "",
+        model: str = "",
     ) -> None:
         self.role, self.argv, self.url, self.log = role, tuple(argv), url, log
         self.env, self._meeting = dict(env or {}), meeting
+        self.model, self.fetched = model, 0.0
         self._kept: Reservation | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
         self._pipe = -1
@@ -74,7 +81,7 @@ class Server:
         self.ask_to_stop()  # it may have ended by itself, and then its pipe is still open
         with contextlib.suppress(OSError):
             self.log.replace(self.log.with_suffix(".previous.log"))
-        return Server(self.role, argv, self.url, self.log, self.env, self._meeting)
+        return Server(self.role, argv, self.url, self.log, self.env, self._meeting, self.model)
 
     def start(self) -> None:
         """Starts the process.
@@ -144,7 +151,7 @@ class Server:
         """Waits until it answers, then warms it with one request.
 
         Args:
-            timeout: seconds for all of it.
+            timeout: seconds for all of it, without those of a download.
             stage: called with ``loading``, ``warming`` and ``ready`` as they are reached.
             cancelled: set by another thread to give up early.
 
@@ -160,14 +167,18 @@ class Server:
     def _ready(
         self, timeout: float, stage: Callable[[Stage], None], cancelled: threading.Event | None
     ) -> probe.ModelInfo:
-        limit = time.monotonic() + timeout
-        loading = False
+        seen = time.monotonic()
+        limit, loading = seen + timeout, False
         while True:
+            now = time.monotonic()
+            if models.being_fetched(self.model):
+                limit, self.fetched = limit + now - seen, self.fetched + now - seen
+            seen = now
             if cancelled is not None and cancelled.is_set():
                 raise Cancelled("the launch was given up", role=self.role)
             if not self.alive():
                 raise self.died(" while starting")
-            if time.monotonic() > limit:
+            if seen > limit:
                 raise self._late(timeout)
             if not loading and LOADING_MARK in self.tail(2000):
                 loading = True

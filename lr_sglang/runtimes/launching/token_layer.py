@@ -15,7 +15,7 @@ from lr_sglang import plugin_files
 from lr_sglang.config import Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.launching import server_options
-from lr_sglang.runtimes.placement import models
+from lr_sglang.runtimes.placement import models, shapes
 
 Flags = dict[str, Any]
 GROUP = "lr_sglang.token_layers"
@@ -68,9 +68,9 @@ def _model(layer: TokenLayer) -> Flags:
     }
 
 
-_TREE = frozenset({"steps", "topk"})
+_TREE = frozenset({"steps", "topk", "accept_length"})
 BUILT_IN: Mapping[str, Algorithm] = {
-    "ngram": Algorithm("NGRAM", _ngram, "none", frozenset({"topk", "ngram_max"}), on_cpu=True),
+    "ngram": Algorithm("NGRAM", _ngram, "none", frozenset({"topk", "ngram_max", "accept_length"}), on_cpu=True),
     "standalone": Algorithm("STANDALONE", _model, takes=_TREE, on_cpu=True),
     "eagle": Algorithm("EAGLE", _model, takes=_TREE, on_cpu=True),
     "eagle3": Algorithm("EAGLE3", _model, takes=_TREE, on_cpu=True),
@@ -130,12 +130,15 @@ def check(runtime: Runtime, device: str, where: str) -> None:
         raise ConfigError(f"{where}: it drafts with a model", hint="give 'draft_model' (--sd-draft-model)")
     if known.draft == "none" and layer.draft_model:
         raise ConfigError(f"{where}: it drafts without a model", hint="leave 'draft_model' out")
-    for name in ("steps", "topk", "ngram_max"):
+    for name in ("steps", "topk", "ngram_max", "accept_length"):
         if getattr(layer, name) is not None and name not in known.takes:
             takes = ", ".join(["tokens", *sorted(known.takes)])
             raise ConfigError(f"{where}: it has no {name!r}", hint=f"it takes {takes}")
     if known.takes == _TREE:
         _check_tree(layer, where)
+    if layer.accept_length and not shapes.is_shape(runtime.model):
+        hint = "it is for random weights (dummy:NAME), of whose tokens none would be accepted"
+        raise ConfigError(f"{where}: with 'accept_length' {runtime.model} would write what was drafted", hint=hint)
     # SGLang 0.5.23 runs DFLASH so where the head of the model is split too, and 0.5.16 refuses it by itself.
     flags = {name for name, value in server_options.named(runtime.extra).items() if value}
     alone = {"ngram", "standalone"} | (set() if "enable-dp-lm-head" in flags else {"dflash"})
@@ -146,6 +149,20 @@ def check(runtime: Runtime, device: str, where: str) -> None:
             f"{where}: SGLang would not adapt its steps, and would say so in its log only",
             hint=f"it adapts those of {', '.join(ADAPTIVE)} with topk 1",
         )
+
+
+def environment(layer: TokenLayer) -> dict[str, str]:
+    """Variables of a server with this token layer.
+
+    A simulated verification of a chain gives the drafted tokens. SGLang takes those of a tree, and all of n-grams, for
+    one (``NgramVerifyInput.tree_topk`` is -1), and then writes one and the same token again and again.
+    """
+    if not layer.accept_length:
+        return {}
+    found = {"SGLANG_SIMULATE_ACC_LEN": str(layer.accept_length)}
+    if layer.algorithm != "ngram" and (layer.topk or 1) == 1:
+        found["SGLANG_SIMULATE_ACC_TOKEN_MODE"] = "real-draft-token"
+    return found
 
 
 def _check_tree(layer: TokenLayer, where: str) -> None:

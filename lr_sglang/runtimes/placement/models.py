@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -13,6 +14,7 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.placement import bodies, shapes
 
 POCKET = "pocket:"
+FETCHING = 60.0  # seconds for which a download may stand still
 
 
 def is_pocket(model: str) -> bool:
@@ -66,6 +68,17 @@ def said(model: str, file: str, *keys: str) -> Any:
         return reduce(getitem, keys, json.loads(Path(model, file).read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def being_fetched(model: str) -> bool:
+    """Whether the hub's files of a model are on their way into the cache: one has grown within the last minute."""
+    from huggingface_hub import constants
+
+    kept = Path(constants.HF_HUB_CACHE, f"models--{model.replace('/', '--')}", "blobs")
+    try:
+        return any(time.time() - file.stat().st_mtime < FETCHING for file in kept.glob("*.incomplete"))
+    except OSError:  # it is whole now, and has another name
+        return True
 
 
 def body_config(model: str) -> dict[str, object]:
