@@ -393,15 +393,18 @@ def test_runtimes_that_are_down_are_shown(endpoint, visit):
     expect(page.locator("#notice")).to_be_hidden(timeout=10000)  # by itself
 
 
-def test_what_is_known_of_the_judge_is_shown(endpoint, visit):
-    page = visit(endpoint)
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_what_is_known_of_the_judge_is_shown(endpoint, visit, size):
+    page = visit(endpoint, size)
     look = "document.dispatchEvent(new Event('visibilitychange'))"
     expect(page.locator("#accepts")).to_be_empty()
     for accepted, trusted in ((0, True), (19, False)):
-        endpoint.ready["roles"]["judge"]["false_accepts"] = FalseAccepts(accepted, 20).to_dict() | {"trusted": trusted}
+        found = FalseAccepts(accepted, 20).to_dict() | {"trusted": trusted}
+        endpoint.ready["roles"]["judge"] = {"status": "up", "false_accepts": found}
         page.evaluate(look)
         expect(page.locator("#accepts")).to_contain_text(f"accepts {accepted} of 20 that differ (")
     expect(page.locator("#notice")).to_contain_text("The judge accepts steps that differ")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 EVIL = (

