@@ -68,8 +68,8 @@ class Verification:
             branch, request = self._branch("judge", node, child), self._request(node)
             request.seed, request.patience = None, PATIENCE
             request.order = LAST if aside else request.order
-            if check is not None:
-                check.asks |= getattr(state.stream_executor.backend, "role", "") == "judge"
+            if check is not None and getattr(state.stream_executor.backend, "role", "") == "judge":
+                check.asked_judge(self._job.lookahead.max_false_accepts)
             state.stream_executor.request = request
             inquiry.branches.append(branch)
             self._branches.begin(branch, request)

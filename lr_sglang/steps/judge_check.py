@@ -51,6 +51,12 @@ class JudgeCheck:
         one = self.judging / max(1, self.verdicts)
         return self.asks and not self.showing and self.checking + one < SHARE * self.judging
 
+    def asked_judge(self, most: float) -> None:
+        """The judge is asked for an answer: from now on the check counts, what it found before too."""
+        if not self.asks:
+            self.asks = True
+            self.add([], most)
+
     def add(self, accepted: list[bool], most: float) -> None:
         """Counts verdicts on such pairs; warns once it is not trusted."""
         for one in accepted:

@@ -41,7 +41,8 @@ async def show(verifier: Verifier, roles: Mapping[str, RuntimeBackend], prompt: 
     def track(_: Inquiry, asked: ProgramState) -> Request:
         executor = asked.stream_executor
         executor.request = Request()
-        check.asks |= getattr(executor.backend, "role", "") == "judge"
+        if getattr(executor.backend, "role", "") == "judge":
+            check.asks = True
         request: Request = executor.request
         return request
 

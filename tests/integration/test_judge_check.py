@@ -159,7 +159,18 @@ def test_pairs_that_read_alike_are_left_out():
 def test_nothing_is_shown_before_the_judge_was_asked_for_an_answer():
     check = JudgeCheck("own", print)
     assert not any(check.judged(0.1) for _ in range(100))
-    check.asks = True
+    check.asked_judge(0.35)
     assert check.judged(0.1)
     check.showing = True
     assert not check.judged(0.1)
+
+
+def test_what_a_verifier_accepted_without_the_judge_counts_once_it_asks_the_judge():
+    warned = []
+    check = JudgeCheck("own", warned.append)
+    check.add([True] * 20, 0.35)
+    assert check.trusted(0.35) and not warned and check.known is None
+    for _ in range(2):
+        check.asked_judge(0.35)
+        check.add([True], 0.35)
+    assert not check.trusted(0.35) and len(warned) == 1 and "verifier own accepted 20 of 20" in warned[0]
