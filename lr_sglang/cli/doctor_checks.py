@@ -67,7 +67,8 @@ def system() -> Iterator[Check]:
 
 def _vectors() -> str:
     """The units for wide arithmetic that the processor has."""
-    flags, names = cpuinfo("flags").split(), {"avx2": "AVX2", "avx512f": "AVX-512", "amx_tile": "AMX"}
+    names = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_tile": "AMX"}
+    flags = cpuinfo("flags").split()
     found = ", ".join(name for flag, name in names.items() if flag in flags)
     return found or ("no AVX2" if flags else "vector units unknown")
 

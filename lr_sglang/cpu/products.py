@@ -1,13 +1,15 @@
-"""Matrix products of a decoder's layers: float32 by MKL, bfloat16 by oneDNN with weights that are laid out once."""
+"""Matrix products of a decoder's layers, each with its own way to keep a weight.
 
-from collections.abc import Callable
+A product of a model in bfloat16 takes its weight over: what is left of the layer's has its shape, and no memory.
+"""
+
 from typing import Any, Protocol
 
 import torch
 
 
 class Product(Protocol):
-    """x [rows, in] times a layer's weight."""
+    """x [rows, in] times a layer's weight [out, in]; both in one type."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[rows, out], in the weight's type."""
@@ -17,7 +19,7 @@ class Product(Protocol):
 
 
 class Float32:
-    """Reads a weight [out, in] where it lies."""
+    """Reads a float32 weight where it lies."""
 
     def __init__(self, linear: Any) -> None:
         self._weight = linear.weight.t()
@@ -30,16 +32,14 @@ class Float32:
 
 
 class BFloat16:
-    """Takes a weight over, in oneDNN's own layout.
+    """bfloat16 in oneDNN's own layout.
 
     By measurement it multiplies one to eight rows in half the time of PyTorch's layout, and a row has the same result
-    alone and among others. What is left of the layer's weight has its shape, and no memory.
+    alone and among others.
     """
 
     def __init__(self, linear: Any) -> None:
-        weight = linear.weight.data
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
-        linear.weight.data = weight.new_zeros(1).expand(weight.shape)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(_taken(linear).contiguous(), 1)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
@@ -49,14 +49,36 @@ class BFloat16:
         return residual + self(x)
 
 
-KINDS: dict[torch.dtype, Callable[[Any], Product]] = {torch.float32: Float32, torch.bfloat16: BFloat16}
+class Widened:
+    """bfloat16 as float32, by MKL: [in, out] in memory, which is faster for few rows."""
+
+    def __init__(self, linear: Any) -> None:
+        self._weight = _taken(linear).t().float().contiguous()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.float() @ self._weight).to(x.dtype)
+
+    def added(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(residual, x.float(), self._weight)
 
 
-def has(dtype: torch.dtype) -> bool:
-    """Whether there is a product of this type, and this processor computes it at its full speed."""
-    return dtype in KINDS and (dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
+class Int8:
+    """bfloat16 as 8-bit numbers with a scale for each output: a quarter of float32's bytes, multiplied in float32."""
+
+    def __init__(self, linear: Any) -> None:
+        weight = _taken(linear).float()
+        # The scale is rounded first, so that the numbers belong to it as it is.
+        self._scale = (weight.abs().amax(1) / 127).clamp_min(1e-30).bfloat16()
+        self._weight = (weight / self._scale.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch._weight_int8pack_mm(x.contiguous(), self._weight, self._scale)
+
+    def added(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return residual + self(x)
 
 
-def of(linear: Any) -> Product:
-    """The product of a linear layer without a bias."""
-    return KINDS[linear.weight.dtype](linear)
+def _taken(linear: Any) -> torch.Tensor:
+    weight: torch.Tensor = linear.weight.data
+    linear.weight.data = weight.new_zeros(1).expand(weight.shape)
+    return weight

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lr_sglang.cpu import compile_lock, hooks, operators, products, settings
+from lr_sglang.cpu import compile_lock, hooks, operators, product_choice, products, settings
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import cache, trees, verify
@@ -484,9 +484,31 @@ def test_what_an_eagle3_head_drafts_from(monkeypatch):
         torch.testing.assert_close(normed, expected)
 
 
-@pytest.mark.skipif(not products.has(torch.bfloat16), reason="this processor has no bfloat16")
+@pytest.fixture(params=[products.BFloat16, products.Widened, products.Int8], ids=lambda kind: kind.__name__)
+def kind(request):
+    """How weights in bfloat16 are kept."""
+    if request.param is products.BFloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("this processor has no bfloat16")
+    return request.param
+
+
+@pytest.mark.parametrize(("rows", "inputs"), [(48, 64), (40, 24)])
+def test_a_product_in_bfloat16_is_near_float32_and_knows_no_batch(kind, rows, inputs, monkeypatch):
+    """Also of half a tensor, as the MLP has it, and where PyTorch's 8-bit product would end the process."""
+    monkeypatch.setattr(product_choice, "for_bfloat16", lambda: kind)
+    layer = SimpleNamespace(weight=torch.randn(rows, inputs).bfloat16())
+    x, residual = torch.randn(24, 2 * inputs).bfloat16().chunk(2, -1)[0], torch.randn(24, rows)
+    exact = x.float() @ layer.weight.float().t()
+    product = product_choice.of(layer)
+    made = product(x)
+    assert made.dtype == torch.bfloat16 and (made - exact).norm() < 0.02 * exact.norm()
+    assert (product.added(residual, x) - residual - exact).norm() < 0.02 * exact.norm()
+    assert all(torch.equal(product(x[some]), made[some]) for some in (slice(0, 1), slice(3, 8), slice(8, 24)))
+
+
 @torch.no_grad()
-def test_the_lean_forward_in_bfloat16_is_near_float32_and_knows_no_batch(monkeypatch):
+def test_the_lean_forward_in_bfloat16_is_near_float32_and_knows_no_batch(kind, monkeypatch):
+    monkeypatch.setattr(product_choice, "for_bfloat16", lambda: kind)
     attend = lambda attention, q, k, v: q.flatten(1) + v.repeat(1, 2, 1).flatten(1)  # noqa: E731
     monkeypatch.setattr(Qwen3Forward, "_attention", lambda *_: attend)
     ids, positions = torch.arange(24) * 4, torch.arange(24)
@@ -505,6 +527,33 @@ def test_the_lean_forward_in_bfloat16_is_near_float32_and_knows_no_batch(monkeyp
         assert torch.equal(forward(ids[rows], positions[rows], None), together[rows])
     assert [linear.weight.shape for linear in linears] == shapes
     assert {linear.weight.untyped_storage().nbytes() for linear in linears} == {2}
+
+
+@pytest.mark.parametrize(
+    ("bfloat16", "float32", "int8", "kind"),
+    [
+        (6.2, 18.5, 12.4, products.BFloat16),
+        (6.2, 18.5, 5.0, products.BFloat16),  # what is asked for, where it is no slower than float32
+        (48.6, 18.5, 12.4, products.Int8),
+        (48.6, 18.5, 17.0, products.Widened),  # not clearly faster, and coarser
+        (None, 18.5, 12.4, products.Int8),
+        (None, 18.5, 40.0, products.Widened),
+    ],
+)
+def test_weights_are_kept_as_the_measured_times_say(bfloat16, float32, int8, kind, monkeypatch, caplog):
+    times = {products.BFloat16: bfloat16, products.Widened: float32, products.Int8: int8}
+    monkeypatch.setattr(product_choice, "measured", lambda: {one: time for one, time in times.items() if time})
+    product_choice.for_bfloat16.cache_clear()
+    layer = SimpleNamespace(weight=torch.randn(32, 64).bfloat16())
+    assert type(product_choice.of(layer)) is kind
+    assert bool(caplog.messages) == (kind is not products.BFloat16), "the log says what was not asked for"
+    product_choice.for_bfloat16.cache_clear()
+
+
+def test_every_kind_of_product_is_measured(monkeypatch):
+    monkeypatch.setattr(product_choice, "SHAPE", (64, 128))
+    found = product_choice.measured()
+    assert {products.Widened, products.Int8} <= found.keys() and all(0 < seconds < 1 for seconds in found.values())
 
 
 def test_every_operator_of_the_package_is_registered():
