@@ -3,7 +3,7 @@
 # SGLANG=0.5.16 does the same with that release, in an environment beside (.venv-0.5.16).
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test test-unit test-full test-next check docs wheel pocket pin clean
+.PHONY: help setup browser clients demo test test-unit test-full test-next check docs wheel pocket pin clean
 export SGLANG
 export VENV := .venv$(addprefix -,$(SGLANG))
 PYTHON_RUN := $(VENV)/bin/python
@@ -21,13 +21,16 @@ demo: setup  ## answer a few questions on three real SGLang runtimes, on this ma
 browser:
 	@bash scripts/browser.sh
 
-test: setup browser  ## all tests, those on servers beside the others
+clients: setup
+	@bash scripts/clients.sh
+
+test: setup browser clients  ## all tests, those on servers beside the others
 	env -u LR_SGLANG_FULL bash scripts/test.sh $(PYTHON_RUN) $(ARGS)
 
 test-unit: setup  ## the tests that start nothing: under a minute
 	env -u LR_SGLANG_FULL $(PYTEST) tests/unit $(ARGS)
 
-test-full: setup browser  ## all tests, the long ones too, and each mode with the other release of SGLang
+test-full: setup browser clients  ## all tests, the long ones too, and each mode with the other release of SGLang
 	LR_SGLANG_FULL=1 $(PYTEST) tests $(ARGS)
 	[ -n "$(SGLANG)" ] || $(MAKE) test SGLANG=0.5.16 ARGS="-k four_modes_side_by_side"
 

@@ -122,7 +122,7 @@ ensure_pip() {
 
 main() {
     trap 'exit 130' INT TERM
-    [[ -z $pins || -f $pins ]] || fail "there is no $pins: SGLANG may be $(ls constraints-*.txt | sed 's/constraints-\(.*\).txt/\1/' | paste -sd ' '), next or nothing."
+    [[ -z $pins || -f $pins ]] || fail "there is no $pins: SGLANG may be $(ls constraints-[0-9]*.txt | sed 's/constraints-\(.*\).txt/\1/' | paste -sd ' '), next or nothing."
     ready && return
     command -v flock >/dev/null || fail "flock is missing: on Debian or Ubuntu, apt install util-linux"
     exec 9<"$root" # the folder itself is the lock

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Environments for clients of the endpoint that others wrote, at pinned versions: SGLang pins an older openai, and litellm one
+# between. Without them their tests are skipped and say so; under CI=true they fail. To renew one:
+#
+#     .venv-clients/bin/python -m pip install --upgrade openai anthropic llm 'lm-eval[api]' inspect-ai
+#     VENV=.venv-clients SGLANG=clients bash scripts/pin.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf 'clients: %s\n' "$*" >&2; }
+
+for name in clients litellm; do
+    venv=.venv-$name pins=constraints-$name.txt
+    stamp="$(sha256sum <"$pins") $PWD"
+    if [[ -f $venv/.ready && $(<"$venv/.ready") == "$stamp" ]]; then continue; fi
+    say "making $venv"
+    rm -rf "$venv"
+    uv=$(command -v uv || printf '%s/.uv/bin/uv' "${VENV:-.venv}")
+    # The files name everything, so nothing is to be found out. uv does not read pip's configuration.
+    if "${VENV:-.venv}"/bin/python -m venv "$venv" && {
+        "$uv" pip install -q --no-deps --python "$venv"/bin/python -r "$pins" 2>/dev/null ||
+            "$venv"/bin/python -m pip install -q --disable-pip-version-check --no-deps -r "$pins"
+    }; then
+        printf '%s\n' "$stamp" >"$venv/.ready"
+    else
+        say "$venv could not be made; its tests go without."
+    fi
+done

@@ -1,0 +1,175 @@
+"""Clients that others wrote, at new versions and in environments of their own (``scripts/clients.sh``), against
+``lr-sglang serve`` over real SGLang servers: as ``docs/clients.md`` shows them, and what else they do by default.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.commands import ROOT, blocks
+from tests.e2e.conftest import Pocket, full
+from tests.serving import Process, serving
+
+MODEL, ADDRESS = "pocket:target", "http://localhost:8000"
+BLOCKS = [block for block in blocks() if block.page == "docs/clients.md"]
+PYTHON = {re.search('title="(.*)"', b.info)[1]: b.body for b in BLOCKS if b.info.startswith("python")}  # type: ignore[index]
+SHELL = {block.body.split("\\")[0].split()[-1]: block.body for block in BLOCKS if not block.info}
+RUNS = {"local-chat-completions", "local-completions"}
+QUESTIONS = 50 if full else 4
+ANSWER = "17"  # of the page's question
+
+
+@pytest.fixture(scope="module")
+def endpoint(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    options = ("--model-name", MODEL, "--concurrency", 4)
+    with serving(tmp_path_factory.mktemp("others"), pocket.fleet.urls, *options) as process:
+        yield process
+        assert "Traceback" not in process.said
+
+
+def call(command: str, url: str, folder: Path, environment: str = "clients", given: str = "") -> str:
+    """What a line of shell says, in one of the environments, with the page's address replaced."""
+    programs = ROOT / f".venv-{environment}" / "bin"
+    if not (programs.parent / ".ready").exists():
+        assert os.environ.get("CI") != "true", "no clients, although CI=true: scripts/clients.sh brings them"
+        pytest.skip("these clients are not on this machine: scripts/clients.sh brings them")
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    homes = {name: str(folder) for name in ("LLM_USER_PATH", "INSPECT_LOG_DIR", "HF_HOME", "XDG_DATA_HOME")}
+    offline = {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "DO_NOT_TRACK": "1"}
+    done = subprocess.run(
+        ["bash", "-c", command.replace(ADDRESS, url)],
+        cwd=ROOT,
+        env={**os.environ, "PATH": path, **homes, **offline},
+        input=given.replace(ADDRESS, url),
+        capture_output=True,
+        text=True,
+        timeout=400 if full else 200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_page_has_each_of_them():
+    assert set(PYTHON) == {"openai", "anthropic", "litellm", "inspect_ai"}
+    assert {name for name in SHELL if name in RUNS} == RUNS and len(SHELL) == 3
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_what_the_page_shows_of_it_answers(name, endpoint, tmp_path):
+    environment = "litellm" if name == "litellm" else "clients"
+    assert ANSWER in call("python -", endpoint.url, tmp_path, environment, PYTHON[name])
+
+
+def test_llm_answers(endpoint, tmp_path):
+    (setting,) = [block.body for block in BLOCKS if block.info.startswith("yaml")]
+    assert yaml.safe_load(setting)[0]["model_name"] == MODEL
+    (tmp_path / "extra-openai-models.yaml").write_text(setting.replace(ADDRESS, endpoint.url))
+    (line,) = [body for name, body in SHELL.items() if name not in RUNS]
+    for more in ("", " --no-stream"):
+        assert ANSWER in call(line.strip() + more, endpoint.url, tmp_path)
+
+
+def score(name: str, url: str, model: str, folder: Path) -> tuple[float, float]:
+    """Of lm-eval's task on so many questions, as the page runs it, and its standard error."""
+    line = SHELL[name].strip().replace("--limit 4", f"--limit {QUESTIONS}").replace(MODEL, model)
+    call(f"{line} --output_path {folder}", url, folder)
+    (file,) = folder.rglob("results_*.json")
+    found = json.loads(file.read_text("utf-8"))
+    assert found["n-samples"]["pocket"]["effective"] == QUESTIONS
+    right, error = (found["results"]["pocket"][f"{kind},last-number"] for kind in ("exact_match", "exact_match_stderr"))
+    return right, error
+
+
+def test_lm_eval_scores_a_chat(endpoint, tmp_path):
+    right, _ = score("local-chat-completions", endpoint.url, MODEL, tmp_path)
+    assert right > 0
+
+
+@pytest.mark.skipif(not full, reason="minutes: only in test-full")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted(RUNS))
+def test_lm_eval_gives_the_score_of_the_bare_target(name, endpoint, pocket, tmp_path):
+    ours, first = score(name, endpoint.url, MODEL, tmp_path / "endpoint")
+    # SGLang looks for an adapter behind the colon of our name
+    bare, second = score(name, pocket.fleet.urls["target"], "pocket", tmp_path / "target")
+    assert abs(ours - bare) <= 1.96 * (first**2 + second**2) ** 0.5
+
+
+OPENAI = """
+import sys
+
+from openai import LengthFinishReasonError, OpenAI
+from pydantic import BaseModel
+
+one = OpenAI(base_url="http://localhost:8000/v1", api_key="none", max_retries=0)
+bare = OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
+asked = {"messages": [{"role": "user", "content": "Sam has 3 pens. Ben brings 2 pens. How many pens are there?"}],
+         "temperature": 0}
+there, here = {**asked, "model": "pocket"}, {**asked, "model": "pocket:target"}
+
+def text(chunks):
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+# a stream, as such and by the helper
+exact = {"extra_body": {"lookahead": {"verifier": "exact"}}}
+whole = bare.chat.completions.create(**there).choices[0].message.content
+assert whole and text(one.chat.completions.create(**here, **exact, stream=True)) == whole
+with one.chat.completions.stream(**here, **exact) as stream:
+    kinds = [event.type for event in stream]
+    assert kinds[-1] == "content.done" or "content.done" in kinds
+    assert stream.get_final_completion().choices[0].message.content == whole
+
+# tools
+class Number(BaseModel):
+    answer: int
+
+function = {"name": "add", "description": "adds", "parameters": Number.model_json_schema()}
+tools = {"tools": [{"type": "function", "function": function}], "max_tokens": 40}
+made, same = (client.chat.completions.create(**asked, **tools) for client, asked in ((one, here), (bare, there)))
+assert made.choices[0].model_dump() == same.choices[0].model_dump(), made
+assert made.lookahead == {"mode": "target", "why": ["tools"]}
+
+# parse: within its grammar the pocket target writes line feeds to the limit, of the endpoint as of the bare server
+for client, asked in ((one, here), (bare, there)):
+    try:
+        client.chat.completions.parse(**asked, response_format=Number, max_tokens=40)
+    except LengthFinishReasonError:
+        continue
+    raise AssertionError("it has ended")
+# in a form without room for them it ends
+form = {"response_format": {"type": "text"}, "regex": r'\\{"answer": [0-9]{1,3}\\}'}
+made = one.chat.completions.parse(**here, response_format=Number, extra_body=form)
+assert isinstance(made.choices[0].message.parsed, Number), made
+"""
+
+
+def test_openais_newest_streams_calls_tools_and_parses(endpoint, pocket, tmp_path):
+    call(f"python - {pocket.fleet.urls['target']}", endpoint.url, tmp_path, given=OPENAI)
+
+
+LITELLM = """
+import litellm
+
+asked = {"model": "openai/pocket:target", "api_base": "http://localhost:8000/v1", "api_key": "none", "temperature": 0,
+         "messages": [{"role": "user", "content": "Sam has 3 pens. Ben brings 2 pens. How many pens are there?"}],
+         "lookahead": {"mode": "autoregressive"}}
+whole = litellm.completion(**asked).choices[0].message.content
+chunks = list(litellm.completion(**asked, stream=True))
+assert whole and "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
+raw = {**asked, "model": "text-completion-openai/pocket:target", "prompt": "Sam has 3 pens.", "max_tokens": 20}
+del raw["messages"]
+assert litellm.text_completion(**raw).choices[0].text
+"""
+
+
+def test_litellm_streams_and_completes(endpoint, tmp_path):
+    call("python -", endpoint.url, tmp_path, "litellm", LITELLM)
