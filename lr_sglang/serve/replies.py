@@ -153,8 +153,7 @@ class Reply:
                     ends[index] = item
         end = self._end(ends)
         choices = [
-            self._choice_of(index, texts[index], calls.get(index), ends[index])
-            for index in range(self.options.answers)
+            self._choice_of(index, texts[index], calls.get(index), ends[index]) for index in range(self.options.answers)
         ]
         about = end.lookahead | ({"trace": events} if self.options.trace else {})
         return {**self._head, "choices": choices, "usage": end.usage, "lookahead": about}

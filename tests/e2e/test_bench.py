@@ -85,3 +85,16 @@ def test_random_weights_by_the_script(tmp_path):
     made = records(tmp_path / "gpu" / "depth")
     lengths = Counter(step["tokens"] for record in made for step in record["steps"] if record["mode"] == "lookahead")
     assert lengths.most_common(1)[0][0] == 32
+
+
+def test_a_simulated_acceptance_is_what_was_asked_for(tmp_path):
+    layer = ("--token-layer", "standalone", "--sd-draft-model", "dummy:pocket-draft", "--sd-tokens", "4")
+    command = [sys.executable, ROOT / "cli.py", "bench", "--dummy-weights", "--modes", "sd", *layer]
+    command += ["--sd-accept-length", "3", "--limit", "1", "--max-tokens", "61", "--output", tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "was asked for, not measured" in " ".join(done.stdout.split())
+    (record,) = records(tmp_path / "out")
+    # The first token is that of the prompt's own pass, and each verification gives three: two are drafted.
+    assert record["error"] is None and record["config"]["sampling"]["temperature"] > 0
+    assert (record["tokens"]["target"]["sd"]["verified"], record["tokens"]["target"]["sd"]["accepted"]) == (20, 40)
