@@ -25,6 +25,7 @@ from pydantic_core import PydanticCustomError, core_schema
 INT64 = 2**63
 LONGEST_STOP = 500
 TARGET_ONLY = "target_only"  # the kind of error
+COUNTS = "continuous_usage_stats"
 MOST = 4096  # messages of a conversation, and parts of one of them
 
 Text = Annotated[str, Field(min_length=1)]
@@ -94,8 +95,8 @@ def _beyond_text(messages: Any) -> bool:
 
 def _counts_on(options: Any) -> bool:
     """Whether every chunk of a stream is to have the usage."""
-    sent = options if isinstance(options, dict) else vars(options or object)
-    return bool(sent.get("continuous_usage_stats"))
+    sent = options.get(COUNTS) if isinstance(options, dict) else getattr(options, COUNTS, None)
+    return sent is True
 
 
 def _several_prompts(prompt: Any) -> bool:

@@ -487,6 +487,8 @@ WRONG = [
     ({"stop": ""}, "stop"),
     ({"stop": ["a" * 501]}, "stop"),
     ({"stream": "yes"}, "stream"),
+    ({"stream_options": [1]}, "stream_options"),
+    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options"),
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"functions": [{}]}, "functions"),
     ({"tool_choice": "required"}, "tool_choice"),
