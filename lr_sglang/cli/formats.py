@@ -154,7 +154,7 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
         asked = any(figures["roles"][role]["calls"] for figures in summary.values())
         row(f"prefix reuse, {role}", _at("roles", role, "reuse"), asked)
         row("  cached / prompt", _at("roles", role, "hit_rate"), asked)
-    row("false accepts of judge", _false_accepts, any_of("false_accepts"))
+    row("false accepts of judge", partial(_false_accepts, counts), any_of("false_accepts"))
     row("judge calls", _at("judge_calls"), any_of("judge_calls"))
     row("cut by the token limit", _at("cut_off"), any_of("cut_off"))
     for role in ("draft", "judge"):
@@ -181,12 +181,13 @@ def _at(*path: str) -> Callable[[dict[str, Any]], str]:
     return cell
 
 
-def _false_accepts(figures: dict[str, Any]) -> str:
+def _false_accepts(counts: bool, figures: dict[str, Any]) -> str:
     found = figures["false_accepts"]
     if not found:
         return NONE
     low, high = wilson(found["accepted"], found["asked"]) or (0.0, 1.0)
-    return f"{found['accepted']} of {found['asked']} ({low:.2f} to {high:.2f})"
+    interval = f"{low:.2f} to {high:.2f}"
+    return f"{found['accepted']} of {found['asked']} ({interval})" if counts else interval
 
 
 def _failures(role: str, figures: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from functools import cache
 
 from lr_sglang import verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -33,7 +34,10 @@ class RequestMaker:
         statistics: Callable[[Lookahead], RunStatistics],
     ) -> None:
         self.roles, self.judge_prompt, self.statistics = roles, judge_prompt, statistics
-        self.verifier = cache(lambda name: verifiers.make(name, verifiers.Setup(roles, judge_prompt)))
+        self.verifier = cache(self._new_verifier)
+
+    def _new_verifier(self, name: str) -> Verifier:
+        return verifiers.make(name, verifiers.Setup(self.roles, self.judge_prompt))
 
     def make(
         self,
@@ -82,7 +86,9 @@ class RequestMaker:
         check = self._check(look)
         if check is not None and not check.begun:
             check.begun = True
-            found = await known_pairs.show(self.verifier(look.verifier), self.roles, self.judge_prompt, check)
+            # one of its own: that the judge fails now is said by the first answer that asks it
+            apart = self._new_verifier(look.verifier)
+            found = await known_pairs.show(apart, self.roles, self.judge_prompt, check)
             check.add(found, look.max_false_accepts)
 
     def _check(self, look: Lookahead) -> JudgeCheck | None:

@@ -249,7 +249,7 @@ def test_an_unknown_flag_gets_the_nearest_name():
     )
     with pytest.raises(ConfigError) as caught:
         server_options.check(["speculative-algoritm"], "[runtimes.target]")
-    assert "'speculative-algorithm'" in caught.value.hint and "[runtimes.target]" in str(caught.value)
+    assert "mean speculative-algorithm?" in caught.value.hint and "[runtimes.target]" in str(caught.value)
 
 
 def test_our_own_flags_are_sglangs():
