@@ -97,10 +97,13 @@ def service_of(plan: Plan, modes: list[str], given: Mapping[str, Any]) -> Servic
         if most is not None and most < getattr(look, name):
             message = f"--max-{name} {most} is less than --{name}, {getattr(look, name)}"
             raise ConfigError(message, hint=f"give --{name} {most} as well")
+    served = tuple(modes if given["mode"] else dict.fromkeys((*modes, *_possible(plan, modes))))
+    if all(MODES[name].lossless for name in served):
+        verifiers = {"exact": None}  # the judge is not started for them
     settled = {
         "check_judge": True,
         "model": given["model_name"] or plan.models["target"],
-        "modes": tuple(modes if given["mode"] else dict.fromkeys((*modes, *_possible(plan, modes)))),
+        "modes": served,
         "verifiers": tuple(name for name in verifiers if _judged_by(plan, name)),
         **{name: getattr(plan, name) for name in ("lookahead", "sampling", "limits", "judge_prompt", "program")},
     }

@@ -36,6 +36,7 @@ from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.verifiers import judge
+from tests import serving as commands
 from tests.scripted import ScriptedTransport, chapters, deployment
 
 ROOT = Path(__file__).parents[2]
@@ -865,3 +866,12 @@ def test_the_command_serves_and_ends_in_order(tmp_path):
                 process.kill()
                 process.wait()
     assert "sk-one" not in (tmp_path / "log").read_text()
+
+
+def test_a_judge_that_the_lossless_mode_does_not_ask_may_be_named(tmp_path):
+    with (
+        commands.simulating(tmp_path, "--steps", 3, "--step-seconds", 0.05) as runtimes,
+        commands.serving(tmp_path, runtimes.urls, "--mode", "lossless") as endpoint,
+    ):
+        answer = httpx.post(endpoint.url + CHAT, json={**ASK, "model": endpoint.told["model"]}, timeout=30).json()
+    assert answer["lookahead"]["mode"] == "lossless"
