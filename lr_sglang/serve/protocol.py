@@ -25,7 +25,6 @@ from pydantic_core import PydanticCustomError, core_schema
 INT64 = 2**63
 LONGEST_STOP = 500
 TARGET_ONLY = "target_only"  # the kind of error
-COUNTS = "continuous_usage_stats"
 MOST = 4096  # messages of a conversation, and parts of one of them
 
 Text = Annotated[str, Field(min_length=1)]
@@ -93,10 +92,9 @@ def _beyond_text(messages: Any) -> bool:
     )
 
 
-def _counts_on(options: Any) -> bool:
+def _counts_on(options: Any, key: str = "continuous_usage_stats") -> bool:
     """Whether every chunk of a stream is to have the usage."""
-    sent = options.get(COUNTS) if isinstance(options, dict) else getattr(options, COUNTS, None)
-    return sent is True
+    return (options.get(key) if isinstance(options, dict) else getattr(options, key, None)) is True
 
 
 def _several_prompts(prompt: Any) -> bool:
@@ -172,6 +170,8 @@ class Asking(Lenient):
     ignore_eos: Annotated[Any, UNSUPPORTED] = None
     skip_special_tokens: Annotated[Any, ON] = None
     lora_path: Annotated[Any, UNSUPPORTED] = None
+    extra_key: Annotated[Any, UNSUPPORTED] = None  # keeps its prefixes in the cache apart, as the next
+    cache_salt: Annotated[Any, UNSUPPORTED] = None
     custom_params: Annotated[Any, UNSUPPORTED] = None
     watermark: Annotated[Any, UNSUPPORTED] = None
     images_config: Annotated[Any, UNSUPPORTED] = None
