@@ -1,9 +1,9 @@
 """SGLang on a machine with no GPU: operators, attention and seeds in PyTorch.
 
 SGLang loads this package by itself, in every process of a server, through the
-entry points of our distribution. Unless SGLANG_USE_CPU_ENGINE=1 is set, which is
-SGLang's own switch for running on a CPU, it only has servers name their prefix
-cache, on GPUs too.
+entry points of our distribution. It does nothing unless SGLANG_USE_CPU_ENGINE=1
+is set, which is SGLang's own switch for running on a CPU. Neither torch nor
+sglang is imported until then.
 """
 
 import os
@@ -35,9 +35,6 @@ def platform() -> None:
 
 def plugin() -> None:
     """Entry point `sglang.srt.plugins`: install the hooks."""
-    from lr_sglang.sglang_api import internal_state
-
-    internal_state.install()
     if enabled():
         from lr_sglang.cpu import hooks
 

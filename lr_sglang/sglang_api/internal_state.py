@@ -9,8 +9,8 @@ from lr_sglang.sglang_api import server
 FIELD = "prefix_cache"
 
 
-def install() -> None:
-    """Registers the hook; SGLang applies it when every plugin has been called."""
+def plugin() -> None:
+    """Entry point `sglang.srt.plugins`: register the hook; SGLang applies it when every plugin has been called."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(server.STATE.name, name_prefix_cache, HookType.AFTER)
