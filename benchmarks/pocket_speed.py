@@ -27,8 +27,7 @@ import click
 
 from lr_sglang import tasks, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.cli import options, token_layer_options
-from lr_sglang.cli.run_options import RunOptions
+from lr_sglang.cli import options, settings
 from lr_sglang.config import Deployment, Limits, TokenLayer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.autoregressive import autoregressive
@@ -151,7 +150,7 @@ def summary(traces: list[Trace], baseline: list[Trace]) -> dict[str, Any]:
 def main(
     name: str, task: str, questions: int, modes: str, beside: bool, output: Path | None, depth: int | None, **given: Any
 ) -> None:
-    deployment = token_layer_options.apply(RunOptions.of(given), load_deployment(name), ["sd"])
+    deployment = settings.with_layers(given, load_deployment(name), ["sd"])
     deployment = deployment.replace(lookahead=deployment.lookahead.replace(depth=depth))
     chosen = tasks.load(task, limit=questions + 1)
     traces = measure(deployment, chosen, modes.split(","))

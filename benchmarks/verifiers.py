@@ -18,15 +18,15 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from lr_sglang import tasks
-from lr_sglang.api.runner import Runner, Settings
+from lr_sglang.api.runner import Runner
 from lr_sglang.cli import options
-from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead
 from lr_sglang.pocket.meaning import meaning
@@ -115,7 +115,7 @@ def main(
     output: Path | None,
     **given: Any,
 ) -> None:
-    settled = settle(RunOptions.of(given))
+    settled = settle(given)
     chosen = tasks.load("pocket", limit=questions + 1)
     rows = []
     needed = settled.needed(["lookahead"], concurrency)
@@ -123,7 +123,7 @@ def main(
         for schedule in schedules:
             for verifier in verifiers:
                 look: Lookahead = settled.lookahead.replace(schedule=schedule, verifier=verifier, depth=depth)
-                settings = Settings(look, settled.sampling, Limits(max_tokens=400), settled.judge_prompt)
+                settings = replace(settled, lookahead=look, limits=Limits(max_tokens=400))
                 with Runner(roles, settings, concurrency) as runner:
                     list(runner.run(plan(chosen[:1], ["lookahead"])))  # for warm-up
                     records = list(runner.run(plan(chosen[1:], ["lookahead"])))

@@ -1,10 +1,10 @@
-"""What a run is made with, once everything is settled; what servers that takes, and what cannot be."""
+"""What answers are made with, once everything is settled; what servers that takes, and what cannot be."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from lr_sglang.algorithm import policy
@@ -12,6 +12,8 @@ from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Role, Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes.placement import shapes
+from lr_sglang.steps.trace import StepRecord
+from lr_sglang.tasks.question import Work
 from lr_sglang.user_programs import program_registry
 from lr_sglang.verifiers import verifier_registry
 
@@ -24,22 +26,42 @@ PLACEMENT = (
 )
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Everything that is settled before a runtime starts. ``models`` names each role's model.
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What all samples of a ``Runner`` share.
 
-    ``lossless_layer`` says whether the lossless mode, which can do without, has the token layer too; ``program`` is
-    what answers in place of the mode's own.
+    Attributes:
+        program: answers in place of the mode's own program; in a mode without lookahead the target alone generates.
+        suffix: appended to each question.
+        config: the configuration that is written to the records, by mode.
+        on_step: called with each step of each sample, on the event loop.
+    """
+
+    lookahead: Lookahead = field(default_factory=Lookahead)
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)
+    judge_prompt: str = "paper"
+    program: str = ""
+    suffix: str = ""
+    config: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    on_step: Callable[[Work, StepRecord], None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Settings):
+    """Everything that is settled before a runtime starts.
+
+    Attributes:
+        models: each role's.
+        modes: that are asked for.
+        lossless_layer: whether the lossless mode, which can do without, has the token layer too.
     """
 
     deployment: Deployment
     models: dict[str, str]
-    lookahead: Lookahead
-    sampling: Sampling
-    limits: Limits
-    judge_prompt: str
+    modes: tuple[str, ...] = ()
     lossless_layer: bool = False
-    program: str = ""
 
     def layered(self, mode: str) -> bool:
         """Whether the runtimes have their token layer in this mode."""
@@ -55,19 +77,17 @@ class Plan:
         asked = verifier_registry.asks(MODES[mode].lookahead(self.lookahead).verifier)
         return [role for role in ROLES if role != "judge" or (role in asked and role in self.models)]
 
-    def config(self, mode: str, **more: Any) -> dict[str, Any]:
+    def configured(self, mode: str, **more: Any) -> dict[str, Any]:
         """What a record says about how it was made, and what a resumed run must have in common with it."""
-        ahead, roles = MODES[mode].ahead, self.roles(mode)
-        look = MODES[mode].lookahead(self.lookahead)
-        program = {"program": self.program} if self.program else {}
+        roles = self.roles(mode)
         return {
             **more,
-            **program,
+            **({"program": self.program} if self.program else {}),
             "mode": mode,
-            "runtimes": {role: self._runtime(role, mode) for role in roles if role in self.models},
+            "runtimes": {role: self._described(role, mode) for role in roles if role in self.models},
             "sampling": MODES[mode].sampling(self.sampling).to_dict(),
             "limits": self.limits.to_dict(),
-            "lookahead": look.to_dict() if ahead else None,
+            "lookahead": MODES[mode].lookahead(self.lookahead).to_dict() if MODES[mode].ahead else None,
             "judge_prompt": self.judge_prompt if "judge" in roles else None,
         }
 
@@ -76,7 +96,7 @@ class Plan:
         outside = bool(self.program) and not program_registry.parse(self.program).ours
         return not outside and not any(map(verifier_registry.runs_models, (self.lookahead.verifier, *verifiers)))
 
-    def server_sets(self, modes: Sequence[str]) -> list[list[str]]:
+    def server_sets(self, modes: Collection[str]) -> list[list[str]]:
         """Modes that can share their servers, in order: speculation is set when a server starts."""
         sets: dict[bool, list[str]] = {}
         for mode in modes:
@@ -105,65 +125,63 @@ class Plan:
 
     def branches(self, roles: Collection[Role], modes: Collection[str]) -> int:
         """The most requests that one answer can have in flight on a runtime which plays these roles."""
-        if not any(MODES[mode].ahead for mode in modes):
-            return 1
-        asking = [*roles, *self._asking(modes)] if "target" in roles else roles
-        return sum(policy.in_flight(self.lookahead, role) for role in asking)
-
-    def _asking(self, modes: Collection[str]) -> list[Role]:
-        """A verifier may ask the target: as many requests as a judge would have."""
         looks = [MODES[mode].lookahead(self.lookahead) for mode in modes if MODES[mode].ahead]
-        return ["judge"] if any("target" in verifier_registry.asks(look.verifier) for look in looks) else []
+        if not looks:
+            return 1
+        # A verifier may ask the target: as many requests as a judge would have.
+        asked = "target" in roles and any("target" in verifier_registry.asks(look.verifier) for look in looks)
+        more = policy.in_flight(self.lookahead, "judge") if asked else 0
+        return sum(policy.in_flight(self.lookahead, role) for role in roles) + more
 
     def shapes(self, modes: Collection[str]) -> list[str]:
         """Models that the modes use and that have random weights."""
         named = {self.models[role] for mode in modes for role in self.roles(mode) if role in self.models}
-        layers = [runtime.token_layer for runtime in self.needed(modes).runtimes.values()]
-        named |= {layer.draft_model for layer in layers}
+        named |= {runtime.token_layer.draft_model for runtime in self.needed(modes).runtimes.values()}
         return sorted({shape for model in named if (shape := shapes.name_of(model))})
 
     def placement(self) -> dict[str, Any]:
         """Where each role runs."""
         found = {}
         for role in self.models:
-            runtime = self.deployment.runtime(role)
-            assert runtime is not None
-            table = {key: value for key, value in runtime.to_dict().items() if key in PLACEMENT and value}
-            found[role] = {**table, "url": _without_secrets(runtime.url)} if runtime.url else table
+            table = {key: value for key, value in self._table(role).items() if key in PLACEMENT and value}
+            found[role] = table | ({"url": _without_secrets(table["url"])} if "url" in table else {})
         return found
 
-    def _runtime(self, role: str, mode: str) -> dict[str, Any]:
+    def _table(self, role: str) -> dict[str, Any]:
         runtime = self.deployment.runtime(role)
         assert runtime is not None
-        if runtime.url:
+        return runtime.to_dict()
+
+    def _described(self, role: str, mode: str) -> dict[str, Any]:
+        table = {key: value for key, value in self._table(role).items() if key not in PLACEMENT}
+        if self._table(role)["url"]:
             return {"model": self.models[role]}
-        if not self.layered(mode):
-            runtime = runtime.replace(token_layer=TokenLayer())
-        table = {key: value for key, value in runtime.to_dict().items() if key not in PLACEMENT}
-        return {**table, "model": self.models[role]}
+        layer = {} if self.layered(mode) else {"token_layer": TokenLayer().to_dict()}
+        return {**table, **layer, "model": self.models[role]}
 
+    def checked(self, *modes: str) -> Self:
+        """Itself, once it is clear that it can answer in these modes (all its own, if none is named).
 
-def check(plan: Plan, mode: str) -> None:
-    """What is clear before a server starts.
+        Raises:
+            ConfigError: a mode lacks a role, or there is no such verifier, program or judge's prompt.
+        """
+        if self.program:
+            program_registry.parse(self.program)
+        for mode in modes or self.modes:
+            if MODES[mode].ahead:
+                self._check(MODES[mode].lookahead(self.lookahead))
+        return self
 
-    Raises:
-        ConfigError: the mode lacks a role, or there is no such verifier or judge's prompt.
-    """
-    if plan.program:
-        program_registry.parse(plan.program)
-    if not MODES[mode].ahead:
-        return
-    if "draft" not in plan.models:
-        raise ConfigError("lookahead needs a draft model", hint="give --draft MODEL|URL, or --mode autoregressive")
-    look = MODES[mode].lookahead(plan.lookahead)
-    judged = verifier_registry.needs_judge(look.verifier)
-    if judged and "judge" not in plan.models:
-        raise ConfigError(
-            "the judge verifier needs a judge model",
-            hint="give --judge MODEL|URL (--judge target shares the target), or --verifier exact",
-        )
-    if judged and plan.judge_prompt not in JUDGE_PROMPTS:
-        raise ConfigError(f"no judge prompt is called {plan.judge_prompt!r}", hint=f"one of {', '.join(JUDGE_PROMPTS)}")
+    def _check(self, look: Lookahead) -> None:
+        if "draft" not in self.models:
+            raise ConfigError("lookahead needs a draft model", hint="give --draft MODEL|URL, or --mode autoregressive")
+        judged = verifier_registry.needs_judge(look.verifier)
+        if judged and "judge" not in self.models:
+            hint = "give --judge MODEL|URL (--judge target shares the target), or --verifier exact"
+            raise ConfigError("the judge verifier needs a judge model", hint=hint)
+        if judged and self.judge_prompt not in JUDGE_PROMPTS:
+            hint = f"one of {', '.join(JUDGE_PROMPTS)}"
+            raise ConfigError(f"no judge prompt is called {self.judge_prompt!r}", hint=hint)
 
 
 def _without_secrets(url: str) -> str:

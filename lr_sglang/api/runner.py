@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.api.configuration import Settings
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -25,7 +24,6 @@ from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.results import record
 from lr_sglang.results.record import Record
-from lr_sglang.steps.trace import StepRecord
 from lr_sglang.tasks.question import Work
 from lr_sglang.tasks.task import messages
 from lr_sglang.user_programs.lookahead_backend import backends
@@ -34,27 +32,6 @@ from lr_sglang.verifiers.requests import RequestMaker
 
 PROGRAMS: Mapping[str, Any] = {"autoregressive": autoregressive, "lookahead": lookahead}
 STOP_SECONDS = 5.0  # the longest wait for stopped samples to end
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings that all samples of a run share.
-
-    Attributes:
-        config: the configuration that is written to their records, by mode.
-        on_step: called with each step of each sample, on the event loop.
-        program: answers in place of the mode's own program; in a mode without lookahead the target alone generates.
-    """
-
-    lookahead: Lookahead = field(default_factory=Lookahead)
-    sampling: Sampling = field(default_factory=Sampling)
-    limits: Limits = field(default_factory=Limits)
-    judge_prompt: str = "paper"
-    suffix: str = ""
-    config: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    on_step: Callable[[Work, StepRecord], None] | None = None
-    program: str = ""
 
 
 class Runner:

@@ -13,7 +13,6 @@ from lr_sglang.modes import MODES
 from lr_sglang.runtimes import launched
 from lr_sglang.runtimes.launching import platforms
 from lr_sglang.runtimes.placement import assign, gpus, shapes
-from lr_sglang.tasks import Question
 
 LARGE = ("qwen3-32b", "qwen3-1.7b", "qwen2.5-7b")  # the paper's pair and judge; together on one GPU of 141 GB
 SMALL = ("pocket-target", "pocket-draft", "pocket-judge")
@@ -95,8 +94,3 @@ def flags(given: Sequence[str]) -> dict[str, str | bool]:
         name, equals, value = text.partition("=")
         found[name.lstrip("-")] = value if equals else True
     return found
-
-
-def ungraded(questions: dict[str, list[Question]]) -> dict[str, list[Question]]:
-    """Questions without an answer: whether words that mean nothing are right is no figure."""
-    return {task: [dataclasses.replace(q, answer=None) for q in of] for task, of in questions.items()}

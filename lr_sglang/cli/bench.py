@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lr_sglang.bench import fair, paper
-from lr_sglang.cli import grading_options, options
+from lr_sglang.cli import options
 from lr_sglang.cli.bench_simulated import simulated
+from lr_sglang.config import ROLES
+from lr_sglang.errors import ConfigError, RecordError, SetupError
 from lr_sglang.modes import MODES
+from lr_sglang.results.store import RECORDS
+
+if TYPE_CHECKING:
+    from lr_sglang.bench.order import Order
+    from lr_sglang.bench.variants import Setting
+    from lr_sglang.cli.execute import Execution
+    from lr_sglang.cli.source import Source
+    from lr_sglang.results.report import Report
 
 
 class Modes(click.Choice[str]):
@@ -28,7 +41,7 @@ class Modes(click.Choice[str]):
 
 @click.group(invoke_without_command=True, subcommand_metavar="[simulated ...]")
 @click.option("--task", multiple=True, metavar="NAME", help="Again for more.  [default: pocket]")
-@click.option("--input", type=click.Path(path_type=Path), metavar="FILE", help="JSONL with 'question' and 'answer'.")
+@click.option("--input", type=options.ANY_PATH, metavar="FILE", help="JSONL with 'question' and 'answer'.")
 @click.option(
     "--modes",
     type=Modes(),
@@ -36,10 +49,10 @@ class Modes(click.Choice[str]):
     help="all, or some of them; lossless is made beside autoregressive at temperature 0.  [default: all]",
 )
 @options.chosen
-@click.option("--samples", type=click.IntRange(min=1), help="Answers per question and mode.  [default: 1]")
+@click.option("--samples", type=options.AT_LEAST_1, help="Answers per question and mode.  [default: 1]")
 @click.option(
     "--concurrency",
-    type=options.Several(click.IntRange(min=1), "N,N"),
+    type=options.Several(options.AT_LEAST_1, "N,N"),
     help="Answers at a time, one number or several.  [default: 1]",
 )
 @click.option(
@@ -62,7 +75,7 @@ class Modes(click.Choice[str]):
 @click.option("--shapes", metavar="T,D,J", help="Of target, draft and judge.  [default: the 32B pair, on a CPU pocket]")
 @click.option("--flag", multiple=True, metavar="NAME[=VALUE]", help="Of SGLang, for every server that is started.")
 @click.option("--print", is_flag=True, help="Print the plan, and start nothing.")
-@grading_options.options
+@options.grading
 @options.program
 @options.method
 @options.token_layer
@@ -89,9 +102,169 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from lr_sglang.cli.bench_work import run
+    from lr_sglang.bench import order, variants
+    from lr_sglang.cli import bench_show, source
+    from lr_sglang.cli.display import Display
+    from lr_sglang.cli.execute import Execution
+    from lr_sglang.cli.run import RANDOM
 
-    run(given)
+    display = Display(as_json=given["json"], quiet=given["quiet"])
+    given = _filled(given)
+    setting, sources = _setting(given), _sources(given)
+    setting = replace(setting, tasks={name: one.suffix for name, one in sources.items()})
+    found = variants.variants(setting)
+    folder = source.folder_for("bench", given)
+    if (folder / RECORDS).exists():
+        raise RecordError(f"{folder} has the records of a run", hint="give another --output")
+    items = {name: order.samples_of(one.questions, samples_of(name, given)) for name, one in sources.items()}
+    made = order.in_turns(found, items, given["servers"], given["seed"] or 0)
+    if shapes := setting.plan.shapes(setting.plan.modes):
+        display.warn(f"{', '.join(shapes)}: {RANDOM}")
+    if baseline := variants.greedy_baseline(setting):
+        display.note(f"lossless answers at temperature 0, and {baseline} is made there too, to compare it with")
+    most = max(samples_of(name, given) for name in sources)
+    this = Execution(folder, made, display, most, given["launch_timeout"], command=_command(given, made))
+    this.warm_up = next(iter(sources.values())).questions[0].question
+    if given["print"]:
+        bench_show.plan(this, {name: len(one.questions) for name, one in sources.items()})
+    else:
+        _make(this, given, sources)
+
+
+def _filled(given: dict[str, Any]) -> dict[str, Any]:
+    """The options with presets in them; what the user gave goes before those."""
+    from lr_sglang.bench import dummy
+    from lr_sglang.cli.settings import settle
+
+    preset = paper.PRESETS[given["paper"]] if given["paper"] else None
+    filled = dict(given)
+    if preset is not None:
+        if not any(given[name] for name in ("deployment", "attach", "target", "dummy_weights")):
+            hint = f"--deployment {' or '.join(preset.deployments)} are its pairs; --print shows the plan"
+            raise ConfigError("--paper needs models of the paper's size", hint=hint)
+        filled |= {name: value for name, value in preset.options.items() if given[name] is None}
+        filled["task"] = given["task"] or (() if given["input"] else preset.tasks)
+        filled["modes"] = given["modes"] or preset.modes
+    if given["dummy_weights"]:
+        filled = dummy.filled(filled)
+    elif given["alpha"] or given["shapes"]:
+        raise ConfigError("--alpha and --shapes go with --dummy-weights", hint="--verifier random:0.6 accepts a share")
+    filled["task"] = tuple(dict.fromkeys(filled["task"])) or (() if filled["input"] else ("pocket",))
+    filled["mode"] = filled["modes"] or _possible(given)
+    filled["concurrency"] = tuple(dict.fromkeys(filled["concurrency"] or (1,)))
+    if given["concurrency"] and any(text.startswith("concurrency=") for text in filled["sweep"]):
+        raise ConfigError("--concurrency and --sweep concurrency say the same", hint="leave one of them out")
+    if preset is not None and given["max_tokens"] is None:
+        filled["max_tokens"] = preset.max_tokens(settle(filled).models["target"])
+    return filled
+
+
+def _possible(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """All modes; of servers that run already those that they can be asked for: a token layer is set when one starts."""
+    from lr_sglang.runtimes import launched
+
+    if given["attach"]:
+        up = launched.find(given["attach"])
+        able = (name for name, mode in MODES.items() if "draft" in up.roles or not mode.ahead)
+        return tuple(name for name in able if MODES[name].token_layer in (None, up.layered))
+    running = (given["target"] or "").startswith(("http://", "https://"))
+    return tuple(name for name, mode in MODES.items() if not (running and mode.token_layer))
+
+
+def _setting(given: Mapping[str, Any]) -> Setting:
+    """What all variants have in common, but for the tasks."""
+    from lr_sglang.bench import dummy, sweeps
+    from lr_sglang.bench.variants import Setting
+    from lr_sglang.cli.settings import settle
+    from lr_sglang.runtimes import launched
+
+    plan = settle(given)
+    if given["dummy_weights"] or given["flag"]:
+        plan = dummy.prepared(plan, given["flag"])
+    return Setting(
+        plan,
+        tuple(sweeps.points(given["sweep"])),
+        given["concurrency"],
+        oracle="oracle" if given["dummy_weights"] else "random",
+        fair=given["fair"] or "",
+        layered=bool(given["attach"]) and launched.find(given["attach"]).layered,
+    )
+
+
+def _sources(given: Mapping[str, Any]) -> dict[str, Source]:
+    """By task. A task that cannot be had ends the command before anything is started."""
+    from lr_sglang.cli import source
+
+    found = {name: source.of_task(name, given) for name in given["task"]}
+    if given["input"] is not None:
+        if given["input"].name in found:
+            raise ConfigError(f"--input {given['input']}: a task is called so too", hint="give the file another name")
+        found[given["input"].name] = source.of_file(given)
+    if given["dummy_weights"]:  # whether words that mean nothing are right is no figure
+        for name, one in found.items():
+            found[name] = replace(one, questions=[replace(q, answer=None) for q in one.questions])
+    return found
+
+
+def samples_of(task: str, given: Mapping[str, Any]) -> int:
+    """Answers per question."""
+    if given["samples"]:
+        return int(given["samples"])
+    preset = paper.PRESETS[given["paper"]] if given["paper"] else None
+    return preset.fewer.get(task, preset.samples) if preset else 1
+
+
+def _command(given: Mapping[str, Any], made: Order) -> dict[str, Any]:
+    """For run.json: what was asked for; without the roles, whose URLs may hold a password."""
+    return {
+        "schema": 1,
+        "command": {
+            name: json.loads(json.dumps(value, default=str))
+            for name, value in given.items()
+            if value not in (None, ()) and value is not False and name not in ROLES
+        },
+        "variants": {
+            f"{v.folder}/{v.mode}": {"concurrency": v.concurrency, "config": v.configs[v.mode]} for v in made.variants
+        },
+    }
+
+
+def _make(this: Execution, given: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
+    from lr_sglang.bench import budget
+    from lr_sglang.cli import bench_show, source
+    from lr_sglang.cli.execute import execute, need_an_answer
+
+    dummy, display = given["dummy_weights"], this.display
+    with ExitStack() as stack:
+        for task, one in {} if dummy else sources.items():
+            this.graders[task] = stack.enter_context(one.grader(given))
+            if lacking := source.lacks(this.graders[task]):
+                display.warn(f"{task}: {lacking}; lr-sglang grade does it later")
+        try:
+            records = execute(this, resume=given["resume"])
+        except KeyboardInterrupt:
+            if dummy and this.done():  # it may be stopped when its time is over: the figures so far are of use
+                _draw(bench_show.report_of(this), this)
+            raise
+        need_an_answer(records)
+    report = bench_show.report_of(this)
+    bench_show.result(this, report, budget.table(report) if dummy else None)
+    if dummy:
+        _draw(report, this)
+    else:
+        for folder, store in this.stores.items():
+            source.tell_failures(store.records.values(), display, this.folder / folder)
+
+
+def _draw(report: Report, this: Execution) -> None:
+    """Pictures of what was bought at which price, where matplotlib is installed."""
+    from lr_sglang.bench import charts
+
+    try:
+        for path in charts.draw(report, this.folder / "plots"):
+            this.display.note(str(path))
+    except SetupError as error:
+        this.display.warn(f"{error.message}; {error.hint}")
 
 
 bench.add_command(simulated)

@@ -3,99 +3,98 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table as Grid
 from rich.text import Text
 
-from lr_sglang.cli.bench_making import Bench
-from lr_sglang.cli.display import Display
+from lr_sglang.bench.variants import Variant
+from lr_sglang.cli.display import grid
+from lr_sglang.cli.execute import Execution
 
 if TYPE_CHECKING:
     from lr_sglang.results.report import Report
     from lr_sglang.results.tables import Table
-    from lr_sglang.tasks import Question
-
 
 WIDTH = 150  # of a plan: names of folders are long, and must be whole
+HEAD = ["task", "mode", "set", "at once", "questions", "samples", "tokens", "T", "depth", "verifier", "token layer"]
+WORDS = ("task", "mode", "verifier", "token layer")
 
 
-def plan(bench: Bench, questions: dict[str, list[Question]], display: Display) -> None:
-    """What would be made, with which servers and in which order."""
-    order = bench.about["order"]
-    counts: dict[tuple[str, str], int] = {}
-    for stretch in bench.stretches:
-        for turn in stretch.turns:
-            counts[turn.variant.key] = counts.get(turn.variant.key, 0) + len(turn.items)
+def plan(this: Execution, questions: Mapping[str, int]) -> None:
+    """What would be made, with which servers and in which order.
+
+    Args:
+        questions: how many, by task.
+    """
+    order, display = this.order, this.display
+    counts = Counter[Any]()
+    for turn in order.turns:
+        counts[turn.variant.key] += len(turn.items)
     if display.as_json:
-        everything = {**bench.about, "output": str(bench.folder), "samples": sum(counts.values())}
+        everything = {**this.command, "order": order.about, "output": str(this.folder), "samples": counts.total()}
         display.out.file.write(json.dumps(everything, ensure_ascii=False) + "\n")
         return
-    table = Grid(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    words = ("task", "mode", "verifier", "token layer")
-    numbers = ("set", "at once", "questions", "samples", "tokens", "T", "depth")
-    for name in (*words[:2], *numbers, *words[2:]):
-        table.add_column(name, justify="left" if name in words else "right", no_wrap=True)
-    for number, (of, _) in enumerate(bench.sets, 1):
-        for variant in of:
-            config = variant.config
-            look, layers = config["lookahead"] or {}, _layers(config) if variant.plan.layered(variant.mode) else ""
-            most = config["limits"].get("max_tokens")
-            name = variant.name + (f" ({fair})" if (fair := variant.asked.get("fair")) else "")
-            cells: list[Any] = [variant.task, name, number, variant.concurrency, len(questions[variant.task])]
-            cells += [counts.get(variant.key, 0), most or "context", f"{config['sampling']['temperature']:g}"]
-            cells += [look.get("depth", ""), look.get("verifier", ""), layers]
-            table.add_row(*(Text(str(cell)) for cell in cells))
-    Console(width=max(display.out.width, WIDTH), highlight=False).print(table)
-    for number, (_, deployment) in enumerate(bench.sets, 1):
+    rows, places = [], []
+    for number, (of, deployment) in enumerate(order.sets, 1):
+        rows += [_row(variant, number, questions[variant.task], counts[variant.key]) for variant in of]
         for role, runtime in deployment.runtimes.items():
             where = runtime.url or (f"GPUs {', '.join(map(str, runtime.gpus))}" if runtime.gpus else "")
-            display.out.print(
-                Text(f"set {number}  {role}: {runtime.model or 'running'} {where}".rstrip()), soft_wrap=True
-            )
-    starts = [", ".join(map(str, stretch["servers"])) for stretch in order["stretches"]]
-    display.out.print(
-        Text(f"servers: {order['servers']} ({order['why']}); sets up, in order: {'; '.join(starts)}"), soft_wrap=True
-    )
-    display.out.print(
-        Text(f"{sum(counts.values())} answers; caches are {order['caches']}; records go to {bench.folder}"),
-        soft_wrap=True,
-    )
+            places.append(f"set {number}  {role}: {runtime.model or 'running'} {where}".rstrip())
+    Console(width=max(display.out.width, WIDTH), highlight=False).print(grid(HEAD, rows, left=WORDS))
+    starts = "; ".join(", ".join(map(str, stretch["servers"])) for stretch in order.about["stretches"])
+    for line in (
+        *places,
+        f"servers: {order.about['servers']} ({order.about['why']}); sets up, in order: {starts}",
+        f"{counts.total()} answers; caches are {order.about['caches']}; records go to {this.folder}",
+    ):
+        display.out.print(Text(line), soft_wrap=True)
+
+
+def _row(variant: Variant, number: int, questions: int, samples: int) -> list[Any]:
+    config = variant.configs[variant.mode]
+    look = config["lookahead"] or {}
+    name = variant.name() + (f" ({fair})" if (fair := variant.asked.get("fair")) else "")
+    layers = _layers(config) if variant.plan.layered(variant.mode) else ""
+    return [
+        *(variant.task, name, number, variant.concurrency, questions, samples),
+        *(config["limits"].get("max_tokens") or "context", f"{config['sampling']['temperature']:g}"),
+        *(look.get("depth", ""), look.get("verifier", ""), layers),
+    ]
 
 
 def _layers(config: dict[str, Any]) -> str:
     found = []
     for role, runtime in config["runtimes"].items():
         layer = runtime.get("token_layer") or {}
-        name = layer if isinstance(layer, str) else layer.get("algorithm", "none")
-        if name != "none":
-            tokens = "" if isinstance(layer, str) or not layer.get("tokens") else f" {layer['tokens']}"
-            found.append(f"{role} {name}{tokens}")
+        if layer.get("algorithm", "none") != "none":
+            found.append(f"{role} {layer['algorithm']} {layer['tokens'] or ''}".rstrip())
     return ", ".join(found)
 
 
-def report_of(bench: Bench) -> Report:
+def report_of(this: Execution) -> Report:
     """Of all records in its folder."""
     from lr_sglang.results import collection
     from lr_sglang.results import report as reports
 
-    return reports.make(collection.read([bench.folder]))
+    return reports.make(collection.read([this.folder]))
 
 
-def result(bench: Bench, made: Report, display: Display, more: Table | None = None) -> None:
+def result(this: Execution, made: Report, more: Table | None = None) -> None:
     """The tables of the report, one more at their end, and where there are pictures."""
-    if display.as_json:
+    if this.display.as_json:
         from lr_sglang.results import formats
 
-        display.out.file.write(formats.as_json(made))
+        this.display.out.file.write(formats.as_json(made))
         return
     from lr_sglang.cli.report import show
 
     if more is not None:
         made.tables.append(more)
-    show(made, display.out)
-    display.note(f"records: {bench.folder}")
-    again = f"lr-sglang report {bench.folder}"
-    display.note(f"plots: {again} --plots {bench.folder / 'plots'}")
-    display.note(f"a page: lr-sglang view {bench.folder} --output {bench.folder / 'view.html'}")
+    show(made, this.display.out)
+    folder = this.folder
+    this.display.note(f"records: {folder}")
+    this.display.note(f"plots: lr-sglang report {folder} --plots {folder / 'plots'}")
+    this.display.note(f"a page: lr-sglang view {folder} --output {folder / 'view.html'}")

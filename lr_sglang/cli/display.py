@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -23,11 +25,13 @@ from rich.text import Text
 from lr_sglang.cli import formats
 from lr_sglang.cli.starting import Starting
 from lr_sglang.results.record import Record
+from lr_sglang.results.store import RECORDS
 from lr_sglang.results.summary import Running, summarise
 from lr_sglang.steps.trace import StepRecord
 
 # Mark and colour of a step, by its outcome.
 MARKS = {"accepted": ("+", "green"), "corrected": ("~", "yellow")}
+EVERY = 60.0  # seconds between two words about the time that is left, where no bar shows it
 OWN = ("|", "cyan")
 LEGEND = (("+", "green", "drafted"), ("~", "yellow", "corrected"), ("|", "cyan", "the target's own"))
 # A model's text may hold terminal commands; they are not for the terminal.
@@ -47,7 +51,9 @@ class Display:
         self.err = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._steps = 0
+        self._single, self._steps = True, 0
+        self._began = self._said = 0.0  # when, by the monotonic clock
+        self._had = 0  # samples, when it began
 
     @property
     def chatty(self) -> bool:
@@ -69,9 +75,14 @@ class Display:
 
     # -- one question
 
+    @property
+    def on_step(self) -> Callable[[object, StepRecord], None] | None:
+        """What a runner tells the steps of the only question."""
+        return (lambda _, step: self.step(step)) if self.answers else None
+
     def step(self, step: StepRecord) -> None:
         """A step of the only question, as it is kept."""
-        if not self.chatty or not step.text.strip():
+        if not (self.chatty and self._single and step.text.strip()):
             return
         mark, colour = MARKS.get(step.outcome, OWN)
         text = clean(step.text).strip()
@@ -83,8 +94,9 @@ class Display:
             self.out.print(Text(f"{mark} " + text.replace("\n", "\n  ")), soft_wrap=True)
         self._steps += 1
 
-    def single(self, record: Record, where: Path) -> None:
+    def single(self, records: list[Record], folder: Path) -> None:
         """The result of the only question."""
+        (record,) = records
         if self.as_json:
             self.out.file.write(json.dumps(dict(record), ensure_ascii=False) + "\n")
             return
@@ -100,13 +112,16 @@ class Display:
             self.err.print(legend)
         for line in formats.of_sample(record):
             self.note(line)
-        self.note(f"record: {where}")
+        self.note(f"record: {folder / RECORDS}")
 
     # -- many questions
 
     def begin(self, total: int | None, done: int, what: str = "answering") -> None:
-        """Opens the progress bar; a total of None is not known yet."""
-        if not (self.chatty and self.err.is_terminal):
+        """Samples follow; a total of None is not known yet. The only answer of a command is shown by its steps."""
+        self._single = self.answers and total == 1
+        self._began, self._had = time.monotonic(), done
+        self._said = self._began
+        if self._single or not (self.chatty and self.err.is_terminal):
             return
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -129,12 +144,19 @@ class Display:
 
     def sample(self, record: Record, done: int, total: int, so_far: Running) -> None:
         """One more sample has its record."""
+        if self._single:
+            return
         if self._bar is not None:
             self._bar.update(self._task, completed=done, description=formats.brief(so_far.figures()))
         if self.answers and self.chatty:
             self.out.print(Text(clean(formats.line(record))), soft_wrap=True)
         elif self._bar is None:
             self.note(f"{done}/{total}  {clean(formats.line(record))}")
+        now = time.monotonic()
+        if now - self._said >= EVERY and done > self._had and not self.err.is_terminal:  # where the bar says it
+            self._said = now
+            minutes = (now - self._began) / (done - self._had) * (total - done) / 60
+            self.note(f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left")
 
     def end(self) -> None:
         """Closes the progress bar."""
@@ -142,14 +164,14 @@ class Display:
             self._bar.stop()
             self._bar = None
 
-    def many(self, records: list[Record], where: Path) -> None:
+    def many(self, records: list[Record], folder: Path) -> None:
         """The figures of all samples."""
         if self.as_json:
-            table = {"output": str(where.parent), "samples": len(records), "summary": summarise(records)}
+            table = {"output": str(folder), "samples": len(records), "summary": summarise(records)}
             self.out.file.write(json.dumps(table, ensure_ascii=False) + "\n")
             return
         self.out.print(comparison(records))
-        self.note(f"records: {where}")
+        self.note(f"records: {folder / RECORDS}")
 
     def show(self, thing: RenderableType) -> None:
         """Prints on standard output, unless that is for JSON."""
@@ -157,17 +179,21 @@ class Display:
             self.out.print(thing)
 
 
+def grid(head: Sequence[str], rows: Iterable[Sequence[object]], left: Collection[str] = (), apart: int = 2) -> Table:
+    """A table without lines: columns to the right, but for those ``left``; ``apart`` spaces between them."""
+    table = Table(box=None, padding=(0, apart, 0, 0), header_style="bold")
+    for name in head:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=name in left)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    return table
+
+
 def comparison(records: list[Record]) -> RenderableType:
     """A table of the figures, a column a mode."""
     modes, rows = formats.table(records)
     apart = 3 if len(modes) <= formats.MAX_WITH_COUNTS else 1
-    table = Table(box=None, padding=(0, apart, 0, 0), header_style="bold")
-    table.add_column("", no_wrap=True)
-    for mode in modes:
-        table.add_column(mode, justify="right")
-    for name, cells in rows:
-        table.add_row(Text(name), *cells)
-    return Padding(table, (1, 0))
+    return Padding(grid(("", *modes), ((name, *cells) for name, cells in rows), ("",), apart), (1, 0))
 
 
 def clean(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.cli import grading_options, options, runs
+from lr_sglang.cli import options, runs
 from lr_sglang.errors import ConfigError
 from lr_sglang.tasks.task import GRADERS
 
@@ -29,7 +29,7 @@ SHOWN = 20  # changed verdicts that are listed
     help="Where the task's questions are, if that is needed.",
 )
 @click.option("--grader", type=click.Choice(GRADERS), help="Another kind of grading.  [default: the task's]")
-@grading_options.options
+@options.grading
 @click.option("--jobs", type=click.IntRange(min=1), help="Answers at a time.  [default: the number of processors]")
 @options.as_json
 @options.quiet
@@ -47,12 +47,13 @@ def grade(folder: Path, **given: Any) -> None:
     """
     import os
 
+    from lr_sglang.cli import source
     from lr_sglang.cli.display import Display
     from lr_sglang.grading import regrade
 
     display = Display(as_json=given["json"], quiet=given["quiet"])
     with _grader(folder, given) as grader:
-        if lacking := grading_options.lacks(grader):
+        if lacking := source.lacks(grader):
             display.warn(lacking)
         display.begin(None, 0, "grading")
         try:
@@ -60,11 +61,12 @@ def grade(folder: Path, **given: Any) -> None:
         finally:
             display.end()
     click.echo(json_format.dumps(changes.to_dict(), indent=1) if given["json"] else _table(changes))
-    grading_options.tell_failures(runs.read(folder), display, folder)
+    source.tell_failures(runs.read(folder), display, folder)
 
 
 def _grader(folder: Path, given: dict[str, Any]) -> Grader:
     from lr_sglang import tasks
+    from lr_sglang.cli import source
     from lr_sglang.grading import Grader, regrade
 
     name = given["task"] or regrade.asked(folder)
@@ -79,7 +81,7 @@ def _grader(folder: Path, given: dict[str, Any]) -> Grader:
     if kind == "livecodebench" and given["allow_code_execution"]:  # its tests are too long for records
         asked = name if found else "livecodebench"
         hidden = {q.id: q.hidden for q in tasks.load(asked, file=given["input"])}
-    return Grader(kind, grading_options.rules(given), hidden)
+    return Grader(kind, source.rules(given), hidden)
 
 
 def _table(changes: Changes) -> str:

@@ -63,8 +63,7 @@ def launch(**given: Any) -> None:
     """
     from lr_sglang.cli import launch_work
     from lr_sglang.cli.display import Display
-    from lr_sglang.cli.run_options import RunOptions
-    from lr_sglang.cli.settings import sampling_of_file, settle_modes
+    from lr_sglang.cli.settings import sampling_of_file, settle
 
     display = Display(as_json=given["json"], quiet=given["quiet"])
     if given["list"]:
@@ -72,9 +71,8 @@ def launch(**given: Any) -> None:
         return
     if given["with_token_layer"]:
         given["mode"] = (*given["mode"], *(mode for mode in ("sd", "lookahead+sd") if mode not in given["mode"]))
-    request = RunOptions.of(given)
-    plan, modes = settle_modes(request)
-    order = launch_work.order(plan, modes, sampling_of_file(request), given)
+    plan = settle(given).checked()
+    order = launch_work.order(plan, list(plan.modes), sampling_of_file(given), given)
     if given["print"]:
         launch_work.show_commands(order, display)
     elif given["prime"]:

@@ -12,6 +12,11 @@ from lr_sglang.config import ROLES
 
 Decorator = Callable[[Any], Any]  # of commands
 FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+ANY_PATH = click.Path(path_type=Path)
+AT_LEAST_1 = click.IntRange(min=1)
+# Options of the token layer, by the field of ``TokenLayer`` that they set.
+LAYER_FIELDS = {f"sd_{name}": name for name in ("tokens", "draft_model", "steps", "topk", "ngram_max", "accept_length")}
 
 
 class Several(click.ParamType):
@@ -57,29 +62,6 @@ def together(*options: Decorator) -> Decorator:
     return decorate
 
 
-roles = together(
-    *(
-        click.option(
-            f"--{role}",
-            metavar="MODEL|URL",
-            help=f"The {role}: a path, hub name, pocket:{role}, server URL, or the role whose runtime it shares.",
-        )
-        for role in ROLES
-    ),
-    *(
-        click.option(f"--{role}-gpus", type=Several(click.INT, "N,N"), help=f"GPUs of the {role}, such as 0,1.")
-        for role in ROLES
-    ),
-    click.option("--judge-prompt", metavar="NAME", help="paper or pocket.  [default: what suits the judge]"),
-    click.option("--launch-timeout", type=click.FloatRange(min=1), default=600.0, help="Seconds to start up."),
-)
-
-runtimes = together(
-    click.option("--deployment", metavar="FILE", help="Deployment file or built-in name.  [default: pocket]"),
-    click.option("--attach", metavar="NAME", help="Use what 'lr-sglang launch' keeps up under that name."),
-    roles,
-)
-
 method = together(
     click.option(
         "--schedule", type=click.Choice(["async", "sync"]), help="Overlap drafts and target.  [default: async]"
@@ -120,6 +102,39 @@ method = together(
     click.option("--reference-defaults", is_flag=True, help="The reference code's depth (4) and SD tokens (6)."),
 )
 
+sampling = together(
+    click.option("--temperature", type=float, help="0 is greedy.  [default: the model family's, or 0.6]"),
+    click.option("--top-p", type=float, help="[default: the model family's, or 0.95]"),
+    click.option("--top-k", type=int, help="-1 is off.  [default: the model family's (Qwen3: 20), or -1]"),
+    click.option("--min-p", type=float, help="[default: 0]"),
+    click.option("--seed", type=int, help="Of the run; each branch derives its own.  [default: 0]"),
+    click.option("--max-tokens", type=int, help="Tokens of an answer.  [default: what the context holds]"),
+    click.option("--max-total-tokens", type=int, help="Tokens of prompt and answer together."),
+)
+
+roles = together(
+    *(
+        click.option(
+            f"--{role}",
+            metavar="MODEL|URL",
+            help=f"The {role}: a path, hub name, pocket:{role}, server URL, or the role whose runtime it shares.",
+        )
+        for role in ROLES
+    ),
+    *(
+        click.option(f"--{role}-gpus", type=Several(click.INT, "N,N"), help=f"GPUs of the {role}, such as 0,1.")
+        for role in ROLES
+    ),
+    click.option("--judge-prompt", metavar="NAME", help="paper or pocket.  [default: what suits the judge]"),
+    click.option("--launch-timeout", type=click.FloatRange(min=1), default=600.0, help="Seconds to start up."),
+)
+
+runtimes = together(
+    click.option("--deployment", metavar="FILE", help="Deployment file or built-in name.  [default: pocket]"),
+    click.option("--attach", metavar="NAME", help="Use what 'lr-sglang launch' keeps up under that name."),
+    roles,
+)
+
 program = click.option(
     "--program",
     metavar="NAME",
@@ -131,14 +146,14 @@ source = together(
     click.option("--task", metavar="NAME", help="A task, such as pocket or gsm8k: 'lr-sglang tasks' lists them."),
     click.option(
         "--input",
-        type=click.Path(path_type=Path),
+        type=ANY_PATH,
         metavar="FILE",
         help="JSONL with 'question' and, if known, 'answer' and 'id'; with --task, that task's questions.",
     ),
 )
 
 chosen = together(
-    click.option("--limit", type=click.IntRange(min=1), help="At most so many questions of each task."),
+    click.option("--limit", type=AT_LEAST_1, help="At most so many questions of each task."),
     click.option("--range", metavar="A:B", help="Questions A to B-1, counted from 0."),
     click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]"),
 )
@@ -153,11 +168,11 @@ token_layer = together(
         "SGLang's speculative decoding: ngram, standalone, eagle, eagle3, nextn, dflash, dspark, none.  "
         "[default: the deployment's, or ngram]",
     ),
-    per_role("--sd-tokens", click.IntRange(min=1), "N", "Tokens drafted for a verification.  [default: 8]"),
+    per_role("--sd-tokens", AT_LEAST_1, "N", "Tokens drafted for a verification.  [default: 8]"),
     per_role("--sd-draft-model", click.STRING, "MODEL", "What drafts them, such as pocket:draft or an EAGLE head."),
-    per_role("--sd-steps", click.IntRange(min=1), "N", "Steps of that model.  [default: tokens, or 5 in a tree]"),
-    per_role("--sd-topk", click.IntRange(min=1), "N", "Alternatives a step: more than 1 is a tree.  [default: 1]"),
-    per_role("--sd-ngram-max", click.IntRange(min=1), "N", "Longest match in the text so far that is looked up."),
+    per_role("--sd-steps", AT_LEAST_1, "N", "Steps of that model.  [default: tokens, or 5 in a tree]"),
+    per_role("--sd-topk", AT_LEAST_1, "N", "Alternatives a step: more than 1 is a tree.  [default: 1]"),
+    per_role("--sd-ngram-max", AT_LEAST_1, "N", "Longest match in the text so far that is looked up."),
     per_role(
         "--sd-accept-length",
         click.FloatRange(min=1),
@@ -166,14 +181,11 @@ token_layer = together(
     ),
 )
 
-sampling = together(
-    click.option("--temperature", type=float, help="0 is greedy.  [default: the model family's, or 0.6]"),
-    click.option("--top-p", type=float, help="[default: the model family's, or 0.95]"),
-    click.option("--top-k", type=int, help="-1 is off.  [default: the model family's (Qwen3: 20), or -1]"),
-    click.option("--min-p", type=float, help="[default: 0]"),
-    click.option("--seed", type=int, help="Of the run; each branch derives its own.  [default: 0]"),
-    click.option("--max-tokens", type=int, help="Tokens of an answer.  [default: what the context holds]"),
-    click.option("--max-total-tokens", type=int, help="Tokens of prompt and answer together."),
+grading = together(
+    click.option("--allow-code-execution", is_flag=True, help="Run the code of answers, apart, to grade it."),
+    click.option("--unsafe-code-execution", is_flag=True, help="With it: run it where nothing keeps it apart, too."),
+    click.option("--rater", metavar="URL", help="Server of the model that rates open answers (mt-bench)."),
+    click.option("--rater-model", metavar="NAME", help="Its name there.  [default: the first that the server has]"),
 )
 
 as_json = click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")

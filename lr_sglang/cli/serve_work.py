@@ -17,9 +17,8 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.cli import capacity
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.processes import Ending, Endpoint
-from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.cli.session import Session
-from lr_sglang.cli.settings import settle_modes
+from lr_sglang.cli.settings import settle
 from lr_sglang.errors import ConfigError, LaunchError, LookaheadError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import launched
@@ -42,7 +41,8 @@ def serve(given: dict[str, Any], display: Display) -> None:
     Raises:
         LookaheadError: an option that cannot be, a port in use, or as ``runtimes.launch``; the target was given up.
     """
-    plan, modes = settle_modes(RunOptions.of(given))
+    plan = settle(given).checked()
+    modes = list(plan.modes)
     if len(plan.server_sets(modes)) > 1:
         hint = "a token layer is set when a server starts: serve them at two ports"
         raise ConfigError(f"modes {', '.join(modes)} need different servers", hint=hint)

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lr_sglang.config import Deployment
+from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import LookaheadError, RuntimeDown
 from lr_sglang.runtimes import Fleet, ProgressEvent, launch
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
+# SGLang's frontend takes seconds to import.
+FRONTEND = ("transformers.models.auto.tokenization_auto", "lr_sglang.runtimes.connect", "lr_sglang.api.runner")
 DYING_SECONDS = 2.0  # between a broken connection and the end of the process that broke it
 
 
@@ -32,6 +34,26 @@ class Session:
         """Whether any of them waits instead of computing."""
         return any(backend.simulated for backend in self.roles.values())
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """What records say of them."""
+        caches = ", ".join(dict.fromkeys(backend.prefix_cache for backend in self.roles.values()))
+        return {"runtimes": "simulated"} if self.simulated else {"prefix_cache": caches}
+
+    def started(self) -> dict[str, Runtime]:
+        """The servers that were started, for others that would start the same: by role, each at its URL."""
+        fleet, found = self.fleet, {}
+        for role in fleet.servers if fleet else ():
+            assert fleet is not None
+            one = fleet.deployment.runtimes[role]
+            found[role] = Runtime(
+                url=fleet.urls[role],
+                tokenizer=fleet.tokenizers[role],
+                timeout=one.timeout,
+                context_length=one.context_length,
+            )
+        return found
+
     def newly_dead(self) -> list[str]:
         """Roles whose server has ended since this was last asked."""
         dead = set(self.fleet.dead()) if self.fleet else set()
@@ -47,19 +69,28 @@ def session(
     """Brings a deployment up, and takes down what it started. SGLang is imported while the servers start.
 
     Args:
-        lean: see ``lean``.
+        lean: see ``Plan.lean``.
 
     Raises:
         LookaheadError: as ``runtimes.launch``; one that comes of a server that died has the end of its log.
     """
-    front = _FrontEnd(sum(not runtime.url for runtime in deployment.runtimes.values()), lean)
+    to_start = sum(not runtime.url for runtime in deployment.runtimes.values())
+    importing = threading.Thread(target=_import, args=(lean,), name="lr-import", daemon=True)
 
     def tell(event: ProgressEvent) -> None:
+        """Imports once every server has started, or the first is further (they can be started in turn).
+
+        Not before: an import holds the interpreter's lock, and the servers, which take longer, would start later.
+        """
+        nonlocal to_start
         progress(event)
-        front.hear(event)
+        to_start -= event.stage == "starting"
+        if importing.ident is None and (to_start <= 0 or event.stage != "starting"):
+            importing.start()
 
     with launch(deployment, logs, tell, timeout) as fleet:
-        front.wait()
+        if importing.ident is not None:
+            importing.join()
         from lr_sglang.runtimes.connect import connected
 
         with logs_told(fleet), connected(fleet) as roles:
@@ -75,41 +106,12 @@ def logs_told(fleet: Fleet) -> Iterator[None]:
         raise _with_log(error, fleet) from None
 
 
-class _FrontEnd:
-    """Imports SGLang's frontend in a thread, which takes seconds, once the servers are on their way.
-
-    Not before: an import holds the interpreter's lock, and the servers, which take longer, would start later.
-
-    Args:
-        servers: how many are to be started.
-        lean: see ``lean``.
-    """
-
-    def __init__(self, servers: int, lean: bool) -> None:
-        self._to_start, self._lean = servers, lean
-        self._thread = threading.Thread(target=self._work, name="lr-import", daemon=True)
-
-    def hear(self, event: ProgressEvent) -> None:
-        """Begins when every server has started, or when the first is further (they can be started in turn)."""
-        self._to_start -= event.stage == "starting"
-        if self._thread.ident is None and (self._to_start <= 0 or event.stage != "starting"):
-            self._thread.start()
-
-    def wait(self) -> None:
-        """Returns when everything is imported."""
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _work(self) -> None:
-        with suppress(Exception):  # the main thread gets the same error from the same import
-            if self._lean:
-                leave_torch_out()
-            for name in (
-                "transformers.models.auto.tokenization_auto",
-                "lr_sglang.runtimes.connect",
-                "lr_sglang.api.runner",
-            ):
-                importlib.import_module(name)
+def _import(lean: bool) -> None:
+    with suppress(Exception):  # the main thread gets the same error from the same import
+        if lean:
+            leave_torch_out()
+        for name in FRONTEND:
+            importlib.import_module(name)
 
 
 def _with_log(error: LookaheadError, fleet: Fleet) -> LookaheadError:

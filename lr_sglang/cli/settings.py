@@ -1,95 +1,183 @@
-"""Settling what a run is made with: the command line over the deployment file over the model family over defaults."""
+"""Settles what answers are made with: the command line over the deployment file over the model family over defaults."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
-from lr_sglang.api.configuration import Plan, check
-from lr_sglang.cli import token_layer_options
-from lr_sglang.cli.run_options import RunOptions
-from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Sampling
+from lr_sglang.api.configuration import Plan
+from lr_sglang.cli.options import LAYER_FIELDS
+from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
+from lr_sglang.modes import MODES
 from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
 from lr_sglang.runtimes.attach import model_of
+from lr_sglang.runtimes.launching import token_layer
 from lr_sglang.runtimes.placement.models import prompt_for
 
+Given = Mapping[str, Any]  # options by name; None, empty and missing stand for what was not given
 # How a family's makers advise to sample it; the first name that stands in the model's name counts.
 FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("deepseek-r1", {"temperature": 0.6, "top_p": 0.95}),
     ("qwen3", {"temperature": 0.6, "top_p": 0.95, "top_k": 20}),
 )
+# The reference's code has other numbers than its paper (paper section 4: a token layer of 8).
 REFERENCE_DEPTH = 4
+REFERENCE_LAYER = {"tokens": 6, "ngram_max": 2}
+DEFAULT_LAYER = "ngram"  # what the paper uses, and what needs no model of its own
 
 
-def settle(options: RunOptions) -> Plan:
+def settle(given: Given) -> Plan:
     """From the options of a command, the deployment file that they name, and the models.
 
     Raises:
-        ConfigError: an option or a value that cannot be.
+        ConfigError: an option or a value that cannot be; ``Plan.checked`` checks what the modes need.
         LookaheadError: a runtime at a URL does not answer.
     """
-    if options.attach and options.deployment:
+    if given.get("attach") and given.get("deployment"):
         raise ConfigError("--attach and --deployment both say where the runtimes are", hint="leave one of them out")
-    modes = token_layer_options.modes_of(options)
-    deployment = token_layer_options.apply(options, _deployment(options), modes)
+    modes = modes_of(given)
+    deployment = with_layers(given, _deployment(given), modes)
     models: dict[str, str] = {role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))}
     family = next((advice for name, advice in FAMILIES if name in models["target"].lower()), {})
-    sampling = Sampling.from_dict({**family, **sampling_of_file(options)}, "sampling")
-    sampling = sampling.replace(**options.of_kind(Sampling))
-    reference = {"depth": REFERENCE_DEPTH} if options.reference_defaults and options.depth is None else {}
-    look = deployment.lookahead.replace(**options.of_kind(Lookahead) | reference)
-    limits = deployment.limits.replace(**options.of_kind(Limits))
-    prompt, layered = _judge_prompt(options, deployment, models), token_layer_options.is_asked(options)
-    return Plan(deployment, models, look, sampling, limits, prompt, layered, options.program or "")
+    reference = given.get("reference_defaults") and given.get("depth") is None
+    prompt = given.get("judge_prompt") or deployment.judge_prompt
+    if not given.get("judge_prompt") and (given.get("judge") or _bare(given)):
+        prompt = prompt_for(models.get("judge", ""))  # the file's was written for another judge
+    return Plan(
+        deployment=deployment,
+        models=models,
+        modes=modes,
+        lookahead=deployment.lookahead.replace(
+            **_of(Lookahead, given) | ({"depth": REFERENCE_DEPTH} if reference else {})
+        ),
+        sampling=Sampling.from_dict({**family, **sampling_of_file(given)}, "sampling").replace(**_of(Sampling, given)),
+        limits=deployment.limits.replace(**_of(Limits, given)),
+        judge_prompt=prompt,
+        program=given.get("program") or "",
+        lossless_layer=_named(given),
+    )
 
 
-def settle_modes(options: RunOptions) -> tuple[Plan, list[str]]:
-    """The same with the modes that are asked for, each of which can be carried out.
-
-    Raises:
-        ConfigError, LookaheadError: as ``settle``; a mode lacks a role, or there is no such verifier or judge's prompt.
-    """
-    plan, modes = settle(options), token_layer_options.modes_of(options)
-    for mode in modes:
-        check(plan, mode)
-    return plan, modes
+def _of(kind: type, given: Given) -> dict[str, Any]:
+    return {field.name: given.get(field.name) for field in fields(kind)}
 
 
-def _deployment(options: RunOptions) -> Deployment:
-    """The file's, or the pocket deployment; with a target of one's own and no file, only what is given."""
-    if options.attach:
-        deployment = launched.find(options.attach).attachable()
-    elif options.target and _only_given(options):
-        deployment = deployments.custom(options.target)
-    else:
-        deployment = load_deployment(options.deployment or deployments.DEFAULT)
-    models = {"target": options.target, "draft": options.draft, "judge": options.judge}
-    gpus = {"target": options.target_gpus, "draft": options.draft_gpus, "judge": options.judge_gpus}
-    return override_all(deployment, models, gpus)
-
-
-def _only_given(options: RunOptions) -> bool:
+def _bare(given: Given) -> bool:
     """A target and no file: draft and judge are then those that are given, not the pocket models."""
-    return bool(options.target) and not (options.deployment or options.attach)
+    return bool(given.get("target")) and not (given.get("deployment") or given.get("attach"))
 
 
-def sampling_of_file(options: RunOptions) -> dict[str, Any]:
+def _deployment(given: Given) -> Deployment:
+    """The file's, or the pocket deployment; with a target of one's own and no file, only what is given."""
+    if given.get("attach"):
+        deployment = launched.find(given["attach"]).attachable()
+    elif _bare(given):
+        deployment = deployments.custom(given["target"])
+    else:
+        deployment = load_deployment(given.get("deployment") or deployments.DEFAULT)
+    return override_all(
+        deployment, {role: given.get(role) for role in ROLES}, {role: given.get(f"{role}_gpus") for role in ROLES}
+    )
+
+
+def sampling_of_file(given: Given) -> dict[str, Any]:
     """The [sampling] that the file itself gives (a ``Deployment`` has defaults in it already)."""
-    if _only_given(options):
+    if _bare(given):
         return {}
-    if options.attach:
-        return launched.find(options.attach).sampling
-    name = options.deployment or deployments.DEFAULT
-    table: dict[str, Any] = tomllib.loads(deployments.path_of(name).read_text(encoding="utf-8")).get("sampling", {})
+    if given.get("attach"):
+        return launched.find(given["attach"]).sampling
+    path = deployments.path_of(given.get("deployment") or deployments.DEFAULT)
+    table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")).get("sampling", {})
     return table
 
 
-def _judge_prompt(options: RunOptions, deployment: Deployment, models: Mapping[str, str]) -> str:
-    """A judge from the command line is not the one that the file's prompt was written for."""
-    if options.judge_prompt:
-        return options.judge_prompt
-    if options.judge or _only_given(options):
-        return prompt_for(models.get("judge", ""))
-    return deployment.judge_prompt
+def _named(given: Given) -> bool:
+    """Whether a token layer is asked for by its name."""
+    return any(name != "none" for _, name in given.get("token_layer") or ())
+
+
+def modes_of(given: Given) -> tuple[str, ...]:
+    """The modes that are asked for; a token layer alone (other than none) asks for lookahead with it.
+
+    Raises:
+        ConfigError: a token layer for modes that have none.
+    """
+    layers = [*(["token_layer"] if _named(given) else []), *(name for name in LAYER_FIELDS if given.get(name))]
+    usual = launched.find(given["attach"]).mode if given.get("attach") else "lookahead"
+    modes = tuple(dict.fromkeys(given.get("mode") or ["lookahead+sd" if layers else usual]))
+    if layers and not any(MODES[mode].token_layer is not False for mode in modes):
+        able = ", ".join(mode.name for mode in MODES.values() if mode.token_layer)
+        raise ConfigError(f"{_flag(layers[0])}: mode {modes[0]} has no token layer", hint=f"modes with one: {able}")
+    return modes
+
+
+def with_layers(given: Given, deployment: Deployment, modes: Sequence[str]) -> Deployment:
+    """A copy with the token layers that the modes need and the options ask for, role by role.
+
+    Raises:
+        ConfigError: an option that means nothing to any runtime, or a layer that cannot be.
+    """
+    layers = {role: runtime.token_layer for role, runtime in deployment.runtimes.items() if not runtime.url}
+
+    def own(role: str) -> str:
+        if role not in layers:
+            runtime = deployment.runtime(role)
+            why = "the deployment lacks the role"
+            if runtime is not None:
+                owner = deployment.shared.get(role)
+                why = "its runtime is at a URL" if runtime.url else f"it shares the runtime of {owner}"
+            raise ConfigError(f"a token layer is given, but {why}", role=role)
+        return role
+
+    told: set[str] = set()
+    for role, name in given.get("token_layer") or ():
+        takers = [own(role)] if role else [one for one in _suited(name) if one in layers]
+        if not takers:
+            raise ConfigError(
+                "--token-layer: the runtimes are at URLs, and have the token layer that they were started with",
+                hint="leave it out, and say with --mode whether they have one",
+            )
+        layers |= dict.fromkeys(takers, TokenLayer(name))
+        told.update(takers)
+    layered = next((mode for mode in modes if MODES[mode].token_layer), None)
+    if layered and not any(layer.on for layer in layers.values()):
+        takers = [role for role in ("target", "draft") if role in layers and role not in told]
+        if told and not takers:
+            raise ConfigError(f"--token-layer none: mode {layered} has one", hint="take another --mode, or a layer")
+        layers |= dict.fromkeys(takers, TokenLayer(DEFAULT_LAYER))
+    if given.get("reference_defaults"):
+        for role, layer in layers.items():
+            missing = {name: value for name, value in REFERENCE_LAYER.items() if getattr(layer, name) is None}
+            if layer.on:
+                layers[role] = layer.replace(**{k: v for k, v in missing.items() if _takes(layer, k)})
+    for option, name in LAYER_FIELDS.items():
+        for role, value in given.get(option) or ():
+            takers = [own(role)] if role else [r for r, layer in layers.items() if layer.on and _takes(layer, name)]
+            if not takers:
+                raise ConfigError(f"{_flag(option)}: no token layer here has such a setting")
+            for taker in takers:
+                layers[taker] = layers[taker].replace(**{name: value})
+    runtimes = dict(deployment.runtimes)
+    for role, layer in layers.items():
+        runtimes[role] = runtimes[role].replace(token_layer=layer)
+        if layer.on:
+            token_layer.check(runtimes[role], "", f"[runtimes.{role}]")
+    return deployment.replace(runtimes=runtimes)
+
+
+def _suited(name: str) -> tuple[str, ...]:
+    """Who gets a layer that is for no role: the target and, where it needs no draft model, the draft too."""
+    with_model = name != "none" and token_layer.find(TokenLayer(name), "--token-layer").draft != "none"
+    return ("target",) if with_model else ("target", "draft")
+
+
+def _takes(layer: TokenLayer, name: str) -> bool:
+    known = token_layer.find(layer, "--token-layer")
+    return known.draft != "none" if name == "draft_model" else name == "tokens" or name in known.takes
+
+
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")

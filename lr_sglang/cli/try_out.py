@@ -26,7 +26,7 @@ AHEAD = [mode.name for mode in MODES.values() if mode.ahead and not mode.lossles
     help="How to look ahead.  [default: lookahead, or lookahead+sd where the servers have a token layer]",
 )
 @options.chosen
-@click.option("--concurrency", type=click.IntRange(min=1), default=1, help="Answers at a time.")
+@click.option("--concurrency", type=options.AT_LEAST_1, default=1, help="Answers at a time.")
 @options.method
 @options.token_layer
 @options.sampling
@@ -47,33 +47,30 @@ def try_(**given: Any) -> None:
       lr-sglang try --attach qwen3-4gpu --input my.jsonl --mode auto --concurrency 8 --limit 100
       lr-sglang try --task pocket
     """
-    from lr_sglang.cli import run_work
+    from lr_sglang.bench import order
+    from lr_sglang.cli import source
     from lr_sglang.cli.display import Display
-    from lr_sglang.cli.run import chosen_folder, questions_of, same_questions, suffix_of
-    from lr_sglang.cli.run_options import RunOptions
-    from lr_sglang.cli.settings import settle_modes
-    from lr_sglang.cli.token_layer_options import modes_of
+    from lr_sglang.cli.execute import Execution, execute, need_an_answer
+    from lr_sglang.cli.settings import modes_of, settle
     from lr_sglang.results import collection
     from lr_sglang.results.gain import gain
-    from lr_sglang.tasks.question import plan
 
     if given["limit"] is None and not given["range"]:
         given["limit"] = QUESTIONS
-    source, questions = questions_of(None, given)
-    asked = {"questions": source, "prompt_suffix": suffix_of(given)}
-    (usual,) = modes_of(RunOptions.of({**given, "mode": ()}))
+    asked = source.of_command(given)
+    (usual,) = modes_of({**given, "mode": ()})
     mode = given["mode"] or usual
     layered = MODES[mode].token_layer if MODES[mode].token_layer is not None else MODES[usual].token_layer
-    modes = ("sd" if layered else "autoregressive", mode)
-    settled, _ = settle_modes(RunOptions.of({**given, "mode": modes}))
+    plain = "sd" if layered else "autoregressive"
+    plan = settle({**given, "mode": (plain, mode)}).checked()
+    folder = source.folder_for("try", given)
+    items = order.samples_of(asked.questions, 1)
+    made = order.side_by_side(plan, asked.name, asked.suffix, items, given["concurrency"])
     display = Display(as_json=given["json"], quiet=given["quiet"])
-    folder = chosen_folder(given["name"] or "try", given["output"], given["resume"])
-    numbers = 1, given["concurrency"], given["launch_timeout"]
-    order = run_work.SampleRun(settled, questions, modes, asked, *numbers, warm_up=plan(questions[-1:], modes))
-    with run_work.open_store(folder, order, resume=given["resume"]) as store:
-        same_questions(store, questions)
-        run_work.need_an_answer(run_work.make_all(order, store, display))
-    found = gain(collection.read([folder]), mode, modes[0])
+    warm_up = asked.questions[-1].question
+    this = Execution(folder, made, display, 1, given["launch_timeout"], warm_up)
+    need_an_answer(execute(this, resume=given["resume"]))
+    found = gain(collection.read([folder]), mode, plain)
     if given["json"]:
         click.echo(json.dumps({"output": str(folder), **found.to_dict()}))
     else:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from lr_sglang.api.runner import Runner, Settings
+from lr_sglang.api.configuration import Settings
+from lr_sglang.api.runner import Runner
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.engine.lateness import Lateness
 from lr_sglang.engine.loop import background

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 import lr_sglang as lr
 from lr_sglang import tasks
-from lr_sglang.api.runner import Runner, Settings
+from lr_sglang.api.configuration import Settings
+from lr_sglang.api.runner import Runner
 from lr_sglang.cli import cli
 from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from lr_sglang import tasks
-from lr_sglang.api.runner import Runner, Settings
+from lr_sglang.api.configuration import Settings
+from lr_sglang.api.runner import Runner
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Runtime, Sampling, Schedule, TokenLayer
 from lr_sglang.engine.loop import call
 from lr_sglang.frontend.backend import RuntimeBackend

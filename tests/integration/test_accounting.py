@@ -2,7 +2,8 @@
 
 import pytest
 
-from lr_sglang.api.runner import Runner, Settings
+from lr_sglang.api.configuration import Settings
+from lr_sglang.api.runner import Runner
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.results import accounting
 from lr_sglang.simulated.measure import questions

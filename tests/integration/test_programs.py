@@ -13,7 +13,8 @@ import sglang as sgl
 import lr_sglang as lr
 from lr_sglang import verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.api.runner import Runner, Settings
+from lr_sglang.api.configuration import Settings
+from lr_sglang.api.runner import Runner
 from lr_sglang.cli.display import Display
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lr_sglang.api.runner import Runner, Settings
+from lr_sglang.api.configuration import Settings
+from lr_sglang.api.runner import Runner
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
 from lr_sglang.results.store import Store

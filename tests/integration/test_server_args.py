@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from lr_sglang.cli.run import run
-from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
@@ -163,7 +162,7 @@ def shaped(deployment: Deployment) -> Deployment:
 
 
 def plan_of(path: Path, modes: tuple[str, ...] = FOUR):
-    return settle(RunOptions(deployment=str(path), mode=modes))
+    return settle({"deployment": str(path), "mode": modes})
 
 
 def benchmark() -> Any:
@@ -342,7 +341,7 @@ def test_the_command_in_the_comments_runs_the_four_modes(path, monkeypatch):
     assert given["mode"] == FOUR and set(FOUR) <= MODES.keys()
     assert Path(given["deployment"]) == path.relative_to(ROOT)
     assert given["input"].is_file()
-    assert settle(RunOptions.of(given)) == plan_of(path)
+    assert settle(given) == plan_of(path)
 
 
 # -- what we refuse

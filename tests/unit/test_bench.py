@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lr_sglang.api.runner import Runner
-from lr_sglang.bench import budget, charts, fair, room, schedule, sweeps
-from lr_sglang.bench import variants as bench_variants
+from lr_sglang.bench import budget, charts, fair, schedule, servers, sweeps
 from lr_sglang.bench.variants import Setting, variants
-from lr_sglang.cli import bench_work, cli, session, settings
-from lr_sglang.cli.run_options import RunOptions
+from lr_sglang.cli import bench as bench_command
+from lr_sglang.cli import cli, session, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES
@@ -157,7 +156,7 @@ def test_servers_that_cannot_be_up_together_take_turns():
 def setting(modes=ALL, sweep=(), **more):
     options = {"mode": modes, "token_layer": more.pop("token_layer", ())}
     points = tuple(sweeps.points(sweep))
-    return Setting(settings.settle(RunOptions(**options)), modes, points, tasks={"pocket": ""}, **more)
+    return Setting(settings.settle(options), points, tasks={"pocket": ""}, **more)
 
 
 def test_all_modes_and_the_lossless_one_beside_greedy_decoding():
@@ -167,10 +166,10 @@ def test_all_modes_and_the_lossless_one_beside_greedy_decoding():
         ("greedy", "autoregressive"),
         ("greedy", "lossless"),
     }
-    temperatures = {v.key: v.config["sampling"]["temperature"] for v in found}
+    temperatures = {v.key: v.configs[v.mode]["sampling"]["temperature"] for v in found}
     assert temperatures["greedy", "autoregressive"] == temperatures["greedy", "lossless"] == 0
     assert temperatures["sampled", "autoregressive"] == 0.6
-    sets = bench_variants.server_sets(found)
+    sets = servers.server_sets(found)
     assert [{v.mode for v in of} for of in sets] == [
         {"autoregressive", "lookahead", "lossless"},
         {"sd", "lookahead+sd", "auto"},
@@ -180,10 +179,10 @@ def test_all_modes_and_the_lossless_one_beside_greedy_decoding():
 def test_a_sweep_makes_nothing_twice():
     found = variants(setting(("autoregressive", "lookahead"), ["depth=1..4", "width=1,2"]))
     assert Counter(v.mode for v in found) == {"autoregressive": 1, "lookahead": 8}
-    assert len({json.dumps(v.config, sort_keys=True) for v in found}) == len(found)
+    assert len({json.dumps(v.configs, sort_keys=True) for v in found}) == len(found)
     assert len({v.folder for v in found}) == len(found)
-    (servers,) = bench_variants.server_sets(found)
-    assert bench_variants.needed(servers).runtimes["target"].max_running_requests >= 2**4
+    (shared,) = servers.server_sets(found)
+    assert servers.needed(shared).runtimes["target"].max_running_requests >= 2**4
 
 
 def test_options_one_by_one():
@@ -207,8 +206,8 @@ def test_drafted_tokens_with_and_without_lookahead():
         ("sampled", "lookahead"),
         *((f"sd-tokens-{n}", mode) for n in (2, 4) for mode in ("sd", "lookahead+sd")),
     }
-    sets = bench_variants.server_sets(found)
-    tokens = [bench_variants.needed(of).runtimes["target"].token_layer.tokens for of in sets]
+    sets = servers.server_sets(found)
+    tokens = [servers.needed(of).runtimes["target"].token_layer.tokens for of in sets]
     assert tokens == [None, 2, 4]
 
 
@@ -217,14 +216,14 @@ def test_drafts_of_a_deployment_without_a_token_layer():
     bare = made.plan.deployment.replace(
         runtimes={role: Runtime(model=one.model) for role, one in made.plan.deployment.runtimes.items()}
     )
-    made = dataclasses.replace(made, plan=dataclasses.replace(made.plan, deployment=bare), modes=("sd",))
+    made = dataclasses.replace(made, plan=dataclasses.replace(made.plan, deployment=bare, modes=("sd",)))
     with pytest.raises(ConfigError, match="no runtime has a token layer"):
         variants(dataclasses.replace(made, points=({"sd-tokens": 3},)))
 
 
 def test_servers_that_two_sets_would_start_alike_have_room_for_both():
-    sets = bench_variants.server_sets(variants(setting(concurrency=(1, 8))))
-    plain, layered = bench_variants.levelled([bench_variants.needed(of) for of in sets])
+    sets = servers.server_sets(variants(setting(concurrency=(1, 8))))
+    plain, layered = servers.levelled([servers.needed(of) for of in sets])
     assert plain.runtimes["draft"] == layered.runtimes["draft"]
     assert plain.runtimes["judge"] == layered.runtimes["judge"]
     assert plain.runtimes["target"].token_layer != layered.runtimes["target"].token_layer
@@ -308,19 +307,19 @@ def write(folder, records):
 
 @pytest.mark.parametrize(("free", "how"), [(64.0, "together"), (2.0, "blocks")])
 def test_servers_are_up_together_if_memory_allows(monkeypatch, free, how):
-    monkeypatch.setattr(room, "free", lambda: free)
-    sets = bench_variants.server_sets(variants(setting()))
-    needed = [bench_variants.needed(of) for of in sets]
-    found, why = room.servers("auto", needed)
+    monkeypatch.setattr(servers, "free", lambda: free)
+    sets = servers.server_sets(variants(setting()))
+    needed = [servers.needed(of) for of in sets]
+    found, why = servers.together_or_in_turns("auto", needed)
     assert found == how
     assert "4 servers" in why  # draft and judge are shared
-    assert room.servers("blocks", needed)[0] == "blocks"
-    assert room.servers("blocks", needed[:1])[0] == "together"
+    assert servers.together_or_in_turns("blocks", needed)[0] == "blocks"
+    assert servers.together_or_in_turns("blocks", needed[:1])[0] == "together"
 
 
 def test_models_of_unknown_size_take_all_there_is():
-    assert room.on_cpu([Runtime(model="nobody/knows")]) == float("inf")
-    assert 1 < room.on_cpu([Runtime(model="pocket:target")]) < 4
+    assert servers.on_cpu([Runtime(model="nobody/knows")]) == float("inf")
+    assert 1 < servers.on_cpu([Runtime(model="pocket:target")]) < 4
 
 
 # -- the command
@@ -526,9 +525,9 @@ def test_a_deployment_that_is_up_is_asked_for_the_modes_that_it_can_answer_in(
 
 
 def test_fewer_samples_of_livecodebench():
-    assert bench_work.samples_of("livecodebench", {"samples": None, "paper": "table1"}) == 8
-    assert bench_work.samples_of("gsm8k", {"samples": None, "paper": "table1"}) == 16
-    assert bench_work.samples_of("gsm8k", {"samples": 3, "paper": "table1"}) == 3
+    assert bench_command.samples_of("livecodebench", {"samples": None, "paper": "table1"}) == 8
+    assert bench_command.samples_of("gsm8k", {"samples": None, "paper": "table1"}) == 16
+    assert bench_command.samples_of("gsm8k", {"samples": 3, "paper": "table1"}) == 3
 
 
 @pytest.mark.parametrize(

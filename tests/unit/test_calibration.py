@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.algorithm.policy import Calibration, RunStatistics
-from lr_sglang.api.runner import Runner, Settings
+from lr_sglang.api.configuration import Settings
+from lr_sglang.api.runner import Runner
 from lr_sglang.cli import cli
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import ConfigError, RecordError

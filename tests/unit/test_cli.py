@@ -18,7 +18,6 @@ from rich.text import Text
 from lr_sglang import plugin_files, verifiers
 from lr_sglang.api import configuration
 from lr_sglang.cli import COMMANDS, capacity, cli, display, failures, session, settings, starting, try_out
-from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.config import TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
@@ -314,7 +313,7 @@ def test_a_runtime_with_another_token_layer_than_the_mode_is_refused(call, serve
 
 
 def settled(**given):
-    return settings.settle(RunOptions(**given))
+    return settings.settle(dict(**given))
 
 
 FILE = """
@@ -388,7 +387,7 @@ def test_a_runtime_at_a_url_is_asked_for_its_model(monkeypatch):
     plan = settled(judge="http://user:secret@host:1")
     assert plan.models["judge"] == "pocket:judge"
     assert plan.judge_prompt == "pocket"
-    assert "secret" not in json.dumps([plan.placement(), plan.config("lookahead")])
+    assert "secret" not in json.dumps([plan.placement(), plan.configured("lookahead")])
 
 
 def test_the_judges_prompt_follows_the_judge(file):
@@ -401,7 +400,7 @@ def test_the_judges_prompt_follows_the_judge(file):
 def test_gpus_are_placed(file):
     plan = settled(deployment=file, target_gpus=(1, 2))
     assert plan.placement()["target"]["gpus"] == (1, 2)
-    assert "gpus" not in json.dumps(plan.config("lookahead"))
+    assert "gpus" not in json.dumps(plan.configured("lookahead"))
 
 
 @pytest.mark.parametrize(
@@ -713,9 +712,9 @@ def test_from_python_a_judge_prompt_that_is_none_is_refused_too(name):
 
 
 def test_a_target_that_cannot_hold_the_answer_that_is_asked_for_is_said():
-    plan = settings.settle(RunOptions(max_tokens=32768))
+    plan = settings.settle({"max_tokens": 32768})
     live = SimpleNamespace(fleet=None, roles={"target": SimpleNamespace(kv_tokens=20000)})
     ((urgent, text),) = capacity.shortages(plan, ["autoregressive"], live, 1)
     assert urgent and "holds 20000 tokens, so that an answer ends there and not at 32768" in text
-    fits = settings.settle(RunOptions(max_tokens=20000))
+    fits = settings.settle({"max_tokens": 20000})
     assert not list(capacity.shortages(fits, ["autoregressive"], live, 1))

@@ -19,8 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.api import deployment
-from lr_sglang.cli import cli, launch_work, settings, token_layer_options
-from lr_sglang.cli.run_options import RunOptions
+from lr_sglang.cli import cli, launch_work, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import Server, launched, load_deployment
@@ -153,13 +152,13 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(start, home):
     file = launched.path_of("mine")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
-    plan = settings.settle(RunOptions(attach="mine"))
+    plan = settings.settle({"attach": "mine"})
     assert {role: it.url for role, it in plan.deployment.runtimes.items()} == {
         role: found.roles[role]["url"] for role in ("target", "draft")
     }
     assert plan.deployment.shared == {"judge": "target"} and plan.models["draft"] == str(home / "model")
     assert (plan.lookahead.depth, plan.sampling.temperature) == (3, 0.3)
-    assert token_layer_options.modes_of(RunOptions(attach="mine")) == ["lookahead"]
+    assert settings.modes_of({"attach": "mine"}) == ("lookahead",)
     assert f"up: mine (process {found.pid}" in call("launch", "--list").output
     assert json.loads(call("launch", "--list", "--json").output)["up"]["mine"]["roles"] == found.roles
 
@@ -179,7 +178,7 @@ def test_a_server_that_ends_is_started_again_where_it_was(start):
     after = launched.find("mine")
     assert after.roles["draft"]["url"] == before.roles["draft"]["url"]
     assert after.roles["target"] == before.roles["target"]
-    assert settings.settle(RunOptions(attach="mine")).models["draft"]
+    assert settings.settle({"attach": "mine"}).models["draft"]
     assert one.err.read_text().count("ended with status 137") == 1 and "again in 0.2 s" in one.err.read_text()
     assert "want of memory" in one.err.read_text(), "what its end may mean is said with it"
     log = Path(after.roles["draft"]["log"])
@@ -227,7 +226,7 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(start, home):
     one.end(signal.SIGKILL)
     wait_for(lambda: not any(map(runs, pids)))  # the guardians see to it
     with pytest.raises(ConfigError, match="is not up any more") as caught:
-        settings.settle(RunOptions(attach="mine"))
+        settings.settle({"attach": "mine"})
     assert "lr-sglang launch FILE --name mine" in caught.value.hint
     result = call("run", "--attach", "mine", "how many?")
     assert result.exit_code == 2 and "is not up any more" in result.output
@@ -281,7 +280,7 @@ def test_attaching_to_nothing_and_to_two_things(home):
     path.write_text('{"name": "nobody"}')
     assert "not what this version" in call("run", "--attach", "nobody", "how many?").output
     with pytest.raises(ConfigError, match="--attach and --deployment"):
-        settings.settle(RunOptions(attach="nobody", deployment="pocket", mode=("lookahead",)))
+        settings.settle({"attach": "nobody", "deployment": "pocket", "mode": ("lookahead",)})
 
 
 def test_what_a_layered_deployment_is_asked_for(home):
@@ -292,7 +291,7 @@ def test_what_a_layered_deployment_is_asked_for(home):
     assert launched.Launched(*about, ["sd"], True, {}, made).mode == "sd"
     assert launched.Launched("x", os.getpid(), 1, "now", ["sd"], True, {}, made).alive() is False
     launched.write(both)
-    assert token_layer_options.modes_of(RunOptions(attach="x")) == ["lookahead+sd"]
+    assert settings.modes_of({"attach": "x"}) == ("lookahead+sd",)
     assert both.attachable().runtimes["target"].url == "http://127.0.0.1:1"
     from_python = deployment.deployment(attach="x", draft="http://127.0.0.1:2").config
     assert [from_python.runtimes[role].url[-1] for role in ("target", "draft")] == ["1", "2"]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from lr_sglang.api.configuration import Plan
-from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.config import Lookahead
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.placement.models import locate
@@ -68,7 +68,7 @@ def verifier_file(tmp_path):
 def test_it_is_for_processes_whose_code_is_ours(verifier, others, program, lean, verifier_file):
     verifier, program = (name.replace("FILE", verifier_file) for name in (verifier, program))
     plan = Plan(
-        load_deployment("pocket"), {}, Lookahead(verifier=verifier), Sampling(), Limits(), "paper", program=program
+        deployment=load_deployment("pocket"), models={}, lookahead=Lookahead(verifier=verifier), program=program
     )
     assert plan.lean(*others) is lean
 

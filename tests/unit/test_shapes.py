@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang import pocket
-from lr_sglang.cli import settings
+from lr_sglang.cli import session, settings
 from lr_sglang.cli.run import run
-from lr_sglang.cli.run_options import RunOptions
 from lr_sglang.config import Runtime, TokenLayer
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
 from lr_sglang.errors import ConfigError, SetupError
@@ -21,6 +20,7 @@ from lr_sglang.runtimes.launching.flags import Platform
 from lr_sglang.runtimes.placement import models, shapes
 from lr_sglang.steps.step import Ending, make_step, split_ids
 from lr_sglang.steps.token_text import TokenText
+from tests.scripted_cli import Servers
 
 GPU = Platform("cuda")
 
@@ -162,17 +162,17 @@ def test_records_and_warnings_name_them():
         "token_layer": ((None, "eagle3"),),
         "sd_draft_model": ((None, "dummy:qwen3-32b-eagle3"),),
     }
-    plan = settings.settle(RunOptions(**given))
+    plan = settings.settle(dict(**given))
     assert plan.models == {"target": "dummy:qwen3-32b", "draft": "dummy:qwen3-1.7b"}
-    assert plan.config("lookahead")["runtimes"]["draft"]["model"] == "dummy:qwen3-1.7b"
+    assert plan.configured("lookahead")["runtimes"]["draft"]["model"] == "dummy:qwen3-1.7b"
     assert plan.shapes(["lookahead"]) == ["dummy:qwen3-1.7b", "dummy:qwen3-32b"]
     assert plan.shapes(["autoregressive", "sd"]) == ["dummy:qwen3-32b", "dummy:qwen3-32b-eagle3"]
-    assert settings.settle(RunOptions()).shapes(["lookahead"]) == []
+    assert settings.settle({}).shapes(["lookahead"]) == []
 
 
 @pytest.mark.parametrize("more", [(), ("--quiet",), ("--json",)])
 def test_a_run_warns_once(more, tmp_path, monkeypatch):
-    monkeypatch.setattr("lr_sglang.cli.run_work.carry_out", lambda *_: [])
+    monkeypatch.setattr(session, "session", Servers())
     words = ["hello", "--target", "dummy:qwen3-0.6b", "--mode", "autoregressive", "--output", str(tmp_path / "run")]
     result = CliRunner().invoke(run, [*words, *more])
     assert result.exit_code == 0, result.output

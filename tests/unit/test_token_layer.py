@@ -9,10 +9,8 @@ import pytest
 
 from lr_sglang import plugin_files
 from lr_sglang.algorithm import policy
-from lr_sglang.api.configuration import check
 from lr_sglang.cli import settings
-from lr_sglang.cli.run_options import RunOptions
-from lr_sglang.cli.token_layer_options import modes_of
+from lr_sglang.cli.settings import modes_of
 from lr_sglang.config import Lookahead, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import launch, load_deployment
@@ -232,7 +230,7 @@ def test_a_draft_of_another_vocabulary_is_refused(tmp_path):
 
 
 def test_no_compiler_is_said_before_a_server_starts(tmp_path, monkeypatch):
-    plan = settings.settle(RunOptions(mode=("sd",), token_layer=everyone("ngram")))
+    plan = settings.settle({"mode": ("sd",), "token_layer": everyone("ngram")})
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(SetupError, match="no compiler 'no-such-compiler'") as caught:
         launch(plan.needed(["sd"]), tmp_path / "logs")
@@ -244,7 +242,7 @@ def test_no_compiler_is_said_before_a_server_starts(tmp_path, monkeypatch):
 
 
 def layers(**given):
-    plan = settings.settle(RunOptions(**{"mode": (), **given}))
+    plan = settings.settle(dict(**{"mode": (), **given}))
     return {role: runtime.token_layer for role, runtime in plan.deployment.runtimes.items()}
 
 
@@ -253,9 +251,7 @@ def everyone(*values):
 
 
 def test_without_a_token_layer_there_is_none():
-    assert not any(
-        settings.settle(RunOptions()).needed(["lookahead"]).runtimes[r].token_layer.on for r in ("target", "draft")
-    )
+    assert not any(settings.settle({}).needed(["lookahead"]).runtimes[r].token_layer.on for r in ("target", "draft"))
 
 
 def test_a_layer_without_a_model_is_for_target_and_draft():
@@ -271,10 +267,10 @@ def test_a_layer_with_a_model_is_for_the_target():
 
 
 def test_none_is_no_token_layer():
-    assert modes_of(RunOptions(token_layer=everyone("none"))) == ["lookahead"]
+    assert modes_of({"token_layer": everyone("none")}) == ("lookahead",)
     assert not any(layer.on for layer in layers(token_layer=everyone("none")).values())
     off = layers(token_layer=everyone("none"), mode=("lossless",))
-    assert not off["target"].on and not settings.settle(RunOptions(token_layer=everyone("none"))).lossless_layer
+    assert not off["target"].on and not settings.settle({"token_layer": everyone("none")}).lossless_layer
     found = layers(token_layer=(("target", "none"), ("draft", "ngram")), mode=("lookahead+sd",))
     assert (found["target"].on, found["draft"]) == (False, TokenLayer("ngram"))
 
@@ -296,9 +292,9 @@ def test_the_reference_has_other_numbers_than_its_paper():
 
 
 def test_the_mode_follows_the_layer_if_it_is_not_given():
-    assert modes_of(RunOptions()) == ["lookahead"]
-    assert modes_of(RunOptions(token_layer=everyone("ngram"))) == ["lookahead+sd"]
-    assert modes_of(RunOptions(mode=("sd", "sd", "lossless"))) == ["sd", "lossless"]
+    assert modes_of({}) == ("lookahead",)
+    assert modes_of({"token_layer": everyone("ngram")}) == ("lookahead+sd",)
+    assert modes_of({"mode": ("sd", "sd", "lossless")}) == ("sd", "lossless")
 
 
 @pytest.mark.parametrize(
@@ -317,28 +313,27 @@ def test_the_mode_follows_the_layer_if_it_is_not_given():
 )
 def test_options_that_cannot_be_are_refused(given, said):
     with pytest.raises(ConfigError, match=said):
-        settings.settle(RunOptions(**{"mode": (), **given}))
+        settings.settle(dict(**{"mode": (), **given}))
 
 
 def test_modes_that_differ_in_the_layer_need_servers_of_their_own():
-    plan = settings.settle(RunOptions(mode=("autoregressive", "sd", "lookahead", "lookahead+sd")))
+    plan = settings.settle({"mode": ("autoregressive", "sd", "lookahead", "lookahead+sd")})
     sets = plan.server_sets(["autoregressive", "sd", "lookahead", "lookahead+sd", "lossless"])
     assert sets == [["autoregressive", "lookahead", "lossless"], ["sd", "lookahead+sd"]]
     for modes, on in zip(sets, (False, True), strict=True):
         assert plan.needed(modes).runtimes["target"].token_layer.on == on
     for mode in ("sd", "lookahead"):
-        check(plan, mode)
-        assert (plan.config(mode)["runtimes"]["target"]["token_layer"]["algorithm"] != "none") == (mode == "sd")
+        plan.checked(mode)
+        assert (plan.configured(mode)["runtimes"]["target"]["token_layer"]["algorithm"] != "none") == (mode == "sd")
 
 
 def test_lossless_has_the_layer_if_it_is_asked_for():
     plain, layered = (
-        settings.settle(RunOptions(**{"mode": ("lossless",), **more}))
-        for more in ({}, {"token_layer": everyone("ngram")})
+        settings.settle(dict(**{"mode": ("lossless",), **more})) for more in ({}, {"token_layer": everyone("ngram")})
     )
     assert not plain.needed(["lossless"]).runtimes["target"].token_layer.on
     assert layered.needed(["lossless"]).runtimes["target"].token_layer.on
-    config = plain.config("lossless")
+    config = plain.configured("lossless")
     assert (config["lookahead"]["verifier"], config["sampling"]["temperature"]) == ("exact", 0.0)
     assert "judge" not in config["runtimes"] and "judge" not in plain.needed(["lossless"]).runtimes
 
@@ -346,12 +341,12 @@ def test_lossless_has_the_layer_if_it_is_asked_for():
 def test_the_reference_options_of_a_run_at_urls_are_refused():
     runtime = {"target": Runtime(url="http://127.0.0.1:1")}
     deployment = replace(load_deployment(), runtimes=runtime)
-    from lr_sglang.cli import token_layer_options as module
+    from lr_sglang.cli import settings as module
 
     with pytest.raises(ConfigError, match="at URLs"):
-        module.apply(RunOptions(token_layer=everyone("ngram")), deployment, ["sd"])
+        module.with_layers({"token_layer": everyone("ngram")}, deployment, ["sd"])
     with pytest.raises(ConfigError, match="its runtime is at a URL"):
-        module.apply(RunOptions(token_layer=(("target", "ngram"),)), deployment, ["sd"])
+        module.with_layers({"token_layer": (("target", "ngram"),)}, deployment, ["sd"])
 
 
 # -- slots
@@ -383,7 +378,7 @@ def test_slots_are_what_a_whole_tree_has(schedule, depth, width):
 
 
 def test_servers_get_the_slots_that_their_roles_and_answers_need():
-    plan = settings.settle(RunOptions(depth=3, judge="target"))
+    plan = settings.settle({"depth": 3, "judge": "target"})
     needed = plan.needed(["lookahead"], answers=4)
     assert needed.runtimes["target"].max_running_requests == 4 * 3 + 4 * 3 + 2 * policy.SPARE
     assert needed.runtimes["draft"].max_running_requests == 4 + policy.SPARE

@@ -1,0 +1,274 @@
+"""Makes the samples that a command asks for: servers up, samples made in order, records kept, servers down."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lr_sglang.bench.order import Order
+from lr_sglang.bench.schedule import Turn
+from lr_sglang.bench.servers import Caches, alike
+from lr_sglang.bench.variants import Item, Key, Variant
+from lr_sglang.cli import capacity
+from lr_sglang.cli import session as sessions
+from lr_sglang.cli.display import Display
+from lr_sglang.config import Runtime
+from lr_sglang.errors import LookaheadError, RecordError
+from lr_sglang.grading import Grader
+from lr_sglang.results import machine
+from lr_sglang.results.record import Record, key
+from lr_sglang.results.store import RUN, Store, write_whole, writing
+from lr_sglang.results.summary import Running
+from lr_sglang.tasks import Question
+from lr_sglang.tasks.question import Work
+
+if TYPE_CHECKING:
+    from lr_sglang.api.runner import Runner
+
+SIMULATED = "these runtimes are simulated: the figures say nothing of models"
+
+
+@dataclass
+class Execution:
+    """What is to be made, and where its records go.
+
+    Attributes:
+        command: for run.json of a benchmark, what was asked for; a run's folder is that of its records itself.
+        graders: by task; without one the last box is compared with the right answer.
+        warm_up: is answered first in every mode on every set of servers; no record is kept, and nothing learnt.
+        stores: by folder, while it is carried out.
+    """
+
+    folder: Path
+    order: Order
+    display: Display
+    samples: int = 1
+    launch_timeout: float = 600.0
+    warm_up: str = ""
+    command: dict[str, Any] = field(default_factory=dict)
+    graders: dict[str, Grader] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=machine.versions)
+    stores: dict[str, Store] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Samples."""
+        return sum(len(turn.variant.works(turn.items)) for turn in self.order.turns)
+
+    def left(self, turn: Turn[Variant, Item]) -> list[Work]:
+        """The samples of a turn that have no record yet."""
+        return [one for one in turn.variant.works(turn.items) if not self.stores[turn.variant.folder].done(one.key)]
+
+    def done(self) -> int:
+        """Samples that need not be made any more."""
+        return self.total - sum(len(self.left(turn)) for turn in self.order.turns)
+
+    def open(self, stack: ExitStack, *, resume: bool) -> None:
+        """Opens a store for each folder of records.
+
+        Raises:
+            RecordError: as ``Store``, or a record is of another question than the one that has its name now.
+        """
+        here = machine.machine()
+        for folder in dict.fromkeys(variant.folder for variant in self.order.variants):
+            mine = [variant for variant in self.order.variants if variant.folder == folder]
+            config = {mode: one for variant in mine for mode, one in variant.configs.items()}
+            about = {
+                "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                "samples": self.samples,
+                "concurrency": mine[0].concurrency,
+                "placement": mine[0].plan.placement(),
+                "versions": self.versions,
+                "machine": here,
+                **({"order": self.order.about} if self.order.about else {}),
+            }
+            store = self.stores[folder] = stack.enter_context(Store(self.folder / folder, config, about, resume=resume))
+            if store.cut:
+                self.display.note(f"the last record was cut off, and its sample is made again ({store.cut} bytes)")
+        asked = {(turn.variant.folder, q.id): q.question for turn in self.order.turns for q, _ in turn.items}
+        for folder, store in self.stores.items():
+            for record in store.records.values():
+                if asked.get((folder, record["question_id"]), record["question"]) != record["question"]:
+                    raise RecordError(
+                        f"{store.folder}: question {record['question_id']} was another one then",
+                        hint="the file of questions has changed; give another --output",
+                    )
+
+    def made(self, variant: Variant) -> Iterator[Record]:
+        """The records of a variant that there are."""
+        return (one for one in self.stores[variant.folder].records.values() if one["mode"] in variant.modes)
+
+    def records(self) -> list[Record]:
+        """Of all its samples, by mode as far as they are of one folder."""
+        works = [(turn.variant, work) for turn in self.order.turns for work in turn.variant.works(turn.items)]
+        modes = [mode for variant in self.order.variants for mode in variant.plan.modes]
+        works.sort(key=lambda one: modes.index(one[1].mode))
+        return [self.stores[variant.folder].records[work.key] for variant, work in works]
+
+
+def execute(this: Execution, *, resume: bool = False) -> list[Record]:
+    """Makes the samples that have no record yet; returns the records of all.
+
+    Raises:
+        LookaheadError: servers do not come up, or the target is gone; the records that there are stay.
+        KeyboardInterrupt: the user wants no more; the records that there are stay.
+    """
+    display = this.display
+    with ExitStack() as stack:
+        this.open(stack, resume=resume)
+        stack.enter_context(_resumable(this))
+        for stretch in this.order.stretches:
+            todo = [(turn.variant, works) for turn in stretch.turns if (works := this.left(turn))]
+            if not todo:
+                continue
+            with ExitStack() as up:
+                variants = list({variant.key: variant for variant, _ in todo}.values())
+                watches = _servers(this, stretch.servers, up)
+                _say_shortages(variants, watches, display)
+                from lr_sglang.api.runner import Runner  # it imports SGLang, which was done while servers started
+
+                runners = {}
+                for variant in variants:
+                    live = watches[variant.key].live
+                    settings = variant.settings({**this.versions, **live.versions}, display.on_step)
+                    runners[variant.key] = up.enter_context(Runner(live.roles, settings, variant.concurrency))
+                if this.warm_up:
+                    _warm_up(this, variants, watches, runners)
+                so_far = {variant.key: Running(this.made(variant)) for variant in variants}
+                done, caches, before = this.done(), Caches(display.warn), None
+                for watch in watches.values():
+                    up.callback(watch.servers)
+                up.callback(display.end)
+                display.begin(this.total, done)
+                for variant, works in todo:
+                    watch, store, sums = watches[variant.key], this.stores[variant.folder], so_far[variant.key]
+                    grader = this.graders.get(variant.task)
+                    if this.order.about and variant is not before:
+                        caches.empty(watch.live.roles)
+                    before = variant
+                    for record in runners[variant.key].run(works, watch.servers):
+                        record = grader.apply(record) if grader else record
+                        store.append(record)
+                        sums.add(record)
+                        watch.record(record)
+                        done += store.done(key(record))
+                        shown = {**record, "mode": variant.name(record["mode"])}
+                        display.sample(shown, done, this.total, sums)
+        return this.records()
+
+
+def need_an_answer(records: Sequence[Record]) -> None:
+    """Raises the error of the last record if all of them have one."""
+    if records and all(record["error"] for record in records):
+        error = records[-1]["error"]
+        raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
+
+
+@contextmanager
+def _resumable(this: Execution) -> Iterator[None]:
+    """Says how many samples there are already, and how to go on when they are interrupted."""
+    if before := this.done():
+        this.display.note(f"{before} of {this.total} samples are done already")
+    try:
+        yield
+    except (KeyboardInterrupt, LookaheadError):
+        if kept := this.done():
+            again = f"the same options with --resume --output {this.folder} go on from there"
+            this.display.warn(f"{kept} of {this.total} samples are kept; {again}")
+        raise
+
+
+def _servers(this: Execution, numbers: Sequence[int], up: ExitStack) -> dict[Key, Watch]:
+    """Brings up the sets that are to be up together; a server that two of them would start alike is started once.
+
+    Raises:
+        LookaheadError: as ``session.session``.
+    """
+    known: dict[str, Runtime] = {}
+    watches: dict[Key, Watch] = {}
+    lean = all(variant.plan.lean() for variant in this.order.variants)
+    for number in numbers:
+        variants, wanted = this.order.sets[number]
+        logs = this.folder / "logs" / (f"set-{number + 1}" if this.command else "")
+        runtimes = {role: known.get(alike(role, one), one) for role, one in wanted.runtimes.items()}
+        with this.display.starting() as progress:
+            opened = sessions.session(wanted.replace(runtimes=runtimes), logs, progress, this.launch_timeout, lean=lean)
+            live = up.enter_context(opened)
+        if live.simulated and not any(watch.live.simulated for watch in watches.values()):
+            this.display.warn(SIMULATED)
+        known |= {alike(role, wanted.runtimes[role]): one for role, one in live.started().items()}
+        watches |= dict.fromkeys((variant.key for variant in variants), Watch(live, this.display))
+    if this.command:
+        started = {"servers": [number + 1 for number in numbers], "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        _write_command(this, started)
+    return watches
+
+
+def _write_command(this: Execution, started: dict[str, Any]) -> None:
+    """What was asked for and in which order, and what was really up when: a run may have been stopped and resumed."""
+    path = this.folder / RUN
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))["starts"]
+    except (OSError, ValueError, KeyError, TypeError):
+        earlier = []
+    with writing(path):
+        write_whole(path, {**this.command, "order": this.order.about, "starts": [*earlier, started]})
+
+
+def _say_shortages(variants: Sequence[Variant], watches: Mapping[Key, Watch], display: Display) -> None:
+    """Once, where branches do not fit into a runtime: a warning where those of one answer do not."""
+    found = {}
+    for variant in variants:
+        live = watches[variant.key].live
+        for urgent, text in capacity.shortages(variant.plan, variant.modes, live, variant.concurrency):
+            found[text] = urgent
+    for text, urgent in found.items():
+        (display.warn if urgent else display.note)(text)
+
+
+def _warm_up(
+    this: Execution, variants: Sequence[Variant], watches: Mapping[Key, Watch], runners: Mapping[Key, Runner]
+) -> None:
+    """One answer of each mode on each set of servers, of which no record is kept and nothing is learnt."""
+    from lr_sglang.api.runner import Runner
+
+    warmed = set()
+    for variant in variants:
+        watch = watches[variant.key]
+        modes = [mode for mode in variant.modes if (mode, id(watch)) not in warmed]
+        warmed |= {(mode, id(watch)) for mode in modes}
+        with Runner(watch.live.roles, runners[variant.key].settings) as runner:
+            works = [Work(Question("warm-up", this.warm_up), 0, mode) for mode in modes]
+            for _ in runner.run(works, watch.servers):
+                pass
+
+
+class Watch:
+    """Says once what has gone wrong with draft or judge, while the answers go on without them."""
+
+    def __init__(self, live: sessions.Session, display: Display) -> None:
+        self.live, self.display = live, display
+        self.told: set[str] = set()
+        if "judge" in live.roles:  # that a judge is not trusted is said like any other warning
+            live.roles["judge"].checks.warn = display.warn
+
+    def servers(self) -> None:
+        """Looks for servers that have ended."""
+        for role in self.live.newly_dead():
+            if role != "target":
+                self.told.add(role)
+                self.display.warn(f"{role}: its server has ended; answers go on without it, slower but no worse")
+
+    def record(self, record: Record) -> None:
+        """Looks for failures that a sample survived."""
+        self.servers()
+        for role in record["failures"].keys() - self.told:
+            self.told.add(role)
+            errors = [b["error"] for b in record["branches"] if b["role"] == role and b["error"]]
+            why = f" ({errors[-1]})" if errors else ""
+            self.display.warn(f"{role}: it failed{why}; answers go on without it where need be, slower but no worse")

@@ -1,0 +1,133 @@
+"""What a command asks, how it grades the answers, and where it puts the records."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lr_sglang import tasks
+from lr_sglang.cli.display import Display
+from lr_sglang.errors import ConfigError, GradingError, RecordError
+from lr_sglang.grading import Grader, Rater, Rules
+from lr_sglang.results.record import Record
+from lr_sglang.results.store import RUN, new_folder, newest_folder
+from lr_sglang.results.summary import grading_failed
+from lr_sglang.tasks import Found, Question
+from lr_sglang.tasks.task import SUFFIX
+
+RUNS = Path("runs")
+Given = Mapping[str, Any]  # options by name
+
+
+@dataclass(frozen=True)
+class Source:
+    """Questions of a task, of a file, or the one of the command line, which has no ``name``."""
+
+    name: str
+    questions: list[Question]
+    suffix: str  # appended to each question
+    task: Found | None = None
+
+    def grader(self, given: Given) -> Grader:
+        """Of its answers; a file of questions is graded as mathematics."""
+        kind = self.task.task.grader if self.task else "math"
+        return Grader(kind, rules(given), {q.id: q.hidden for q in self.questions if q.hidden})
+
+
+def of_command(given: Given, question: str | None = None) -> Source:
+    """What ``run`` and ``try`` ask.
+
+    Raises:
+        UsageError: none or several of a question, a task and a file are given.
+        ConfigError: the question is no text; or as ``tasks.load``.
+    """
+    if (given["task"] is not None or given["input"] is not None) == (question is not None):
+        raise click.UsageError("give one QUESTION, or --task NAME, or --input FILE")
+    if question is None:
+        return of_task(given["task"], given, given["input"]) if given["task"] is not None else of_file(given)
+    if given["limit"] or given["range"]:
+        raise click.UsageError("--limit and --range are for --task and --input")
+    try:
+        text = sys.stdin.read().removesuffix("\n") if question == "-" else question
+        text.encode("utf-8")  # bytes of an argument that are not UTF-8 have become half surrogates
+    except UnicodeError as error:
+        raise ConfigError(f"the question is not UTF-8 text: {error}") from error
+    if not text.strip():
+        raise ConfigError("the question is empty")
+    return Source("", [Question("question", text)], given["prompt_suffix"] or "")
+
+
+def of_task(name: str, given: Given, file: Path | None = None) -> Source:
+    """A task, whose questions may be in a file."""
+    found = tasks.get(name)
+    return _chosen(name, name, given, found.task.suffix, found, file)
+
+
+def of_file(given: Given) -> Source:
+    """A file of questions."""
+    return _chosen(given["input"].name, given["input"], given, SUFFIX)
+
+
+def _chosen(
+    name: str, of: str | Path, given: Given, suffix: str, task: Found | None = None, file: Path | None = None
+) -> Source:
+    span = tasks.parse_range(given["range"]) if given["range"] else None
+    suffix = suffix if given["prompt_suffix"] is None else given["prompt_suffix"]
+    return Source(name, tasks.load(of, given["limit"], span, file=file), suffix, task)
+
+
+def folder_for(name: str, given: Given) -> Path:
+    """Where records go: --output, or a folder in ``runs`` that is new or, with --resume, the newest of that name.
+
+    Raises:
+        RecordError: there is no run to resume.
+    """
+    name, output, resume = re.sub(r"[^\w.-]+", "-", given.get("name") or name), given["output"], given.get("resume")
+    if output is None:
+        return newest_folder(RUNS, name) if resume else new_folder(RUNS, name)
+    if resume and not (output / RUN).is_file():
+        raise RecordError(f"{output}: there is no run in it to resume", hint="without --resume one is begun there")
+    return Path(output)
+
+
+def rules(given: Given) -> Rules:
+    """What grading may do.
+
+    Raises:
+        ConfigError: the rater is no URL.
+    """
+    rater = Rater(given["rater"], given["rater_model"] or "") if given["rater"] else None
+    execute, unsafe = given["allow_code_execution"], given["unsafe_code_execution"]
+    return Rules(execute, unsafe, rater=rater, workers=min(os.cpu_count() or 1, 4))
+
+
+def lacks(made: Grader) -> str:
+    """Why all answers will stay ungraded; empty where they will not."""
+    if made.name in ("humaneval", "livecodebench") and not made.rules.execute:
+        return "answers are not graded: their code is run only with --allow-code-execution"
+    if made.name == "mt-bench" and made.rules.rater is None:
+        return "answers are not graded: they are rated only with --rater URL"
+    return ""
+
+
+def tell_failures(records: Iterable[Record], display: Display, folder: Path) -> None:
+    """Says that grading failed, how often and why.
+
+    Raises:
+        GradingError: it failed for every answer, so that nothing was graded.
+    """
+    answers = [record for record in records if not record["error"]]
+    failed = grading_failed(answers)
+    if not failed:
+        return
+    reason, again = failed[-1]["grade"]["reason"], f"lr-sglang grade {folder} does it again"
+    if len(failed) == len(answers):
+        raise GradingError(f"no answer could be graded: {reason}", hint=f"the answers are kept; {again}")
+    display.warn(f"{len(failed)} of {len(answers)} answers could not be graded: {reason}; {again}")
