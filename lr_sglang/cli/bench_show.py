@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from lr_sglang.bench.variants import Variant
-from lr_sglang.cli.display import grid
 from lr_sglang.cli.execute import Execution
+from lr_sglang.cli.formats import grid
 
 if TYPE_CHECKING:
     from lr_sglang.results.report import Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -179,21 +179,11 @@ class Display:
             self.out.print(thing)
 
 
-def grid(head: Sequence[str], rows: Iterable[Sequence[object]], left: Collection[str] = (), apart: int = 2) -> Table:
-    """A table without lines: columns to the right, but for those ``left``; ``apart`` spaces between them."""
-    table = Table(box=None, padding=(0, apart, 0, 0), header_style="bold")
-    for name in head:
-        table.add_column(name, justify="left" if name in left else "right", no_wrap=name in left)
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-    return table
-
-
 def comparison(records: list[Record]) -> RenderableType:
     """A table of the figures, a column a mode."""
     modes, rows = formats.table(records)
     apart = 3 if len(modes) <= formats.MAX_WITH_COUNTS else 1
-    return Padding(grid(("", *modes), ((name, *cells) for name, cells in rows), ("",), apart), (1, 0))
+    return Padding(formats.grid(("", *modes), ((name, *cells) for name, cells in rows), ("",), apart), (1, 0))
 
 
 def clean(text: str) -> str:

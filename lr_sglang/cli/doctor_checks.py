@@ -33,6 +33,7 @@ INSTALL = "pip install -c constraints.txt . in a checkout of lr-sglang"
 POCKET_MEMORY = 4.0
 DISK = 2.0
 GLIBC = (2, 34)
+VECTORS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_tile": "AMX"}
 # torch (2.11 and 2.14) is built for CUDA 13, which these drivers and those after them bring.
 DRIVER = 580
 
@@ -47,9 +48,9 @@ class Check:
     get: str = ""
 
 
-def needed(name: str, good: bool, found: str, get: str) -> Check:
-    """One that something cannot do without."""
-    return Check(name, "ok", found) if good else Check(name, "missing", found, get)
+def needed(name: str, good: bool, found: str, get: str, otherwise: Literal["missing", "note"] = "missing") -> Check:
+    """``ok`` if it is good, else ``missing`` with how to get it."""
+    return Check(name, "ok", found) if good else Check(name, otherwise, found, get)
 
 
 def system() -> Iterator[Check]:
@@ -61,16 +62,10 @@ def system() -> Iterator[Check]:
     good = platform.machine() == "x86_64" and kind == "glibc" and numbers >= GLIBC
     found = f"{platform.system()} {platform.machine()}, {kind or 'another C library'} {libc}"
     yield needed("system", good, found, "Linux on x86-64 with glibc 2.34 or newer: Debian 12, Ubuntu 22.04")
-    about = machine()
-    yield Check("CPU", "ok", f"{about['cpu']}, {len(os.sched_getaffinity(0))} cores, {_vectors()}")
-
-
-def _vectors() -> str:
-    """The units for wide arithmetic that the processor has."""
-    names = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_tile": "AMX"}
     flags = cpuinfo("flags").split()
-    found = ", ".join(name for flag, name in names.items() if flag in flags)
-    return found or ("no AVX2" if flags else "vector units unknown")
+    units = ", ".join(name for flag, name in VECTORS.items() if flag in flags)
+    units = units or ("no AVX2" if flags else "vector units unknown")
+    yield Check("CPU", "ok", f"{machine()['cpu']}, {len(os.sched_getaffinity(0))} cores, {units}")
 
 
 def memory() -> Check:
@@ -84,10 +79,8 @@ def memory() -> Check:
 
 def disk() -> Check:
     """Where we are."""
-    free = shutil.disk_usage(Path.cwd()).free / 2**30
-    if free < DISK:
-        return Check("disk", "note", f"{free:.1f} GiB free here", "room for logs and records; models need much more")
-    return Check("disk", "ok", f"{free:.0f} GiB free here")
+    free, get = shutil.disk_usage(Path.cwd()).free / 2**30, "room for logs and records; models need much more"
+    return needed("disk", free >= DISK, f"{free:.{int(free < DISK)}f} GiB free here", get, "note")
 
 
 def graphics(seen: list[Gpu]) -> Iterator[Check]:
@@ -98,12 +91,9 @@ def graphics(seen: list[Gpu]) -> Iterator[Check]:
         return
     for number, gpu in enumerate(seen):
         yield Check(f"GPU {number}", "ok", f"{gpu.name}, {gpu.memory:.0f} GiB, {gpu.free:.0f} free")
-    driver = seen[0].driver
-    major = int(driver.partition(".")[0]) if driver.partition(".")[0].isdigit() else None
-    if major is not None:
-        yield needed(
-            "GPU driver", major >= DRIVER, driver, f"a driver of series {DRIVER} or newer, which CUDA 13 needs"
-        )
+    driver, get = seen[0].driver, f"a driver of series {DRIVER} or newer, which CUDA 13 needs"
+    if (major := driver.partition(".")[0]).isdigit():
+        yield needed("GPU driver", int(major) >= DRIVER, driver, get)
     yield cuda_toolkit()
 
 
@@ -117,12 +107,10 @@ def cuda_toolkit() -> Check:
     if named is None:  # an empty CUDA_PATH is taken as it is
         named = str(Path(on_path).parent.parent) if on_path else "/usr/local/cuda"
     home = Path(named)
-    lacking = [name for name in ("bin/nvcc", "lib64/libcudart.so") if not (home / name).exists()]
-    if not lacking:
-        return Check("CUDA toolkit", "ok", str(home))
+    lacking = " and ".join(name for name in ("bin/nvcc", "lib64/libcudart.so") if not (home / name).exists())
+    found = f"{home} lacks {lacking}, with which SGLang compiles its kernels" if lacking else str(home)
     get = "install NVIDIA's CUDA toolkit (not only pip's packages of it), and set CUDA_HOME to its folder"
-    found = f"{home} lacks {' and '.join(lacking)}, with which SGLang compiles its kernels"
-    return Check("CUDA toolkit", "missing", found, get)
+    return needed("CUDA toolkit", not lacking, found, get)
 
 
 def compiler() -> Check:
@@ -138,10 +126,10 @@ def code_execution() -> Check:
     """What would keep the code of answers apart."""
     from lr_sglang.grading import sandbox
 
-    if found := sandbox.standing():
-        return Check("code of answers", "ok", f"is kept apart by {found[0]}, if it may be run (grading of code)")
-    get = "install bubblewrap (Debian, Ubuntu: apt install bubblewrap), or permit user namespaces"
-    return Check("code of answers", "note", "nothing keeps it apart: it is not run", get)
+    apart = sandbox.standing()
+    found = f"is kept apart by {apart[0]}, if it may be run (grading of code)" if apart else "nothing keeps it apart"
+    get = "it is not run; install bubblewrap (Debian, Ubuntu: apt install bubblewrap), or permit user namespaces"
+    return needed("code of answers", bool(apart), found, get, "note")
 
 
 def port() -> Check:
@@ -165,8 +153,7 @@ def sglang() -> Iterator[Check]:
     except SetupError as error:
         yield Check("sglang", "missing", error.message, error.hint)
     else:
-        tested = release.is_tested(found)
-        yield Check("sglang", "ok" if tested else "note", release.describe(found), "" if tested else INSTALL)
+        yield needed("sglang", release.is_tested(found), release.describe(found), INSTALL, "note")
 
 
 def packages() -> Iterator[Check]:
@@ -179,10 +166,8 @@ def packages() -> Iterator[Check]:
         except importlib.metadata.PackageNotFoundError:
             yield Check(name, "missing", "not installed", INSTALL)
             continue
-        if wanted and found.partition("+")[0] != wanted:
-            yield Check(name, "note", f"{found}; tested with {wanted}", INSTALL)
-        else:
-            yield Check(name, "ok", found)
+        good = not wanted or found.partition("+")[0] == wanted
+        yield needed(name, good, found if good else f"{found}; tested with {wanted}", INSTALL, "note")
 
 
 def _pins(package: str) -> dict[str, str]:
@@ -200,10 +185,8 @@ def pack() -> Check:
     groups = ("sglang.srt.platforms", "sglang.srt.plugins")
     lacking = [group for group in groups if not importlib.metadata.entry_points(group=group, name="lr_sglang_cpu")]
     lacking += ["common_ops"] if importlib.util.find_spec("common_ops") is None else []
-    get = "pip install -e . in the checkout: being on the path is not enough"
-    return needed(
-        "CPU pack", not lacking, f"not found by SGLang: {', '.join(lacking)}" if lacking else "installed", get
-    )
+    found = f"not found by SGLang: {', '.join(lacking)}" if lacking else "installed"
+    return needed("CPU pack", not lacking, found, "pip install -e . in the checkout: being on the path is not enough")
 
 
 def pocket_models() -> Check:
@@ -234,6 +217,5 @@ def hub() -> Check:
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(HUB_SECONDS)
-    if reached and reached[0]:
-        return Check("model hub", "ok", address)
-    return Check("model hub", "note", f"{address} does not answer", "give models by their path, or set HF_ENDPOINT")
+    good, get = reached == [True], "give models by their path, or set HF_ENDPOINT"
+    return needed("model hub", good, address if good else f"{address} does not answer", get, "note")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial, reduce
 from operator import getitem
 from typing import Any
+
+from rich.table import Table
+from rich.text import Text
 
 from lr_sglang.config import ROLES
 from lr_sglang.results.record import Record
@@ -15,6 +18,16 @@ from lr_sglang.theory.shares import wilson
 NONE = "-"
 ANSWER = 60  # characters of an answer in a line of others
 MAX_WITH_COUNTS = 3  # modes beside each other, for which 80 columns hold counts too
+
+
+def grid(head: Sequence[str], rows: Iterable[Sequence[object]], left: Collection[str] = (), apart: int = 2) -> Table:
+    """A table without lines: columns to the right, but for those ``left``; ``apart`` spaces between them."""
+    table = Table(box=None, padding=(0, apart, 0, 0), header_style="bold")
+    for name in head:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=name in left)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    return table
 
 
 def share(value: float | None) -> str:

@@ -59,7 +59,7 @@ class LatencyType(click.ParamType):
 )
 @click.option("--steps", type=int, help="Steps of an answer, if it is short.  [default: many]")
 @click.option("--width", type=int, help="Drafted alternatives per step, taken as independent.  [default: 1]")
-@click.option("--records", type=click.Path(path_type=Path), metavar="DIR", help="Measure all that in a run's folder.")
+@click.option("--records", type=options.ANY_PATH, metavar="DIR", help="Measure all that in a run's folder.")
 @click.option("--mode", type=click.Choice(AHEAD), help="Of the run's modes, which.  [default: the first there is]")
 @click.option("--alpha2", type=float, help="Token layer: share of drafted tokens that are accepted.")
 @click.option("--c2", type=float, help="Token layer: time of a drafted token / of the target's.  [default: 0]")
@@ -67,7 +67,7 @@ class LatencyType(click.ParamType):
     "--budget", type=click.IntRange(1, 4096), metavar="M", help="Most tokens for the target at once, k1 x k2."
 )
 @click.option("--max-depth", type=click.IntRange(1, 64), default=16, help="Deepest to look at.")
-@click.option("--picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw the surface: .svg or .png.")
+@click.option("--picture", type=options.ANY_PATH, metavar="FILE", help="Draw the surface: .svg or .png.")
 @options.as_json
 def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -> None:
     """Says what speed-up to expect, and which depth is best.
@@ -81,34 +81,30 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
       lr-sglang plan --alpha 0.63 --c1 0.1 --judge 80ms --step-time 1.5 --alpha2 0.6 --budget 16
       lr-sglang plan --records runs/demo_20261121_214821 --picture surface.svg
     """
-    from lr_sglang.cli.plan_work import Forecast, show
+    from lr_sglang.cli import forecast
+    from lr_sglang.cli.runs import complete, read
+    from lr_sglang.theory import measure
 
-    measured = _measured(records, given["mode"]) if records is not None else None
     if records is None and given["mode"]:
         raise click.UsageError("--mode is of the run in --records")
+    measured = None
+    if records is not None:
+        with complete(records):
+            measured = measure(read(records), given["mode"])
     case, tokens = _case(given, measured), _tokens(given, measured)
-    deepest = _deepest(case, given["max_depth"])
-    step_seconds = given["step_time"] or (measured.step_seconds if measured is not None else None)
-    forecast = Forecast(case, tokens, given["budget"], deepest, measured, step_seconds)
+    deepest, step_seconds = _deepest(case, given["max_depth"]), _step_seconds(given, measured)
+    found = forecast.forecast(case, tokens, given["budget"], deepest, measured, step_seconds)
     if picture is not None:
         from lr_sglang.theory.picture import draw
 
         draw(picture, case, tokens, given["budget"], deepest)
     if json:
-        text = json_format.dumps(forecast.to_dict(), default=vars)
+        text = json_format.dumps(found, default=vars)
         # JSON has no infinity: null stands for it.
         plain = json_format.loads(text, parse_constant=lambda _: None)
         click.echo(json_format.dumps(plain, ensure_ascii=False))
     else:
-        show(forecast, picture)
-
-
-def _measured(folder: Path, mode: str | None) -> Measured:
-    from lr_sglang.cli import runs
-    from lr_sglang.theory import measure
-
-    with runs.complete(folder):
-        return measure(runs.read(folder), mode)
+        forecast.show(found, picture)
 
 
 def _case(given: dict[str, Any], measured: Measured | None) -> Case:
@@ -116,18 +112,15 @@ def _case(given: dict[str, Any], measured: Measured | None) -> Case:
     from lr_sglang.theory import Case, one_of
     from lr_sglang.theory.judged import MAX_STEPS
 
-    alpha, c1, width, slowdown, steps = (given[name] for name in ("alpha", "c1", "width", "slowdown", "steps"))
+    known: dict[str, Any] = {"alpha": None, "c1": None, "width": 1, "slowdown": 1.0, "steps": None}
     if measured is not None:
-        width = measured.width if width is None else width
-        alpha = one_of(measured.alpha, measured.width) if alpha is None else alpha
-        c1 = measured.c1 if c1 is None else c1
-        slowdown = measured.slowdown if slowdown is None else slowdown
-        steps = measured.steps if steps is None and measured.steps <= MAX_STEPS else steps
-    missing = [name for name, value in (("--alpha", alpha), ("--c1", c1)) if value is None]
-    if missing:
+        known |= {"alpha": one_of(measured.alpha, measured.width), "c1": measured.c1, "width": measured.width}
+        known["slowdown"] = 1.0 if measured.slowdown is None else measured.slowdown
+        known["steps"] = measured.steps if measured.steps <= MAX_STEPS else None
+    known |= {name: given[name] for name in known if given[name] is not None}
+    if missing := [f"--{name}" for name in ("alpha", "c1") if known[name] is None]:
         raise click.UsageError(f"give {' and '.join(missing)}, or --records of a run to measure")
-    judge = _judge(given["judge"], given["step_time"], measured)
-    return Case(alpha, c1, judge, 1.0 if slowdown is None else slowdown, 1 if width is None else width, steps)
+    return Case(judge=_judge(given, measured), **known)
 
 
 def _tokens(given: dict[str, Any], measured: Measured | None) -> Tokens | None:
@@ -144,18 +137,22 @@ def _tokens(given: dict[str, Any], measured: Measured | None) -> Tokens | None:
     return None if alpha2 is None else Tokens(alpha2, given["c2"] or 0.0)
 
 
-def _judge(latency: Latency | None, step_time: float | None, measured: Measured | None) -> float:
+def _step_seconds(given: dict[str, Any], measured: Measured | None) -> float | None:
+    """Of a target step, where it is known."""
+    seconds: float | None = given["step_time"]
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise ConfigError(f"step_time: {seconds:g} is not possible; it must be more than 0 seconds")
+    return seconds or (measured.step_seconds if measured is not None else None)
+
+
+def _judge(given: dict[str, Any], measured: Measured | None) -> float:
     """In target steps."""
-    if step_time is not None and not 0 < step_time < math.inf:
-        raise ConfigError(f"step_time: {step_time:g} is not possible; it must be more than 0 seconds")
+    latency, seconds = given["judge"], _step_seconds(given, measured)
     if latency is None:
         return measured.judge if measured is not None else 0.0
-    if not latency.seconds:
-        return latency.value
-    seconds = step_time or (measured.step_seconds if measured is not None else None)
-    if seconds is None:
+    if latency.seconds and seconds is None:
         raise click.UsageError("--judge in seconds needs --step-time, or --records that tell it")
-    return latency.value / seconds
+    return float(latency.value / seconds if latency.seconds else latency.value)
 
 
 def _deepest(case: Case, max_depth: int) -> int:

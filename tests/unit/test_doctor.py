@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang.cli import cli, doctor_checks, doctor_work
+from lr_sglang.cli import cli, doctor, doctor_checks
 from lr_sglang.errors import LaunchError
 from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.sglang_api import release, server
@@ -49,8 +49,8 @@ def test_json_has_every_check():
 def test_it_imports_nothing_heavy():
     """Where nvidia-smi answers, or there is no GPU."""
     code = (
-        "import sys; from lr_sglang.cli import doctor_work; doctor_work.examine()\n"
-        "assert not {'torch', 'sglang', 'transformers'} & sys.modules.keys() or doctor_work.gpus.visible()"
+        "import sys; from lr_sglang.cli import doctor; doctor.examine()\n"
+        "assert not {'torch', 'sglang', 'transformers'} & sys.modules.keys() or doctor.gpus.visible()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -61,16 +61,16 @@ def test_gpus_and_the_presets_that_fit_them(monkeypatch, tmp_path):
         (tmp_path / name).touch()
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     machine = [Gpu("H100", 79.6, 79.0, "580.95.05")] * 2
-    monkeypatch.setattr(doctor_work.gpus, "visible", lambda: machine)
-    findings = doctor_work.examine()
+    monkeypatch.setattr(doctor.gpus, "visible", lambda: machine)
+    findings = doctor.examine()
     assert findings.gpu
     assert findings.presets == ["deepseek-1gpu-fp8", "deepseek-2gpu", "qwen3-1gpu-fp8", "qwen3-2gpu"]
     assert "qwen3-2gpu" in " ".join(findings.verdict)
 
 
 def test_a_driver_that_is_too_old(monkeypatch):
-    monkeypatch.setattr(doctor_work.gpus, "visible", lambda: [Gpu("A10", 22.0, 21.0, "550.1")])
-    findings = doctor_work.examine()
+    monkeypatch.setattr(doctor.gpus, "visible", lambda: [Gpu("A10", 22.0, 21.0, "550.1")])
+    findings = doctor.examine()
     assert not findings.gpu and findings.cpu
     assert next(check for check in findings.checks if check.name == "GPU driver").status == "missing"
 
@@ -134,8 +134,8 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
 def test_flashinfer_is_for_gpus(monkeypatch):
     flashinfer = doctor_checks.Check("flashinfer-python", "missing", "not installed", "install it")
     monkeypatch.setattr(doctor_checks, "packages", lambda: [flashinfer])
-    monkeypatch.setattr(doctor_work.gpus, "visible", lambda: [Gpu("H100", 79.6, 79.0, "580.95.05")])
-    findings = doctor_work.examine()
+    monkeypatch.setattr(doctor.gpus, "visible", lambda: [Gpu("H100", 79.6, 79.0, "580.95.05")])
+    findings = doctor.examine()
     assert findings.cpu and not findings.gpu
 
 
