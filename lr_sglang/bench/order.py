@@ -71,7 +71,7 @@ def in_turns(variants: Sequence[Variant], items: Mapping[str, Items], asked: str
     ]
     how, why = servers.together_or_in_turns(asked, needed)
     if how == "together":
-        needed = servers.levelled(needed)
+        needed = [servers.needed(of, variants) for of in sets]
     stretches = (together if how == "together" else in_blocks)(parts, seed)
     about = {
         "servers": how,

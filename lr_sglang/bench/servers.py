@@ -29,46 +29,31 @@ def server_sets(of: Sequence[Variant]) -> list[list[Variant]]:
     return list(sets.values())
 
 
-def needed(of: Sequence[Variant]) -> Deployment:
-    """The runtimes that a set of variants uses, with room for the one that needs most."""
-    found = [one.plan.needed(one.modes, one.concurrency) for one in of]
-    runtimes: dict[str, Runtime] = {}
-    shared: dict[str, str] = {}
-    for deployment in found:
-        shared |= deployment.shared
-        for role, runtime in deployment.runtimes.items():
-            before = runtimes.setdefault(role, runtime)
-            if not runtime.url:
-                slots = max(before.max_running_requests or 0, runtime.max_running_requests or 0)
-                runtimes[role] = before.replace(
-                    max_running_requests=slots or None, extra={**before.extra, **runtime.extra}
-                )
-    order = [role for role in of[0].plan.deployment.runtimes if role in runtimes]
-    return found[0].replace(runtimes={role: runtimes[role] for role in order}, shared=shared)
+def needed(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
+    """The runtimes that a set of variants uses, with room for the one that needs most.
 
-
-def levelled(deployments: Sequence[Deployment]) -> list[Deployment]:
-    """Servers that several sets would start alike are started once: with room for the set that needs most."""
-    most: dict[str, int] = {}
-    for deployment in deployments:
+    Args:
+        beside: variants that are up at the same time, and may share those of its servers that they would start alike.
+    """
+    each = [one.plan.needed(one.modes, one.concurrency) for one in of]
+    room: dict[str, int] = {}
+    for deployment in (*each, *(one.plan.needed(one.modes, one.concurrency) for one in beside)):
         for role, runtime in deployment.runtimes.items():
-            most[alike(role, runtime)] = max(most.get(alike(role, runtime), 0), runtime.max_running_requests or 0)
-    return [
-        deployment.replace(
-            runtimes={
-                role: runtime
-                if runtime.url
-                else runtime.replace(max_running_requests=most[alike(role, runtime)] or None)
-                for role, runtime in deployment.runtimes.items()
-            }
-        )
-        for deployment in deployments
-    ]
+            name = alike(role, runtime)
+            room[name] = max(room.get(name, 0), runtime.max_running_requests or 0)
+    used = {role: one for deployment in reversed(each) for role, one in deployment.runtimes.items()}
+    runtimes = {
+        role: one if one.url else one.replace(max_running_requests=room[alike(role, one)] or None)
+        for role in of[0].plan.deployment.runtimes
+        if (one := used.get(role))
+    }
+    shared = {role: owner for deployment in each for role, owner in deployment.shared.items()}
+    return each[0].replace(runtimes=runtimes, shared=shared)
 
 
 def alike(role: str, runtime: Runtime) -> str:
     """The same for runtimes that can be one server; how many requests they take is not looked at."""
-    return f"{role} {json.dumps(runtime.replace(max_running_requests=None).to_dict(), sort_keys=True)}"
+    return f"{role} {json.dumps({**runtime.to_dict(), 'max_running_requests': None}, sort_keys=True)}"
 
 
 def on_cpu(runtimes: Iterable[Runtime]) -> float:
@@ -90,26 +75,19 @@ def free() -> float:
 
 
 def together_or_in_turns(asked: str, needed: Sequence[Deployment]) -> tuple[str, str]:
-    """Whether the sets of servers are up together or in turns, and why."""
+    """Whether the sets of servers are up ``together`` or in ``blocks``, and why."""
     if len(needed) == 1:
         return "together", "all variants share their servers"
     if asked != "auto":
         return asked, "as --servers says"
-    ours = {}
-    for deployment in needed:
-        for role, runtime in deployment.runtimes.items():
-            if not runtime.url:
-                ours[alike(role, runtime)] = runtime
+    roles = [item for deployment in needed for item in deployment.runtimes.items()]
+    ours = {alike(role, runtime): runtime for role, runtime in roles if not runtime.url}
     # One that names its GPU is not asked for: a plan can be looked at on another machine.
     if any(one.gpus or one.device == "cuda" or platforms.device(one) == "cuda" for one in ours.values()):
-        return (
-            "blocks",
-            "a server on a GPU takes its share of what is free, and two would have less cache each",
-        )
+        return "blocks", "a server on a GPU takes its share of what is free, and two would have less cache each"
     wanted, there = on_cpu(ours.values()), free()
-    fits = wanted <= MOST * there
-    how = "together" if fits else "blocks"
-    return how, f"{len(ours)} servers take about {wanted:.1f} GiB; {there:.1f} GiB are free"
+    why = f"{len(ours)} servers take about {wanted:.1f} GiB; {there:.1f} GiB are free"
+    return "together" if wanted <= MOST * there else "blocks", why
 
 
 class Caches:

@@ -17,53 +17,38 @@ MOST = 64  # values of one setting
 _SPAN = re.compile(r"(\d+)\.\.(\d+)")
 
 
-def _number(least: int) -> Callable[[str, str], int]:
-    def convert(name: str, text: str) -> int:
+def _from(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise ConfigError(f"--sweep {name}: {text!r} is no number from {least}")
+            raise ValueError(f"a number from {least}")
         return int(text)
 
-    return convert
+    return number
 
 
-def _word(name: str, text: str) -> str:
+def _share(text: str) -> str:
+    if not 0 <= float(text) <= 1:
+        raise ValueError("a share between 0 and 1")
     return text
 
 
-def _share(name: str, text: str) -> str:
-    try:
-        if 0 <= float(text) <= 1:
-            return text
-    except ValueError:
-        pass
-    raise ConfigError(f"--sweep {name}: {text!r} is no share between 0 and 1")
-
-
-def _options(name: str, text: str) -> Point:
+def _options(text: str) -> Point:
     """What options of these names say: ``gate:0.075``, ``width:2+depth:3``, or ``none`` for nothing."""
-    found: dict[str, Any] = {}
-    for part in () if text == "none" else text.split("+"):
-        option, _, value = part.partition(":")
-        kind = OPTIONS.get(option)
-        if kind is None or not value:
-            hint = f"none, or such as gate:0.075, of {', '.join(OPTIONS)}"
-            raise ConfigError(f"--sweep {name}: {part!r}", hint=hint)
-        try:
-            found[option] = kind(value)
-        except ValueError:
-            raise ConfigError(f"--sweep {name}: {part!r} has no such value") from None
-    return found
+    pairs = [part.partition(":")[::2] for part in text.split("+")] if text != "none" else []
+    if any(name not in OPTIONS or not value for name, value in pairs):
+        raise ValueError(f"none, or such as gate:0.075, of {', '.join(OPTIONS)}")
+    return {name: OPTIONS[name](value) for name, value in pairs}
 
 
 # Setting -> how its values are read. A budget M is split between steps and tokens: M = k1 x k2 (paper section 3.3).
-SETTINGS: Mapping[str, Callable[[str, str], Any]] = {
-    "depth": _number(1),
-    "width": _number(1),
-    "verifier": _word,
+SETTINGS: Mapping[str, Callable[[str], Any]] = {
+    "depth": _from(1),
+    "width": _from(1),
+    "verifier": str,
     "alpha": _share,
-    "concurrency": _number(1),
-    "sd-tokens": _number(0),
-    "budget": _number(1),
+    "concurrency": _from(1),
+    "sd-tokens": _from(0),
+    "budget": _from(1),
     "option": _options,
 }
 # What an alternative of ``option`` can set.
@@ -87,7 +72,7 @@ def parse(text: str) -> Values:
     name = name.strip()
     if name not in SETTINGS or not equals:
         raise ConfigError(f"--sweep {text}: there is no such setting", hint=f"NAME=VALUES of {', '.join(SETTINGS)}")
-    found = [SETTINGS[name](name, value) for value in dict.fromkeys(_values(values))]
+    found = [_read(name, value) for value in dict.fromkeys(_values(values))]
     if not found or len(found) > MOST:
         raise ConfigError(f"--sweep {text}: give 1 to {MOST} values", hint="such as depth=1..8 or width=1,2")
     if name == "budget":
@@ -95,6 +80,13 @@ def parse(text: str) -> Values:
     if name == "option":
         return found
     return [{name: value} for value in found]
+
+
+def _read(name: str, text: str) -> Any:
+    try:
+        return SETTINGS[name](text)
+    except ValueError as error:
+        raise ConfigError(f"--sweep {name}: {text!r} is no such value", hint=f"give {error}") from None
 
 
 def _values(text: str) -> Iterable[str]:

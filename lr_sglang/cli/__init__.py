@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import keyword
+import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from lr_sglang import __version__
-from lr_sglang.cli import variables
 from lr_sglang.cli.failures import guarded, nearest
 from lr_sglang.sglang_api import release
 
+PREFIX = "LR_SGLANG"  # of variables that stand for options
 # Name -> module and what the list of commands says. The module has the command under the command's own name.
 COMMANDS = {
     "run": ("lr_sglang.cli.run", "Answer one question, a task or a file of questions."),
@@ -53,7 +55,7 @@ class Commands(click.Group):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]}?")
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and command is not None:
-            variables.warn(command, name)
+            warn_of_variables(command, name)
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -65,6 +67,27 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
+def unknown_variables(command: click.Command, name: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables that are called as if a command had such an option, each with the nearest one that it has, or "".
+
+    Args:
+        name: the command's, below ``lr-sglang``.
+    """
+    start = f"{PREFIX}_{name}_".upper()
+    known = {start + one.name.upper() for one in command.params if isinstance(one, click.Option) and one.name}
+    below = command.commands if isinstance(command, click.Group) else {}
+    others = tuple(f"{start}{sub}_".upper() for sub in below)
+    found = [one for one in environ if one.startswith(start) and one not in known and not one.startswith(others)]
+    return {one: next(iter(nearest(one, sorted(known), start)), "") for one in found}
+
+
+def warn_of_variables(command: click.Command, name: str) -> None:
+    """Says on standard error which variables change nothing: one that is misspelt would be passed over in silence."""
+    for one, near in unknown_variables(command, name).items():
+        meant = f"; did you mean {near}?" if near else ""
+        click.echo(f"Warning: {one} is no option of {name}, and changes nothing{meant}", err=True)
+
+
 def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
         click.echo(f"lr-sglang, version {__version__}; SGLang {release.describe(release.version())}")
@@ -74,7 +97,7 @@ def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
 @click.group(
     cls=Commands,
     context_settings={
-        "auto_envvar_prefix": variables.PREFIX,
+        "auto_envvar_prefix": PREFIX,
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
         "show_default": True,

@@ -10,20 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.bench import fair, paper
-from lr_sglang.cli import options
-from lr_sglang.cli.bench_simulated import simulated
+from lr_sglang.bench import dummy, fair, order, paper, sweeps, variants
+from lr_sglang.bench.order import Order
+from lr_sglang.bench.variants import Setting
+from lr_sglang.cli import bench_show, options, source
+from lr_sglang.cli.display import Display
+from lr_sglang.cli.execute import Execution, execute, need_an_answer
+from lr_sglang.cli.run import RANDOM
+from lr_sglang.cli.settings import settle
+from lr_sglang.cli.simulate import simulated
+from lr_sglang.cli.source import Source
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError, RecordError, SetupError
 from lr_sglang.modes import MODES
 from lr_sglang.results.store import RECORDS
+from lr_sglang.runtimes import launched
 
 if TYPE_CHECKING:
-    from lr_sglang.bench.order import Order
-    from lr_sglang.bench.variants import Setting
-    from lr_sglang.cli.execute import Execution
-    from lr_sglang.cli.source import Source
-    from lr_sglang.results.report import Report
+    from lr_sglang.results.report import Report  # it imports SciPy, which takes seconds
 
 
 class Modes(click.Choice[str]):
@@ -102,12 +106,6 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from lr_sglang.bench import order, variants
-    from lr_sglang.cli import bench_show, source
-    from lr_sglang.cli.display import Display
-    from lr_sglang.cli.execute import Execution
-    from lr_sglang.cli.run import RANDOM
-
     display = Display(as_json=given["json"], quiet=given["quiet"])
     given = _filled(given)
     setting, sources = _setting(given), _sources(given)
@@ -133,9 +131,6 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
 
 def _filled(given: dict[str, Any]) -> dict[str, Any]:
     """The options with presets in them; what the user gave goes before those."""
-    from lr_sglang.bench import dummy
-    from lr_sglang.cli.settings import settle
-
     preset = paper.PRESETS[given["paper"]] if given["paper"] else None
     filled = dict(given)
     if preset is not None:
@@ -161,8 +156,6 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
 
 def _possible(given: Mapping[str, Any]) -> tuple[str, ...]:
     """All modes; of servers that run already those that they can be asked for: a token layer is set when one starts."""
-    from lr_sglang.runtimes import launched
-
     if given["attach"]:
         up = launched.find(given["attach"])
         able = (name for name, mode in MODES.items() if "draft" in up.roles or not mode.ahead)
@@ -173,11 +166,6 @@ def _possible(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _setting(given: Mapping[str, Any]) -> Setting:
     """What all variants have in common, but for the tasks."""
-    from lr_sglang.bench import dummy, sweeps
-    from lr_sglang.bench.variants import Setting
-    from lr_sglang.cli.settings import settle
-    from lr_sglang.runtimes import launched
-
     plan = settle(given)
     if given["dummy_weights"] or given["flag"]:
         plan = dummy.prepared(plan, given["flag"])
@@ -193,8 +181,6 @@ def _setting(given: Mapping[str, Any]) -> Setting:
 
 def _sources(given: Mapping[str, Any]) -> dict[str, Source]:
     """By task. A task that cannot be had ends the command before anything is started."""
-    from lr_sglang.cli import source
-
     found = {name: source.of_task(name, given) for name in given["task"]}
     if given["input"] is not None:
         if given["input"].name in found:
@@ -230,30 +216,29 @@ def _command(given: Mapping[str, Any], made: Order) -> dict[str, Any]:
 
 
 def _make(this: Execution, given: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
-    from lr_sglang.bench import budget
-    from lr_sglang.cli import bench_show, source
-    from lr_sglang.cli.execute import execute, need_an_answer
-
-    dummy, display = given["dummy_weights"], this.display
+    random, display = given["dummy_weights"], this.display
     with ExitStack() as stack:
-        for task, one in {} if dummy else sources.items():
+        for task, one in {} if random else sources.items():
             this.graders[task] = stack.enter_context(one.grader(given))
             if lacking := source.lacks(this.graders[task]):
                 display.warn(f"{task}: {lacking}; lr-sglang grade does it later")
         try:
             records = execute(this, resume=given["resume"])
         except KeyboardInterrupt:
-            if dummy and this.done():  # it may be stopped when its time is over: the figures so far are of use
+            if random and this.done():  # it may be stopped when its time is over: the figures so far are of use
                 _draw(bench_show.report_of(this), this)
             raise
         need_an_answer(records)
     report = bench_show.report_of(this)
-    bench_show.result(this, report, budget.table(report) if dummy else None)
-    if dummy:
+    if random:
+        from lr_sglang.bench import budget
+
+        bench_show.result(this, report, budget.table(report))
         _draw(report, this)
-    else:
-        for folder, store in this.stores.items():
-            source.tell_failures(store.records.values(), display, this.folder / folder)
+        return
+    bench_show.result(this, report)
+    for folder, store in this.stores.items():
+        source.tell_failures(store.records.values(), display, this.folder / folder)
 
 
 def _draw(report: Report, this: Execution) -> None:

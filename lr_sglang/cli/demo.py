@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from lr_sglang.cli import options
-
-if TYPE_CHECKING:
-    from lr_sglang.cli.display import Display
+from lr_sglang import tasks
+from lr_sglang.bench import order
+from lr_sglang.cli import formats, options, source
+from lr_sglang.cli.display import Display, clean
+from lr_sglang.cli.execute import Execution, execute, need_an_answer
+from lr_sglang.cli.settings import settle
+from lr_sglang.modes import MODES
 
 SMALL = ("autoregressive", "lookahead")
 CELL = 17  # characters of a mode's answer
@@ -36,13 +39,6 @@ def demo(questions: int | None, small: bool, **given: Any) -> None:
       lr-sglang demo
       lr-sglang demo --small
     """
-    from lr_sglang import tasks
-    from lr_sglang.bench import order
-    from lr_sglang.cli import source
-    from lr_sglang.cli.execute import Execution, execute, need_an_answer
-    from lr_sglang.cli.settings import settle
-    from lr_sglang.modes import MODES
-
     modes = SMALL if small else tuple(name for name, mode in MODES.items() if mode.token_layer is not None)
     held_out = tasks.load("pocket")
     chosen, spare = held_out[: questions or (10 if small else 4)], held_out[-1].question
@@ -60,9 +56,6 @@ def demo(questions: int | None, small: bool, **given: Any) -> None:
 def _display(sets: Any, as_json: bool, quiet: bool) -> Display:
     """Shows a line a question, with a cell for each mode of a set of servers."""
     from rich.text import Text
-
-    from lr_sglang.cli import formats
-    from lr_sglang.cli.display import Display, clean
 
     modes = iter([variant.modes for (variant,), _ in sets])
 

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 import click
 
+from lr_sglang.api.configuration import Plan
 from lr_sglang.cli import options
+from lr_sglang.cli.display import Display
+from lr_sglang.cli.settings import Given, sampling_of_file, settle
+from lr_sglang.config import Deployment
+from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
+from lr_sglang.runtimes import Fleet, built_in, deployments, launched
+from lr_sglang.runtimes import launch as start
+from lr_sglang.runtimes.launching import compile_caches, fleet, platforms, probe
+from lr_sglang.runtimes.launching.keeper import Event, Keeper, Patience
+from lr_sglang.runtimes.placement import assign, gpus
+
+STAMP = "%Y-%m-%dT%H:%M:%S%z"
 
 
 @click.command()
@@ -33,7 +50,7 @@ from lr_sglang.modes import MODES
 )
 @click.option(
     "--concurrency",
-    type=click.IntRange(min=1),
+    type=options.AT_LEAST_1,
     default=8,
     help="Answers at a time to have room for, as serve --concurrency.",
 )
@@ -61,21 +78,138 @@ def launch(**given: Any) -> None:
       lr-sglang launch --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --judge target
       lr-sglang run --attach qwen3-4gpu "How many primes are below 60?"
     """
-    from lr_sglang.cli import launch_work
-    from lr_sglang.cli.display import Display
-    from lr_sglang.cli.settings import sampling_of_file, settle
-
     display = Display(as_json=given["json"], quiet=given["quiet"])
     if given["list"]:
-        launch_work.show_list(display)
+        _list(display)
         return
     if given["with_token_layer"]:
-        given["mode"] = (*given["mode"], *(mode for mode in ("sd", "lookahead+sd") if mode not in given["mode"]))
+        given["mode"] = (*given["mode"], "sd", "lookahead+sd")
     plan = settle(given).checked()
-    order = launch_work.order(plan, list(plan.modes), sampling_of_file(given), given)
+    deployment = placed(plan, given)
+    given["logs"] = given["logs"] or launched.state_home() / "logs" / launched.path_of(deployment.name).stem
     if given["print"]:
-        launch_work.show_commands(order, display)
-    elif given["prime"]:
-        launch_work.prime(order, plan.sampling.drawn(), display)
-    else:
-        launch_work.keep(order, display)
+        _print(deployment, given, display)
+        return
+    with ExitStack() as stack:
+        stack.enter_context(launched.claimed(deployment.name))
+        before = compile_caches.contents(compile_caches.folders()) if given["prime"] else {}
+        progress = stack.enter_context(display.starting())
+        running = stack.enter_context(start(deployment, given["logs"], progress, given["launch_timeout"]))
+        progress.finish()
+        if not given["prime"]:
+            _keep(running, plan, given, display)
+            return
+        for role, server in running.servers.items():  # what they compile on first use no later start waits for
+            probe.warm(server.url, timeout=given["launch_timeout"], role=role, sampled=plan.sampling.drawn())
+    _show_caches(deployment.name, before, display)
+
+
+def placed(plan: Plan, given: Given) -> Deployment:
+    """The runtimes that the modes use, each with its place.
+
+    Raises:
+        ConfigError: modes that need different servers, or roles that do not fit on the GPUs.
+    """
+    if len(plan.server_sets(plan.modes)) > 1:
+        raise ConfigError(
+            f"modes {', '.join(plan.modes)} need different servers: a token layer is set when a server starts",
+            hint="launch two deployments, with another --name for one of them",
+        )
+    found = plan.needed(plan.modes, given["concurrency"]).replace(
+        name=given["name"], lookahead=plan.lookahead, limits=plan.limits, judge_prompt=plan.judge_prompt
+    )
+    # A runtime at a URL has no place, one that names GPUs has it; not to ask for the GPUs then saves a second.
+    asking = {role: one for role, one in found.runtimes.items() if not one.url and not one.gpus}
+    on_gpu = {
+        role: (given["print"] and one.device == "cuda") or platforms.device(one, role) == "cuda"
+        for role, one in asking.items()
+    }
+    machine = gpus.visible() if any(on_gpu.values()) else []
+    return assign.placed(found, [gpu.free for gpu in machine], on_gpu) if machine else found
+
+
+def _list(display: Display) -> None:
+    """Deployments that are built in, and those that are up."""
+    ours = {name: deployments.summary(name) for name in built_in()}
+    running = launched.up()
+    if display.as_json:
+        up = {one.name: {"pid": one.pid, "started": one.started, "roles": one.roles} for one in running}
+        click.echo(json.dumps({"built_in": ours, "up": up}, ensure_ascii=False))
+        return
+    for name, about in ours.items():
+        click.echo(f"{name:18} {about}")
+    for one in running:
+        roles = ", ".join(f"{role} {it['url']}" for role, it in one.roles.items())
+        click.echo(f"up: {one.name} (process {one.pid}, since {one.started}): {roles}")
+
+
+def _print(deployment: Deployment, given: Given, display: Display) -> None:
+    """The servers' exact commands; without a given port, each time with another free one."""
+    servers = fleet.prepared(deployment, given["logs"])
+    # An empty TMPDIR asks our guardian for a folder that goes with the server; to a shell it would mean nothing.
+    envs = {role: {k: v for k, v in one.env.items() if (k, v) != ("TMPDIR", "")} for role, one in servers.items()}
+    if display.as_json:
+        found = {role: {"env": envs[role], "argv": one.argv, "url": one.url} for role, one in servers.items()}
+        click.echo(json.dumps({"name": deployment.name, "servers": found}, ensure_ascii=False))
+        return
+    for role, server in servers.items():
+        click.echo(f"# {role}")
+        click.echo(" ".join([*(f"{k}={shlex.quote(v)}" for k, v in envs[role].items()), shlex.join(server.argv)]))
+    for role, runtime in deployment.runtimes.items():
+        if runtime.url:
+            click.echo(f"# {role} runs already at {runtime.url}")
+
+
+def _keep(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
+    """Keeps it up until a signal ends it, and written down for runs that attach.
+
+    Raises:
+        LookaheadError: the target cannot be kept up.
+    """
+    layered, sampling, started = plan.layered(plan.modes[0]), sampling_of_file(given), time.strftime(STAMP)
+
+    def remember() -> launched.Launched:
+        up = launched.describe(running, list(plan.modes), layered, sampling, started)
+        launched.write(up)
+        return up
+
+    def tell(event: Event) -> None:
+        said = f"{time.strftime('%H:%M:%S')} {event.role}: {event.message}"  # it may be read hours later
+        if event.what == "ended":
+            display.warn(f"{said}; started again in {event.delay:g} s ({event.hint})")
+        elif event.what == "given up":
+            display.warn(f"{said}; given up, answers go on without it, slower but no worse")
+        else:
+            display.note(said)
+            remember()  # it is another process now
+
+    try:
+        up = remember()
+        if display.as_json:
+            click.echo(json.dumps({"name": up.name, "pid": up.pid, "roles": up.roles}, ensure_ascii=False))
+        else:
+            for role, about in up.roles.items():
+                click.echo(f"{role:7} {about['url']}  {about['model'] or '(attached)'}")
+            display.note(f'attach: lr-sglang run --attach {shlex.quote(up.name)} "..."    end: Ctrl-C')
+        Keeper(running, tell, Patience(restarts=given["restarts"]), given["launch_timeout"]).watch()
+    except KeyboardInterrupt:  # the usual way to end it
+        display.note("stopping the servers")
+    finally:
+        launched.remove(running.deployment.name)
+
+
+def _show_caches(name: str, before: dict[str, Any], display: Display) -> None:
+    """Where what was compiled is kept."""
+    folders = compile_caches.folders()
+    after = compile_caches.contents(folders)
+    if display.as_json:
+        caches = {
+            key: {"path": str(path), "before": asdict(before[key]), "after": asdict(after[key])}
+            for key, path in folders.items()
+        }
+        click.echo(json.dumps({"name": name, "caches": caches}))
+        return
+    for key, path in folders.items():
+        was, now = before[key], after[key]
+        sizes = f"{was.size / 1e6:8.1f} -> {now.size / 1e6:8.1f} MB, {now.files - was.files:+} files"
+        click.echo(f"{key:16} {sizes if now.files else 'nothing'}  {path}")

@@ -117,7 +117,7 @@ def serve(**given: Any) -> None:
       lr-sglang serve --target http://localhost:30000 --mode autoregressive --port 8080
       curl localhost:8000/v1/models
     """
-    from lr_sglang.cli import serve_work
+    from lr_sglang.cli import endpoint
     from lr_sglang.cli.display import Display
 
-    serve_work.serve(given, Display(as_json=given["json"], quiet=given["quiet"]))
+    endpoint.serve(given, Display(as_json=given["json"], quiet=given["quiet"]))

@@ -1,17 +1,102 @@
-"""``lr-sglang simulate``: simulated runtimes as servers."""
+"""``lr-sglang simulate``: simulated runtimes as servers; and ``bench simulated``: the controller over such runtimes."""
 
 from __future__ import annotations
 
 import json as json_format
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.cli.options import as_json, per_role
-from lr_sglang.cli.simulation import simulation, simulation_of
+from lr_sglang.cli import options
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
 from lr_sglang.sglang_api.light_import import leave_torch_out
+
+if TYPE_CHECKING:
+    from lr_sglang.simulated.simulation import Simulation
+
+# What ``bench simulated`` says, and how.
+FIGURES = {
+    "speed-up": "{speedup:.3f}x",
+    "event-driven bound": "{event_driven:.3f}x",
+    "formula, long answers": "{formula:.3f}x",
+    "the paper's, no verdicts": "{paper:.3f}x",
+    "efficiency": "{efficiency:.3f}",
+    "  of the answers": "{efficiency_worst:.3f} to {efficiency_best:.3f}",
+    "seconds": "{seconds:.2f}",
+    "acceptance": "{alpha:.2f}",
+    "target branches a step": "{target_branches:.2f}",
+    "draft branches a step": "{draft_branches:.2f}",
+    "judge calls a step": "{judge_calls:.2f}",
+    "CPU": "{cpu_seconds:.2f} s, {cpu_percent:.1f} % of a core",
+    "calls": "{calls}, {calls_per_second:.1f} a second",
+    "CPU per call": "{cpu_ms_per_call:.2f} ms",
+    "CPU per call of the runtimes' servers": "{servers_cpu_ms_per_call:.2f} ms",
+    "simulated runtimes late": "{runtimes_late_ms:.2f} ms a call",
+    "event loop late": "{loop_late_p99_ms:.2f} ms or more, one time in a hundred",
+    "threads, most": "{threads}",
+    "memory, most": "{megabytes:.0f} MB, {megabytes_grown:.0f} in the second half",
+}
+simulation = options.together(
+    click.option(
+        "--alpha",
+        type=options.Several(click.FLOAT, "SHARE[,SHARE]"),
+        default="0.63",
+        help="Drafted steps that agree; or by position.",
+    ),
+    click.option("--trace", type=options.ANY_PATH, metavar="DIR", help="Which agree, from a run's records."),
+    click.option("--c1", type=float, default=0.1, help="Time of a drafted step / of a target step."),
+    click.option("--step-seconds", type=float, default=0.2, help="Of a target step alone."),
+    click.option("--judge-seconds", type=float, default=0.04, help="Of a verdict."),
+    click.option("--steps", type=int, default=300, help="Of an answer."),
+    click.option("--step-tokens", type=int, default=24, help="Of a step, on average."),
+    click.option("--spread", type=float, default=0.0, help="Of steps' lengths: standard deviation / mean."),
+    click.option("--same-words", is_flag=True, help="Drafts that agree are the very same: no judge is needed."),
+    click.option("--batch-slowdown", type=float, default=0.0, help="What each further request costs others."),
+    click.option(
+        "--prefill", type=float, default=0.05, help="Time of a drafted step that is only weighed / of writing it."
+    ),
+    click.option(
+        "--auc", type=float, default=0.5, help="How well a draft's confidence tells what agrees: 0.5 is not at all."
+    ),
+    click.option("--slots", type=int, help="Requests that a runtime serves at a time.  [default: any number]"),
+    click.option("--width", type=int, default=1, help="Drafted alternatives per step."),
+    click.option("--seed", type=int, default=0, help="Of everything that is drawn."),
+)
+
+
+def simulation_of(given: dict[str, Any]) -> Simulation:
+    """What the options say.
+
+    Raises:
+        ConfigError: a value that cannot be.
+        RecordError: there are no records to trace.
+    """
+    from lr_sglang.simulated.model import Model
+    from lr_sglang.simulated.simulation import Simulation
+
+    same = {name: given[name] for name in ("alpha", "steps", "spread", "auc", "width", "seed")}
+    trace = traced(given["trace"]) if given["trace"] else ()
+    model = Model(trace=trace, tokens=given["step_tokens"], own_words=not given["same_words"], **same)
+    names = ("step_seconds", "c1", "judge_seconds", "batch_slowdown", "slots", "prefill")
+    return Simulation(model, *(given[name] for name in names))
+
+
+def traced(folder: Path) -> tuple[tuple[bool, ...], ...]:
+    """Which drafts were accepted in a run, by answer and position.
+
+    Raises:
+        RecordError: there is no such run.
+        ConfigError: it did not look ahead.
+    """
+    from lr_sglang.cli import runs
+
+    with runs.complete(folder):
+        rows = [tuple(step["source"] == "draft" for step in r["steps"]) for r in runs.read(folder) if r["judged"]]
+    if not rows:
+        raise ConfigError(f"{folder} has no answer that looked ahead", hint="give a run of mode lookahead")
+    return tuple(rows)
 
 
 @click.command()
@@ -19,8 +104,10 @@ from lr_sglang.sglang_api.light_import import leave_torch_out
 @click.option("--role", type=click.Choice(ROLES), multiple=True, help="Which to serve.  [default: all three]")
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65533), default=31000, help="Of the first; 0: any free ones.")
-@per_role("--fault", click.STRING, "FAULT", "Such as hang, draft=fail:share=0.1 or target=late:seconds=2,times=3.")
-@as_json
+@options.per_role(
+    "--fault", click.STRING, "FAULT", "Such as hang, draft=fail:share=0.1 or target=late:seconds=2,times=3."
+)
+@options.as_json
 def simulate(role: tuple[str, ...], host: str, port: int, json: bool, **given: Any) -> None:
     """Serves runtimes that wait instead of computing, for trying everything with no model.
 
@@ -63,3 +150,62 @@ def _faults(given: tuple[tuple[str | None, str], ...], roles: tuple[str, ...]) -
         for name in [role] if role else roles:
             faults[name].append(Fault.parse(text))
     return faults
+
+
+@click.command()
+@simulation
+@click.option("--depth", type=int, default=6, help="Steps to look ahead.")
+@click.option("--schedule", type=click.Choice(["async", "sync"]), default="async", help="Overlap, or not.")
+@click.option(
+    "--verifier",
+    type=click.Choice(["judge", "exact"]),
+    help="exact goes with --same-words.  [default: judge, or exact with --same-words or --judge-seconds 0]",
+)
+@click.option("--questions", type=options.AT_LEAST_1, default=1, help="Answers at once.")
+@click.option("--processes", type=options.AT_LEAST_1, default=1, help="That share them.")
+@click.option("--http", is_flag=True, help="The runtimes are servers in other processes.")
+@options.as_json
+def simulated(json: bool, **given: Any) -> None:
+    """Measures the controller over simulated runtimes, with no model.
+
+    The programs, SGLang's interpreter, the runner and the verifier are those of a real run; only what is behind the
+    backend waits instead of computing. The bound is the least time that the same schedule can need for the same draws:
+    efficiency is how much of it is left.
+
+    \b
+    Examples:
+      lr-sglang bench simulated --alpha .63 --c1 .1 --step-seconds .2 --judge-seconds .04 --depth 6 --steps 300
+      lr-sglang bench simulated --questions 64 --step-seconds 2 --steps 40
+      lr-sglang bench simulated --questions 64 --step-seconds 1 --steps 20 --http
+      lr-sglang bench simulated --questions 256 --step-seconds 8 --steps 20 --processes 2 --json
+    """
+    from lr_sglang.config import Lookahead
+
+    if given["verifier"] is None:
+        given["verifier"] = "exact" if given["same_words"] or not given["judge_seconds"] else "judge"
+    given["same_words"] = given["same_words"] or given["verifier"] == "exact"
+    setting = simulation_of(given)
+    look = Lookahead(
+        given["schedule"],
+        given["depth"],
+        given["width"],
+        max_step_tokens=setting.model.longest + 1,  # a blank line ends each step, as almost all of real models
+        verifier=given["verifier"],
+    )
+    leave_torch_out()
+    from lr_sglang.simulated.measure import measure, report
+
+    figures = report(setting, look, measure(setting, look, given["questions"], given["processes"], given["http"]))
+    if json:
+        click.echo(json_format.dumps(figures))
+    else:
+        _show(figures)
+
+
+def _show(found: dict[str, Any]) -> None:
+    from lr_sglang.cli.display import Display
+    from lr_sglang.cli.formats import grid
+
+    flat = {**found, **found["per_step"], **found["bound"], "cpu_percent": 100 * found["cpu_share"]}
+    head = ("simulated runtimes", f"{found['questions']} at once")
+    Display().show(grid(head, [(name, form.format(**flat)) for name, form in FIGURES.items()], head[:1]))

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.cli import options
+from lr_sglang.bench import order
+from lr_sglang.cli import options, source
+from lr_sglang.cli.display import Display
+from lr_sglang.cli.execute import Execution, execute, need_an_answer
+from lr_sglang.cli.settings import modes_of, settle
 from lr_sglang.modes import MODES
 
 if TYPE_CHECKING:
@@ -47,14 +51,6 @@ def try_(**given: Any) -> None:
       lr-sglang try --attach qwen3-4gpu --input my.jsonl --mode auto --concurrency 8 --limit 100
       lr-sglang try --task pocket
     """
-    from lr_sglang.bench import order
-    from lr_sglang.cli import source
-    from lr_sglang.cli.display import Display
-    from lr_sglang.cli.execute import Execution, execute, need_an_answer
-    from lr_sglang.cli.settings import modes_of, settle
-    from lr_sglang.results import collection
-    from lr_sglang.results.gain import gain
-
     if given["limit"] is None and not given["range"]:
         given["limit"] = QUESTIONS
     asked = source.of_command(given)
@@ -70,6 +66,9 @@ def try_(**given: Any) -> None:
     warm_up = asked.questions[-1].question
     this = Execution(folder, made, display, 1, given["launch_timeout"], warm_up)
     need_an_answer(execute(this, resume=given["resume"]))
+    from lr_sglang.results import collection  # it imports SciPy, which takes seconds
+    from lr_sglang.results.gain import gain
+
     found = gain(collection.read([folder]), mode, plain)
     if given["json"]:
         click.echo(json.dumps({"output": str(folder), **found.to_dict()}))

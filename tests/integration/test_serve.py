@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.cli import cli
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.serve_work import _tell, listening
+from lr_sglang.cli.endpoint import _tell, listening
 from lr_sglang.config import Lookahead
 from lr_sglang.serve import health, logs
 from lr_sglang.serve.app import create_app

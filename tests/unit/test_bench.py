@@ -155,7 +155,7 @@ def test_servers_that_cannot_be_up_together_take_turns():
 
 def setting(modes=ALL, sweep=(), **more):
     options = {"mode": modes, "token_layer": more.pop("token_layer", ())}
-    points = tuple(sweeps.points(sweep))
+    points = more.pop("points", tuple(sweeps.points(sweep)))
     return Setting(settings.settle(options), points, tasks={"pocket": ""}, **more)
 
 
@@ -222,8 +222,9 @@ def test_drafts_of_a_deployment_without_a_token_layer():
 
 
 def test_servers_that_two_sets_would_start_alike_have_room_for_both():
-    sets = servers.server_sets(variants(setting(concurrency=(1, 8))))
-    plain, layered = servers.levelled([servers.needed(of) for of in sets])
+    sets = servers.server_sets(variants(setting(concurrency=(1, 8), points=({}, {"sd-tokens": 4, "width": 3}))))
+    plain, layered = (servers.needed(of, [one for of in sets for one in of]) for of in sets[:2])
+    assert plain.runtimes["draft"].max_running_requests > 8 * 3
     assert plain.runtimes["draft"] == layered.runtimes["draft"]
     assert plain.runtimes["judge"] == layered.runtimes["judge"]
     assert plain.runtimes["target"].token_layer != layered.runtimes["target"].token_layer

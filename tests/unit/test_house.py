@@ -228,7 +228,7 @@ THREADS = {
     "grading/cell/test_process.py": "grading: threads that the code of an answer left",
     "cli/session.py": "what takes seconds to import is imported while servers start",
     "cli/failures.py": "only the main thread takes signals",
-    "cli/serve_work.py": "servers are looked after beside the endpoint's loop",
+    "cli/endpoint.py": "servers are looked after beside the endpoint's loop",
     "cli/doctor_checks.py": "a question that may never be answered",
     "serve/processes/supervisor.py": "only the main thread takes signals",
     "serve/processes/worker.py": "the end of the parent is noticed although the loop is busy",

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.api import deployment
-from lr_sglang.cli import cli, launch_work, settings
+from lr_sglang.cli import cli, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import Server, launched, load_deployment
@@ -52,7 +52,7 @@ depth = 4
 PROGRAM = """
 import sys
 from lr_sglang import cli
-from lr_sglang.cli import launch_work
+from lr_sglang.cli import launch
 from lr_sglang.runtimes.launching import flags, fleet
 from lr_sglang.runtimes.launching.keeper import Patience
 
@@ -64,7 +64,7 @@ def command(runtime, port, platform, *, model=None, **_):
     return flags.Command(argv)
 
 fleet.flags.command, fleet.server_options.check = command, lambda *_: None
-launch_work.Patience = lambda restarts: Patience(0.2, 0.4, 60, restarts)
+launch.Patience = lambda restarts: Patience(0.2, 0.4, 60, restarts)
 sys.argv[:2] = ["lr-sglang"]
 cli.main()
 """
@@ -450,7 +450,6 @@ def test_one_beside_others_gets_the_memory_that_it_had(monkeypatch, tmp_path):
     argv = ["x", "--mem-fraction-static", "0.6", "--dtype", "auto"]
     assert Keeper(fleet, lambda event: None)._argv("target", argv)[2] == "0.909"
     assert Keeper(fleet, lambda event: None)._argv("target", ["x"]) == ["x"]
-    assert launch_work.Keeper is Keeper
 
 
 def test_what_a_priming_start_compiled_is_found_where_each_library_keeps_it(tmp_path):

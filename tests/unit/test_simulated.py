@@ -12,7 +12,7 @@ import uvicorn
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli
-from lr_sglang.cli.simulation import traced
+from lr_sglang.cli.simulate import traced
 from lr_sglang.config import ROLES, Lookahead
 from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.request import Request

@@ -6,47 +6,104 @@ import dataclasses
 import json
 import logging
 import socket
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import click
 
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli import capacity
+from lr_sglang.cli import capacity, session
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.processes import Ending, Endpoint
 from lr_sglang.cli.session import Session
-from lr_sglang.cli.settings import settle
+from lr_sglang.cli.settings import Given, settle
+from lr_sglang.cli.starting import Starting
+from lr_sglang.config import Deployment
 from lr_sglang.errors import ConfigError, LaunchError, LookaheadError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import launched
+from lr_sglang.runtimes import Fleet, launch, launched
 from lr_sglang.runtimes.launching.keeper import Event, Keeper, Patience
 from lr_sglang.serve import keys, settings
-from lr_sglang.serve.logs import log
+from lr_sglang.serve.logs import log, set_up
 from lr_sglang.serve.settings import Service
 from lr_sglang.verifiers import verifier_registry
-
-if TYPE_CHECKING:
-    from lr_sglang.runtimes import Fleet
 
 # Fields of ``Service`` whose options are called otherwise.
 NAMES = {"stall": "stall_timeout", "timeout": "request_timeout", "model": "model_name"}
 
 
-def serve(given: dict[str, Any], display: Display) -> None:
+class Ending(Protocol):
+    """What answers, and can be told to end."""
+
+    def end(self) -> None:
+        """As a signal does, from any thread."""
+
+
+Up = Iterator[tuple[Fleet | None, Ending, Callable[[], Any]]]  # servers, what answers, and the call that serves
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What is to be served, and where; ``ready`` is called once it answers."""
+
+    deployment: Deployment
+    service: Service
+    keys: keys.Keys
+    sock: socket.socket
+    logs: Path
+    given: Given
+    lean: bool
+    progress: Starting
+    ready: Callable[[Session], None]
+
+    @contextmanager
+    def alone(self) -> Up:
+        """In this process."""
+        timeout = self.given["launch_timeout"]
+        with session.session(self.deployment, self.logs, self.progress, timeout, lean=self.lean) as live:
+            from lr_sglang.serve.app import create_app
+            from lr_sglang.serve.server import EndpointServer
+
+            set_up(self.given["log_level"])
+            app = create_app(live.roles, self.service, self.keys)
+            server = EndpointServer(app, self.service, lambda: self.ready(live))
+            yield live.fleet, server, lambda: server.run(sockets=[self.sock])
+
+    @contextmanager
+    def several(self) -> Up:
+        """In several processes, which this one starts and keeps up."""
+        from lr_sglang.serve.processes.supervisor import Supervisor, Work, warm_up
+
+        level = self.given["log_level"]
+        warm_up(self.lean)
+        with (
+            launch(self.deployment, self.logs, self.progress, self.given["launch_timeout"]) as fleet,
+            session.logs_told(fleet),
+            tempfile.TemporaryDirectory(prefix="lr-sglang-serve-", ignore_cleanup_errors=True) as folder,
+        ):
+            set_up(level)
+            addresses = dataclasses.replace(fleet, servers={})
+            processes = self.given["processes"]
+            work = Work(self.service, self.keys, addresses, Path(folder), processes, level, self.lean)
+            server = Supervisor(work, self.sock, lambda found: self.ready(Session(found, fleet)))
+            yield fleet, server, server.run
+
+
+def serve(given: Given, display: Display) -> None:
     """Serves until a signal ends it.
 
     Raises:
         LookaheadError: an option that cannot be, a port in use, or as ``runtimes.launch``; the target was given up.
     """
     plan = settle(given).checked()
-    modes = list(plan.modes)
-    if len(plan.server_sets(modes)) > 1:
+    if len(plan.server_sets(plan.modes)) > 1:
         hint = "a token layer is set when a server starts: serve them at two ports"
-        raise ConfigError(f"modes {', '.join(modes)} need different servers", hint=hint)
-    service = service_of(plan, modes, given)
+        raise ConfigError(f"modes {', '.join(plan.modes)} need different servers", hint=hint)
+    service = service_of(plan, given)
     allowed, warnings = keys.load(given["api_keys_file"])
     settings.check_public(service, len(allowed), given["allow_no_key"])
     service = dataclasses.replace(service, hosts_are_open=bool(allowed) or given["allow_no_key"])
@@ -54,57 +111,49 @@ def serve(given: dict[str, Any], display: Display) -> None:
         display.warn(warning)
     sized = _sized(plan, service)
     _check_files(sized, service, given["processes"])
-    with listening(service.host, service.port) as sock:
-        with display.starting() as progress:
+    with listening(service.host, service.port) as sock, display.starting() as progress:
 
-            def ready(live: Session) -> None:
-                progress.finish()
-                if live.simulated:
-                    display.warn("these runtimes are simulated: their texts mean nothing")
-                capacity.report(plan, service.modes, live, service.concurrency, display)
-                _tell(sock, service, display)
+        def ready(live: Session) -> None:
+            progress.finish()
+            if live.simulated:
+                display.warn("these runtimes are simulated: their texts mean nothing")
+            capacity.report(plan, service.modes, live, service.concurrency, display)
+            _tell(sock, service, display)
 
-            endpoint = Endpoint(
-                sized.needed(service.modes, service.concurrency),
-                service,
-                allowed,
-                sock,
-                given["logs"] or launched.state_home() / "logs" / "serve" / str(sock.getsockname()[1]),
-                given["launch_timeout"],
-                given["processes"],
-                given["log_level"],
-                plan.lean(*service.verifiers),
-                progress,
-                ready,
-            )
-            with endpoint.up() as (fleet, server, run):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or it could not listen beside old ones
-                with _kept_up(fleet, given["restarts"], given["launch_timeout"], server):
-                    run()
-                display.note("stopped")
+        needed, lean = sized.needed(service.modes, service.concurrency), plan.lean(*service.verifiers)
+        logs = given["logs"] or launched.state_home() / "logs" / "serve" / str(sock.getsockname()[1])
+        endpoint = Endpoint(needed, service, allowed, sock, logs, given, lean, progress, ready)
+        with endpoint.several() if given["processes"] > 1 else endpoint.alone() as (fleet, server, run):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or it could not listen beside old ones
+            with _kept_up(fleet, given["restarts"], given["launch_timeout"], server):
+                run()
+            display.note("stopped")
 
 
-def service_of(plan: Plan, modes: list[str], given: Mapping[str, Any]) -> Service:
+def service_of(plan: Plan, given: Given) -> Service:
     """What the options allow.
 
     Raises:
         ConfigError: a verifier or a depth that cannot be.
     """
     options = {field.name: given.get(NAMES.get(field.name, field.name)) for field in dataclasses.fields(Service)}
-    verifiers = dict.fromkeys((plan.lookahead.verifier, "exact", *given["allow_verifier"]))
-    look = plan.lookahead
+    look, verifiers = plan.lookahead, dict.fromkeys((plan.lookahead.verifier, "exact", *given["allow_verifier"]))
     for name, most in (("depth", given["max_depth"]), ("width", given["max_width"])):
         if most is not None and most < getattr(look, name):
             message = f"--max-{name} {most} is less than --{name}, {getattr(look, name)}"
             raise ConfigError(message, hint=f"give --{name} {most} as well")
-    served = tuple(modes if given["mode"] else dict.fromkeys((*modes, *_possible(plan, modes))))
+    layered = plan.layered(plan.modes[0])  # its servers can do these modes as well
+    able = [name for name, mode in MODES.items() if mode.token_layer in (None, layered)]
+    able = [name for name in able if not MODES[name].ahead or "draft" in plan.models]
+    served = plan.modes if given["mode"] else tuple(dict.fromkeys((*plan.modes, *able)))
     if all(MODES[name].lossless for name in served):
         verifiers = {"exact": None}  # the judge is not started for them
+    judged = "judge" in plan.models
     settled = {
         "check_judge": True,
         "model": given["model_name"] or plan.models["target"],
         "modes": served,
-        "verifiers": tuple(name for name in verifiers if _judged_by(plan, name)),
+        "verifiers": tuple(name for name in verifiers if not verifier_registry.needs_judge(name) or judged),
         **{name: getattr(plan, name) for name in ("lookahead", "sampling", "limits", "judge_prompt", "program")},
     }
     return Service().replace(**options | settled)
@@ -133,18 +182,6 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         raise LaunchError(f"cannot listen on {host}:{port}: {why}", hint=hint) from error
     with sock:
         yield sock
-
-
-def _possible(plan: Plan, modes: list[str]) -> list[str]:
-    """The modes that the servers of these can do as well."""
-    layered = plan.layered(modes[0])
-    able = [name for name, mode in MODES.items() if mode.token_layer in (None, layered)]
-    return [name for name in able if not MODES[name].ahead or "draft" in plan.models]
-
-
-def _judged_by(plan: Plan, name: str) -> bool:
-    """Whether there is the runtime that a verifier needs; also checks its name."""
-    return not verifier_registry.needs_judge(name) or "judge" in plan.models
 
 
 def _sized(plan: Plan, service: Service) -> Plan:
