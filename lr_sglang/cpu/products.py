@@ -6,6 +6,9 @@ A product of a model in bfloat16 takes its weight over: what is left of the laye
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
+
+LEAST_ROWS = 4
 
 
 class Product(Protocol):
@@ -35,15 +38,19 @@ class BFloat16:
     """bfloat16 in oneDNN's own layout.
 
     By measurement it multiplies one to eight rows in half the time of PyTorch's layout, and a row has the same result
-    alone and among others.
+    alone and among others. One to three rows take longer than four (1.4 and 1.0 ms for 5632 x 2048), so zeros are
+    appended.
     """
 
     def __init__(self, linear: Any) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(_taken(linear).contiguous(), 1)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.shape[0]
+        if rows < LEAST_ROWS:
+            x = F.pad(x, (0, 0, 0, LEAST_ROWS - rows))
         made: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
-        return made
+        return made[:rows]
 
     def added(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return residual + self(x)
