@@ -38,10 +38,8 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import Disconnected, EventStream, begun, events_of, named_error, together, unless_gone
 from lr_sglang.serve.target_routes import CHAT, COMPLETIONS, OTHERS, TargetRoute
 
-# At the end, for the runtimes to be rid of the answers that were stopped.
-ABORT_SECONDS = 2.0
-# Threads that render and tokenize prompts beside the event loop. asyncio's own default grows with the machine's cores.
-PROMPT_THREADS = 4
+ABORT_SECONDS = 2.0  # at the end, for the runtimes to be rid of the answers that were stopped
+PROMPT_THREADS = 4  # they render and tokenize prompts; asyncio's own default grows with the machine's cores
 ANSWERED: dict[str, tuple[TargetRoute, type[ChatRequest | CompletionRequest]]] = {
     CHAT.path: (CHAT, ChatRequest),
     COMPLETIONS.path: (COMPLETIONS, CompletionRequest),
@@ -95,7 +93,7 @@ def create_app(
         lifespan=living,
     )
     app.state.engine, app.state.health, app.state.metrics, app.state.board = engine, health, metrics, board
-    app.include_router(_answers(engine, service))
+    app.include_router(_answers(engine, service, roles["target"]))
     app.include_router(_others(engine, service))
     app.include_router(_state(engine, health, metrics))
     _page(app)
@@ -107,7 +105,7 @@ def create_app(
     return app
 
 
-def _answers(engine: AnswerEngine, service: Service) -> APIRouter:
+def _answers(engine: AnswerEngine, service: Service, target: RuntimeBackend) -> APIRouter:
     class AnswerRoute(StrictRoute):
         """Where the target answers alone what the route's own form of a request has no place for."""
 
@@ -136,7 +134,7 @@ def _answers(engine: AnswerEngine, service: Service) -> APIRouter:
         """Goes on with a raw prompt."""
         return await _respond(engine, service, body, request)
 
-    about = {"id": service.model, "object": "model", "created": int(time.time()), "owned_by": "lr-sglang"}
+    about = {"object": "model", "created": int(time.time()), "owned_by": "lr-sglang", "root": service.model}
     allowed = {
         "modes": service.modes,
         "verifiers": service.verifiers,
@@ -146,20 +144,22 @@ def _answers(engine: AnswerEngine, service: Service) -> APIRouter:
         "max_width": service.widest,
     }
 
+    def named(name: str) -> dict[str, Any]:
+        """As SGLang lists them; of our own also what its requests may ask for."""
+        own = {"parent": None, "lookahead": allowed} if name == service.model else {"parent": service.model}
+        return {"id": name, **about, "max_model_len": target.context, **own}
+
     @router.get("/models", responses={status: ERRORS[status] for status in (401, 403)})
     async def models() -> dict[str, Any]:
         """The model that is served and what its requests may ask for, and the target's LoRA adapters."""
-        adapters = [{**about, "id": name, "parent": service.model} for name in await engine.passing.adapters()]
-        return {"object": "list", "data": [{**about, "lookahead": allowed}, *adapters]}
+        return {"object": "list", "data": [named(name) for name in (service.model, *await engine.passing.adapters())]}
 
     @router.get("/models/{model:path}", responses={status: ERRORS[status] for status in (401, 403, 404)})
     async def model(model: str) -> dict[str, Any]:
         """One model."""
-        if model != service.model:
-            if model in await engine.passing.adapters():
-                return {**about, "id": model, "parent": service.model}
+        if model != service.model and model not in await engine.passing.adapters():
             raise refusal("model_not_found", param="model", asked=model, known=service.model)
-        return {**about, "lookahead": allowed}
+        return named(model)
 
     return router
 

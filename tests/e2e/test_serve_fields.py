@@ -1,12 +1,10 @@
-"""Every field of SGLang's own schema, one request for each: the endpoint answers as the bare target does, at
-temperature 0, whole and in a stream. The schema is what the target says of itself, so that no field is forgotten.
+"""Route by route and field by field of SGLang's own schema, one request for each: the endpoint answers as the bare
+target does, at temperature 0, whole and in a stream. The schema is what the target says of itself, so that no route
+and no field is forgotten.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,17 +13,33 @@ import httpx
 import pytest
 
 from lr_sglang.serve.passed_request import STEERING
+from lr_sglang.serve.target_routes import PATHS
+from tests.compared import ask, difference, legal
 from tests.e2e.conftest import Pocket, full
+from tests.integration.test_serve_target import OURS, REFUSED
 from tests.serving import Process, serving
 
 QUESTION = "Sam has 3 pens. Ben brings 2 pens. How many pens are there?"
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-SCHEMAS = {CHAT: "ChatCompletionRequest", COMPLETIONS: "CompletionRequest"}
-PROMPTS: dict[str, dict[str, Any]] = {
-    CHAT: {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 8},
-    COMPLETIONS: {"prompt": QUESTION, "max_tokens": 8},
+CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+ASKED = [{"role": "user", "content": QUESTION}]
+# The least that each route takes.
+LEAST: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": ASKED, "max_tokens": 8, "temperature": 0},
+    COMPLETIONS: {"prompt": QUESTION, "max_tokens": 8, "temperature": 0},
+    RESPONSES: {"input": QUESTION, "max_output_tokens": 8, "temperature": 0},
+    MESSAGES: {"messages": ASKED, "max_tokens": 8, "temperature": 0},
+    "/v1/messages/count_tokens": {"messages": ASKED},
+    "/v1/embeddings": {"input": QUESTION},
+    "/v1/classify": {"input": QUESTION},
+    "/v1/score": {"query": "a", "items": ["b", "c"], "label_token_ids": [5, 6]},
+    "/v1/rerank": {"query": "a", "documents": ["b", "c"]},
+    **{f"{prefix}/tokenize": {"prompt": QUESTION} for prefix in ("", "/v1")},
+    **{f"{prefix}/detokenize": {"tokens": [5, 6]} for prefix in ("", "/v1")},
 }
+STREAMED = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+FLAT = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}
+ANTHROPICS = {"name": "add", "input_schema": {"type": "object", "properties": {}}}
 FORM = {"type": "json_schema", "json_schema": {"name": "number", "schema": {"type": "integer"}}}
 # Where a type alone does not say what is legal, or what changes an answer.
 VALUES: dict[str, Any] = {
@@ -34,13 +48,14 @@ VALUES: dict[str, Any] = {
         {"role": "user", "content": [{"type": "text", "text": QUESTION}]},
     ],
     "prompt": [QUESTION, "Ann has 4 hats."],
-    "model": "pocket",
     "max_tokens": 150,  # to the answer's own end
+    "max_output_tokens": 150,
     "extra_key": "a",
     "cache_salt": "a",
     "watermark": {"enabled": True},
     "temperature": 0,
     "stop": ["pens", "5", "."],
+    "stop_sequences": ["pens", "5", "."],
     "logit_bias": {"5": 1.0},
     "response_format": FORM,
     "json_schema": '{"type": "integer"}',
@@ -54,12 +69,16 @@ VALUES: dict[str, Any] = {
     "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     "min_tokens": 4,
 }
-# Only the bare target takes it: it is code.
-REFUSED = {"custom_logit_processor"}
+OTHER_VALUES: dict[str, dict[str, Any]] = {
+    RESPONSES: {"tools": [FLAT], "prompt": LEAST, "input": ASKED},
+    MESSAGES: {"messages": ASKED, "tools": [ANTHROPICS], "tool_choice": {"type": "auto"}, "temperature": 0.0},
+    "/v1/messages/count_tokens": {"messages": ASKED, "tools": [ANTHROPICS], "tool_choice": {"type": "auto"}},
+    "/v1/score": {"temperature": 0.5},
+    **{f"{prefix}/tokenize": {"prompt": [QUESTION, "a"]} for prefix in ("", "/v1")},
+}
+# The endpoint takes no code, and no answer that goes on when its client is gone.
+ITS_OWN = {"custom_logit_processor", "background"}
 LEFT_OUT = object()
-# Of each reply its own; and what only a server knows of itself.
-OWN = {"id", "created", "model", "object", "metadata", "lookahead", "system_fingerprint"}
-TIMES = re.compile(r"time|latency|_ts$|throughput|^id$")  # of ``meta_info``
 
 
 @pytest.fixture(scope="module")
@@ -70,106 +89,75 @@ def endpoint(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield process
 
 
-def legal(schema: dict[str, Any], all_of_them: dict[str, Any]) -> Any:
-    """A value other than the default, by its JSON schema."""
-    if "$ref" in schema:
-        return legal(all_of_them[schema["$ref"].rpartition("/")[2]], all_of_them)
-    if "anyOf" in schema:
-        return legal(next(one for one in schema["anyOf"] if one.get("type") != "null"), all_of_them)
-    if "enum" in schema:
-        return schema["enum"][0]
-    match schema.get("type"):
-        case "boolean":
-            return schema.get("default") is not True
-        case "integer":
-            return 1
-        case "number":
-            return 0.5
-        case "array":
-            return [legal(schema["items"], all_of_them)]
-        case "object":
-            return {}
-    return "a"
-
-
-def fields(target: str, route: str) -> dict[str, Any]:
-    """Each with a legal value."""
-    schemas = httpx.get(f"{target}/openapi.json", timeout=60).json()["components"]["schemas"]
-    named = schemas[SCHEMAS[route]]["properties"]
-    return {name: VALUES.get(name, legal(schema, schemas)) for name, schema in named.items() if name != "stream"}
-
-
-def ask(url: str, body: dict[str, Any]) -> tuple[int, Any]:
-    """The status and the answer; of a stream, what its chunks come to."""
-    reply = httpx.post(url, json=body, timeout=120)
-    if reply.status_code != 200:
-        return reply.status_code, reply.text
-    if not body["stream"]:
-        return 200, {name: value for name, value in reply.json().items() if name not in OWN}
-    lines = [line.removeprefix("data: ") for line in reply.text.splitlines() if line]
-    assert lines.pop() == "[DONE]"
-    return 200, summed([json.loads(line) for line in lines])
-
-
-def summed(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Chunks as one answer: how much text is in one of them is the server's affair."""
-    choices: dict[int, dict[str, Any]] = {}
-    found: dict[str, Any] = {"choices": choices}
-    for chunk in chunks:
-        if chunk.get("usage"):
-            found |= {"usage": chunk["usage"], "usages": "usage" in found}
-        for choice in chunk["choices"]:
-            said = choices.setdefault(choice["index"], {})
-            for name, value in {**choice, **choice.get("delta", {})}.items():
-                if name in ("delta", "index") or value is None:
-                    continue
-                text = isinstance(value, str) and name in ("text", "content", "reasoning_content")
-                said[name] = said.get(name, "") + value if text else value
+@pytest.fixture(scope="module")
+def described(pocket: Pocket) -> dict[str, Any]:
+    """What the target says of its routes."""
+    found: dict[str, Any] = httpx.get(f"{pocket.fleet.urls['target']}/openapi.json", timeout=60).json()
     return found
 
 
-def difference(direct: Any, through: Any, path: str = "") -> str:
-    """Where the endpoint's answer lacks what is in the target's, or has something else; more is allowed."""
-    if isinstance(direct, dict) and isinstance(through, dict):
-        own = TIMES if path.endswith("meta_info") else re.compile("$^")
-        same = {name: value for name, value in direct.items() if not own.search(str(name))}
-        found = (difference(value, through.get(name, "?"), f"{path}.{name}") for name, value in same.items())
-        return "; ".join(filter(None, found))
-    if isinstance(direct, list) and isinstance(through, list) and len(direct) == len(through):
-        pairs = enumerate(zip(direct, through, strict=True))
-        return "; ".join(filter(None, (difference(*pair, f"{path}.{number}") for number, pair in pairs)))
-    # batches of other sizes add up in another order
-    close = isinstance(direct, float) and isinstance(through, float) and math.isclose(direct, through, rel_tol=1e-3)
-    return "" if direct == through or close else f"{path}: {direct!r} but {through!r}"
+def fields(route: str, described: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Of a route, each with a legal value; and those it may lack and still answer alike, left out."""
+    schemas = described["components"]["schemas"]
+    paths = described["paths"]  # an alias is not in it
+    (body,) = paths.get(route, paths.get(f"/v1{route}"))["post"]["requestBody"]["content"].values()
+    named = schemas[body["schema"]["$ref"].rpartition("/")[2]]
+    values = {**VALUES, **OTHER_VALUES.get(route, {})}
+    found = {name: values.get(name, legal(one, schemas)) for name, one in named["properties"].items()}
+    free = {"temperature", *named.get("required", ())}
+    without = [(name, LEFT_OUT) for name in LEAST[route] if name not in free]
+    return [(name, value) for name, value in found.items() if name not in {"stream", *ITS_OWN}] + without
 
 
-def differences(route: str, stream: bool, target: str, endpoint: str) -> dict[str, str]:
+def differences(known: list[tuple[str, Any]], route: str, stream: bool, target: str, endpoint: str) -> dict[str, str]:
     """The fields that are answered otherwise, with what is not the same."""
-    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {"stream": False}
-    base = {"model": "pocket", "temperature": 0, **PROMPTS[route], **options}
+    options = {"stream": stream} if route in STREAMED else {}
+    usage = {"stream_options": {"include_usage": True}} if stream and route in (CHAT, COMPLETIONS) else {}
+    base = {**LEAST[route], **options, **usage}
+    itself = httpx.get(f"{target}/v1/models", timeout=60).json()["data"][0]["id"]
 
     def compared(field: tuple[str, Any]) -> str:
         name, value = field
-        body = {**base, name: value}
-        if value is LEFT_OUT:
-            del body[name]
+        body = {known: one for known, one in {**base, name: value}.items() if one is not LEFT_OUT}
         # a field that steers the server is left out by the endpoint
-        direct = ask(target + route, base if name in STEERING else body)
-        through = ask(endpoint + route, body)
+        direct = ask(target + route, {**(base if name in STEERING else body), "model": itself})
+        through = ask(endpoint + route, {**body, "model": "pocket"})
         if direct[0] != through[0]:
             return f"{direct} but {through}"
         return difference(direct[1], through[1]) if direct[0] == 200 else ""
 
-    known = [(name, value) for name, value in fields(target, route).items() if name not in REFUSED]
-    assert len(known) > 40
-    known.append(("max_tokens", LEFT_OUT))
     with ThreadPoolExecutor(2) as threads:
         found = zip(known, threads.map(compared, known), strict=True)
         return {f"{name}={value}": wrong for (name, value), wrong in found if wrong}
 
 
-@pytest.mark.parametrize(
-    ("route", "stream"), [(CHAT, True), (COMPLETIONS, False), *([(CHAT, False), (COMPLETIONS, True)] if full else ())]
-)
-def test_every_field_is_answered_as_by_the_target(route, stream, pocket, endpoint):
-    assert not differences(route, stream, pocket.fleet.urls["target"], endpoint.url)
+ROWS = [(route, False) for route in LEAST] + [(route, True) for route in STREAMED]
+LONG = {(CHAT, False), (COMPLETIONS, True)}  # more than forty requests, each as long as those of the other way
+
+
+@pytest.mark.parametrize(("route", "stream"), [row for row in ROWS if full or row not in LONG])
+def test_every_field_is_answered_as_by_the_target(route, stream, pocket, endpoint, described):
+    known = fields(route, described)
+    assert len(known) > (40 if route in (CHAT, COMPLETIONS) else 2)
+    assert not differences(known, route, stream, pocket.fleet.urls["target"], endpoint.url)
+
+
+def test_every_route_of_the_targets_is_in_the_table_or_refused(pocket, endpoint, described):
+    assert LEAST.keys() == PATHS
+    assert len(described["paths"]) > 60
+    for path in described["paths"].keys() - PATHS - OURS - {"/v1/models/{model}"}:
+        assert path in REFUSED, "decide"
+        assert httpx.get(endpoint.url + path, timeout=60).status_code == 404, path
+        assert httpx.post(endpoint.url + path, json={}, timeout=60).status_code == 404, path
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/{name}", "/v1/models/none", "/health", "/ready"])
+def test_what_is_only_read_is_there_as_on_the_target(path, pocket, endpoint):
+    target = pocket.fleet.urls["target"]
+    name = httpx.get(f"{target}/v1/models", timeout=60).json()["data"][0]["id"]
+    direct = httpx.get(target + path.format(name=name), timeout=60)
+    through = httpx.get(endpoint.url + path.format(name="pocket"), timeout=60)
+    assert through.status_code == direct.status_code
+    if path.startswith("/v1/") and direct.status_code == 200:
+        (itself, ours) = (one.json().get("data", [one.json()])[0] for one in (direct, through))
+        assert itself.keys() <= ours.keys() and 0 < ours["max_model_len"] <= itself["max_model_len"]
