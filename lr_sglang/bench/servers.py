@@ -98,11 +98,7 @@ class Caches:
         self.kept: set[str] = set()  # roles whose cache could not be emptied
 
     def empty(self, roles: Mapping[str, Any]) -> None:
-        """Those of the runtimes that the next variant uses.
-
-        Raises:
-            RuntimeDown: the target is gone.
-        """
+        """Those of the runtimes that the next variant uses."""
         for role, backend in roles.items():
             try:
                 self._one(role, backend)

@@ -28,7 +28,7 @@ COMMANDS = {
     "report": ("lr_sglang.cli.report", "Make tables and plots of runs."),
     "tasks": ("lr_sglang.cli.tasks", "List what there is to ask, and whether it can be had here."),
     "grade": ("lr_sglang.cli.grade", "Grade the records of a run again."),
-    "view": ("lr_sglang.cli.view", "Write an HTML page of runs."),
+    "view": ("lr_sglang.cli.report", "Write an HTML page of runs."),
     "calibrate": ("lr_sglang.cli.calibrate", "Choose when a cheap verifier may decide alone, from records."),
     "bench": ("lr_sglang.cli.bench", "Measure modes and settings side by side."),
     "simulate": ("lr_sglang.cli.simulate", "Serve simulated runtimes, with no model."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from lr_sglang.algorithm import policy
 from lr_sglang.api.configuration import Plan
@@ -12,9 +12,9 @@ from lr_sglang.config import Role
 from lr_sglang.modes import MODES
 
 
-def report(plan: Plan, modes: Collection[str], live: Session, answers: int, display: Display) -> None:
-    """A warning where the branches of one answer do not fit, a note where those of all answers at a time do not."""
-    for urgent, text in shortages(plan, modes, live, answers):
+def tell(shortages: Iterable[tuple[bool, str]], display: Display) -> None:
+    """Each once: a warning where the branches of one answer do not fit, a note where those of all at a time do not."""
+    for text, urgent in {text: urgent for urgent, text in shortages}.items():
         (display.warn if urgent else display.note)(text)
 
 
@@ -29,7 +29,11 @@ def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -
     for role in dict.fromkeys(role for mode in ahead for role in plan.roles(mode)):
         if live.fleet is not None and role in live.roles:
             asked.setdefault(live.fleet.urls[role], []).append(role)
-    yield from _too_short(plan, live)
+    limits, held = plan.limits, live.roles["target"].kv_tokens
+    wanted = max(limits.max_tokens or 0, limits.max_total_tokens or 0)
+    if held is not None and held < wanted:
+        text = f"target: its memory holds {held} tokens, so that an answer ends there and not at {wanted} "
+        yield True, text + "(extra = {max-total-tokens = ...} of its runtime, where there is room for more)"
     for roles in asked.values():
         backend, one = live.roles[roles[0]], plan.branches(roles, ahead)
         most = policy.limit(backend.max_running_requests, backend.kv_tokens, plan.lookahead)
@@ -40,23 +44,8 @@ def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -
             f"{' and '.join(roles)}: {most} requests at a time, and {number} answer{'s' * (number > 1)} at "
             f"--depth {plan.lookahead.depth} can have {number * one} in flight: then less is looked ahead"
         )
+        mend = f"its memory holds {backend.kv_tokens} tokens; a smaller --max-step-tokens takes less"
         if backend.max_running_requests == most:
-            mend = f"lr-sglang launch --concurrency {answers}, or --max-running-requests {answers * one + policy.SPARE}"
-            yield urgent, f"{lacking} ({mend} where the server is started)"
-        else:
-            yield (
-                urgent,
-                f"{lacking} (its memory holds {backend.kv_tokens} tokens; a smaller --max-step-tokens takes less)",
-            )
-
-
-def _too_short(plan: Plan, live: Session) -> Iterator[tuple[bool, str]]:
-    """A target whose memory holds less than an answer may have."""
-    limits, target = plan.limits, live.roles["target"]
-    wanted, held = max(limits.max_tokens or 0, limits.max_total_tokens or 0), target.kv_tokens
-    if held is not None and held < wanted:
-        yield (
-            True,
-            f"target: its memory holds {held} tokens, so that an answer ends there and not at {wanted} "
-            "(extra = {max-total-tokens = ...} of its runtime, where there is room for more)",
-        )
+            more = f"--max-running-requests {answers * one + policy.SPARE} where the server is started"
+            mend = f"lr-sglang launch --concurrency {answers}, or {more}"
+        yield urgent, f"{lacking} ({mend})"

@@ -117,7 +117,7 @@ def serve(given: Given, display: Display) -> None:
             progress.finish()
             if live.simulated:
                 display.warn("these runtimes are simulated: their texts mean nothing")
-            capacity.report(plan, service.modes, live, service.concurrency, display)
+            capacity.tell(capacity.shortages(plan, service.modes, live, service.concurrency), display)
             _tell(sock, service, display)
 
         needed, lean = sized.needed(service.modes, service.concurrency), plan.lean(*service.verifiers)
@@ -192,11 +192,7 @@ def _sized(plan: Plan, service: Service) -> Plan:
 
 
 def _check_files(plan: Plan, service: Service, processes: int) -> None:
-    """Each answer has its client's connection, and one for each request that it has in flight.
-
-    Raises:
-        ConfigError: these are more files than a process may open, however much it asks for.
-    """
+    """Each answer has its client's connection, and one for each request that it has in flight."""
     from lr_sglang.serve.connections import files
 
     roles = dict.fromkeys(role for mode in service.modes for role in plan.roles(mode))
@@ -219,11 +215,7 @@ def _tell(sock: socket.socket, service: Service, display: Display) -> None:
 
 @contextmanager
 def _kept_up(fleet: Fleet | None, restarts: int, timeout: float, server: Ending) -> Iterator[None]:
-    """Servers that we started are started again when they end.
-
-    Raises:
-        LookaheadError: the target was given up.
-    """
+    """Servers that we started are started again when they end."""
     if fleet is None or not fleet.servers:
         yield
         return

@@ -129,7 +129,8 @@ def execute(this: Execution, *, resume: bool = False) -> list[Record]:
             with ExitStack() as up:
                 variants = list({variant.key: variant for variant, _ in todo}.values())
                 watches = _servers(this, stretch.servers, up)
-                _say_shortages(variants, watches, display)
+                found = ((v.plan, v.modes, watches[v.key].live, v.concurrency) for v in variants)
+                capacity.tell((one for about in found for one in capacity.shortages(*about)), display)
                 from lr_sglang.api.runner import Runner  # it imports SGLang, which was done while servers started
 
                 runners = {}
@@ -184,11 +185,7 @@ def _resumable(this: Execution) -> Iterator[None]:
 
 
 def _servers(this: Execution, numbers: Sequence[int], up: ExitStack) -> dict[Key, Watch]:
-    """Brings up the sets that are to be up together; a server that two of them would start alike is started once.
-
-    Raises:
-        LookaheadError: as ``session.session``.
-    """
+    """Brings up the sets that are to be up together; a server that two of them would start alike is started once."""
     known: dict[str, Runtime] = {}
     watches: dict[Key, Watch] = {}
     lean = all(variant.plan.lean() for variant in this.order.variants)
@@ -218,17 +215,6 @@ def _write_command(this: Execution, started: dict[str, Any]) -> None:
         earlier = []
     with writing(path):
         write_whole(path, {**this.command, "order": this.order.about, "starts": [*earlier, started]})
-
-
-def _say_shortages(variants: Sequence[Variant], watches: Mapping[Key, Watch], display: Display) -> None:
-    """Once, where branches do not fit into a runtime: a warning where those of one answer do not."""
-    found = {}
-    for variant in variants:
-        live = watches[variant.key].live
-        for urgent, text in capacity.shortages(variant.plan, variant.modes, live, variant.concurrency):
-            found[text] = urgent
-    for text, urgent in found.items():
-        (display.warn if urgent else display.note)(text)
 
 
 def _warm_up(

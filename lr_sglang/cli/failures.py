@@ -21,14 +21,18 @@ ALIKE = 0.65  # of 1; what options share by their form alone, as two dashes, is 
 
 
 class Failure(click.ClickException):
-    """A named error on its way to the terminal."""
+    """An error on its way to the terminal: a named one, or one that we did not foresee."""
 
-    def __init__(self, error: LookaheadError) -> None:
+    def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
-        self.exit_code = error.exit_code  # type: ignore[misc]
+        self.exit_code = error.exit_code if isinstance(error, LookaheadError) else BUG_STATUS  # type: ignore[misc]
 
     def show(self, file: IO[Any] | None = None) -> None:
+        if not isinstance(self.error, LookaheadError):
+            text = " ".join(f"{type(self.error).__name__}: {self.message}".split())
+            click.echo(styled(f"Internal error: {text} (a bug; {DEBUG}=1 shows where)", fg="red"), err=True)
+            return
         if self.error.detail:
             click.echo(styled(f"the end of its log:\n{self.error.detail}", dim=True), err=True)
         click.echo(styled("Error: ", fg="red", bold=True) + self.message, err=True)
@@ -50,10 +54,6 @@ def guarded() -> Iterator[None]:
     try:
         with _signals():
             yield
-    except LookaheadError as error:
-        if os.environ.get(DEBUG):
-            raise
-        raise Failure(error) from error
     except KeyboardInterrupt as error:
         click.echo("Stopped.", err=True)
         raise click.exceptions.Exit(getattr(error, "exit_code", 130)) from None
@@ -66,20 +66,7 @@ def guarded() -> Iterator[None]:
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
-        raise Bug(error) from error
-
-
-class Bug(click.ClickException):
-    """Something that we did not foresee."""
-
-    exit_code = BUG_STATUS
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        text = " ".join(self.message.split())
-        click.echo(styled(f"Internal error: {text} (a bug; {DEBUG}=1 shows where)", fg="red"), err=True)
+        raise Failure(error) from error
 
 
 def styled(text: str, **style: Any) -> str:

@@ -161,11 +161,7 @@ def _print(deployment: Deployment, given: Given, display: Display) -> None:
 
 
 def _keep(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
-    """Keeps it up until a signal ends it, and written down for runs that attach.
-
-    Raises:
-        LookaheadError: the target cannot be kept up.
-    """
+    """Keeps it up until a signal ends it, and written down for runs that attach."""
     layered, sampling, started = plan.layered(plan.modes[0]), sampling_of_file(given), time.strftime(STAMP)
 
     def remember() -> launched.Launched:

@@ -1,11 +1,14 @@
-"""``lr-sglang report``: tables and plots of runs."""
+"""``lr-sglang report`` and ``view``: tables and plots of runs, and their HTML page."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
+
+from lr_sglang.cli import options
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
     default="text",
     help="json and csv have every figure.",
 )
-@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="PNG and SVG go here.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Not standard output.")
+@click.option("--plots", type=options.FOLDER, metavar="DIR", help="PNG and SVG go here.")
+@click.option("--output", type=options.FILE, metavar="FILE", help="Not standard output.")
 @click.option(
     "--margin",
     type=click.FloatRange(0, 100),
@@ -42,33 +45,57 @@ def report(folders: tuple[str, ...], format: str, plots: Path | None, output: Pa
       lr-sglang report runs --format markdown --output results.md
       lr-sglang report autoregressive=AIME_20251031_1 lookahead=AIME_20251031_2
     """
-    from lr_sglang.results import collection, store
+    from rich.console import Console
+
+    from lr_sglang.results import collection, formats, store
+    from lr_sglang.results import plots as pictures
     from lr_sglang.results import report as reports
 
     made = reports.make(collection.read(folders), margin / 100)
+    forms = {"markdown": formats.markdown, "json": formats.as_json, "csv": formats.as_csv, "text": _plain}
     if output is not None:
-        with store.writing(output):
-            output.write_text(_text(made, format), encoding="utf-8", errors="replace")  # a folder's name may be no text
+        with store.writing(output):  # a folder's name may be no text
+            output.write_text(forms[format](made), encoding="utf-8", errors="replace")
     elif format == "text":
-        from rich.console import Console
-
         show(made, Console(highlight=False))
     else:
-        click.echo(_text(made, format), nl=False)
+        click.echo(forms[format](made), nl=False)
     if plots is not None:
-        from lr_sglang.results import plots as pictures
-
         for path in pictures.draw(made, plots):
             click.echo(str(path), err=True)
 
 
-def _text(made: Report, form: str) -> str:
-    from lr_sglang.results import formats
+@click.command()
+@click.argument("folders", nargs=-1, required=True, metavar="DIR...")
+@click.option("--output", type=options.FILE, metavar="FILE.html", help="[default: view.html in the first folder]")
+@click.option("--title", help="[default: the folders' names]")
+def view(folders: tuple[str, ...], output: Path | None, title: str | None) -> None:
+    """Writes one HTML page: questions, step trees with both versions and verdicts, timelines, figures.
 
-    if form != "text":
-        return {"markdown": formats.markdown, "json": formats.as_json, "csv": formats.as_csv}[form](made)
-    import io
+    The page holds everything, loads nothing from anywhere, and can be sent to others: with the questions and answers
+    in it. DIR... are as for report.
 
+    \b
+    Examples:
+      lr-sglang view runs/pocket_20260101_120000
+      lr-sglang view runs/a runs/b --output both.html
+    """
+    from lr_sglang.results import collection, page
+    from lr_sglang.results import report as reports
+    from lr_sglang.results.store import replace_file, writing
+
+    read = collection.read(folders)
+    names = ", ".join(dict.fromkeys(Path(folder).name or folder for folder in read.folders))
+    first = collection.path_of(folders[0])
+    path = output or (first if first.is_dir() else first.parent) / "view.html"
+    pieces = page.page(reports.make(read), title or f"Lookahead Reasoning: {names}")
+    with writing(path):
+        replace_file(path, (piece.encode("utf-8", "replace") for piece in pieces))  # a folder's name may be no text
+    click.echo(str(path))
+
+
+def _plain(made: Report) -> str:
+    """The tables as text for a file."""
     from rich.console import Console
 
     file = io.StringIO()
@@ -83,21 +110,18 @@ def show(made: Report, console: Console) -> None:
     from lr_sglang.cli.display import clean
 
     for table in made.tables:
-        console.print(grid(table, made.warning), width=max(console.width, _narrowest(table)), crop=False)
+        shown, width = grid(table, made.warning)
+        console.print(shown, width=max(console.width, width), crop=False)
         console.print()
     for note in made.collection.notes:
         console.print(Text(clean(note), style="yellow"), soft_wrap=True)
 
 
-def _narrowest(table: Table) -> int:
-    """The width at which no word of a cell is broken; a narrower terminal breaks lines as it likes."""
-    columns = list(zip(*table.rows, strict=True))[table.columns[0] == "task" :]
-    words = [max((len(w) for cell in column for w in cell.split(" ")), default=0) for column in columns]
-    return sum(words[1:]) + max(map(len, columns[0])) + 2 * len(columns)
+def grid(table: Table, warning: str) -> tuple[RenderableType, int]:
+    """A table for a terminal, and the width at which no word of a cell is broken.
 
-
-def grid(table: Table, warning: str) -> RenderableType:
-    """A table for a terminal: tasks are headings in it, so that it is narrow, and the warning is part of it."""
+    Tasks are headings in it, so that it is narrow, and the warning is part of it.
+    """
     from rich import box
     from rich.console import Group
     from rich.table import Table as Grid
@@ -108,11 +132,12 @@ def grid(table: Table, warning: str) -> RenderableType:
     by_task = table.columns[0] == "task"
     apart = 2 if len(table.columns) <= 7 else 1
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, apart, 0, 0), pad_edge=False, show_edge=False)
+    widest = []
     for number, name in enumerate(table.columns[by_task:]):
-        side: Literal["left", "right"] = "right" if number else "left"
         cells = [clean(row[number + by_task]) for row in table.rows]
-        least = max(len(w) for cell in cells for w in (cell.split(" ") if number else [cell]))
-        grid.add_column(Text(clean(name)), justify=side, vertical="bottom", min_width=least)
+        widest.append(max(len(w) for cell in cells for w in (cell.split(" ") if number else [cell])))
+        justify: Literal["left", "right"] = "right" if number else "left"
+        grid.add_column(Text(clean(name)), justify=justify, vertical="bottom", min_width=widest[-1])
     tasks = list(dict.fromkeys(row[0] for row in table.rows)) if by_task else []
     task = ""
     for row in table.rows:
@@ -123,4 +148,4 @@ def grid(table: Table, warning: str) -> RenderableType:
         grid.add_row(*(Text(clean(cell)) for cell in row[by_task:]))
     title = Text(clean(table.title) + (f", {clean(tasks[0])}" if len(tasks) == 1 else ""), style="bold")
     parts: list[RenderableType] = [title, Text(f"({warning})", style="yellow")] if warning else [title]
-    return Group(*parts, grid, Text(clean(table.note), style="dim"))
+    return Group(*parts, grid, Text(clean(table.note), style="dim")), sum(widest) + 2 * len(widest)

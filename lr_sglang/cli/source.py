@@ -84,11 +84,7 @@ def _chosen(
 
 
 def folder_for(name: str, given: Given) -> Path:
-    """Where records go: --output, or a folder in ``runs`` that is new or, with --resume, the newest of that name.
-
-    Raises:
-        RecordError: there is no run to resume.
-    """
+    """Where records go: --output, or a folder in ``runs`` that is new or, with --resume, the newest of that name."""
     name, output, resume = re.sub(r"[^\w.-]+", "-", given.get("name") or name), given["output"], given.get("resume")
     if output is None:
         return newest_folder(RUNS, name) if resume else new_folder(RUNS, name)
