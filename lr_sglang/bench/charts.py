@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lr_sglang.bench.budget import Spent, spent
 from lr_sglang.results.charts import MARKERS, legend_below, new_figure, whiskers
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
-MAX_LINES = len(COLOURS)
 
 
 def draw(report: Report, folder: Path) -> list[Path]:
@@ -42,18 +41,13 @@ def alpha(points: list[Spent]) -> Figure | None:
     known = [one for one in points if one.share is not None]
     if len({one.share for one in known}) < 2:
         return None
-    figure, axes = new_figure(8)
-    lines = _lines(known, lambda one: (one.depth, one.concurrency))
-    for number, ((depth, at_once), of) in enumerate(lines.items()):
+    figure, axes = _axes("Speed-up against acceptance", "share of steps that are accepted", known, formulas=True)
+    for number, (label, of) in enumerate(_lines(known, lambda one: f"depth {one.depth}").items()):
         of.sort(key=lambda one: one.share or 0.0)
         places, colour = [(one.share or 0.0, one.speedup) for one in of], COLOURS[number]
-        label = f"depth {depth}" + (f", {at_once} at once" if len({key[1] for key in lines}) > 1 else "")
         whiskers(axes, places, color=colour, marker=MARKERS[number], label=label)
-        formula = f"{label}, the paper's formula"
-        axes.plot([x for x, _ in places], _paper(of), color=colour, linestyle=":", label=formula)
-    _frame(axes, [one.speedup.value for one in known] + _paper(known))
-    axes.set(xlabel="share of steps that are accepted", ylabel="speed-up, tokens/s\nover no lookahead")
-    axes.set_title("Speed-up against acceptance")
+        expected = f"{label}, the paper's formula"
+        axes.plot([x for x, _ in places], _paper(of), color=colour, linestyle=":", label=expected)
     legend_below(figure, axes)
     return figure
 
@@ -62,37 +56,37 @@ def budget(points: list[Spent]) -> Figure | None:
     """Speed-up against the tokens that the target spends, a line an acceptance rate; the numbers are budgets M."""
     if len({one.budget for one in points}) < 2:
         return None
-    figure, axes = new_figure(8)
-    lines = _lines(points, lambda one: (one.share, one.concurrency))
-    for number, ((share, at_once), of) in enumerate(lines.items()):
+    title = "What the parallel budget M buys (the numbers beside the points)"
+    figure, axes = _axes(title, "tokens of the target spent for each one delivered", points)
+    lines = _lines(points, lambda one: "measured" if one.share is None else f"alpha {one.share:g}")
+    for number, (label, of) in enumerate(lines.items()):
         of.sort(key=lambda one: one.budget)
-        label = "measured" if share is None else f"alpha {share:g}"
-        label += f", {at_once} at once" if len({key[1] for key in lines}) > 1 else ""
         places = [(one.spent, one.speedup) for one in of]
         whiskers(axes, places, color=COLOURS[number], marker=MARKERS[number], label=label)
         for one in of:
-            axes.annotate(
-                str(one.budget), (one.spent, one.speedup.value), (5, 5), textcoords="offset points", fontsize=10
-            )
-    _frame(axes, [one.speedup.value for one in points])
-    axes.set(xlabel="tokens of the target spent for each one delivered", ylabel="speed-up, tokens/s\nover no lookahead")
-    axes.set_title("What the parallel budget M buys (the numbers beside the points)")
+            place, near = (one.spent, one.speedup.value), (5, 5)
+            axes.annotate(str(one.budget), place, near, textcoords="offset points", fontsize=10)
     legend_below(figure, axes)
     return figure
 
 
-def _frame(axes: Axes, values: list[float]) -> None:
-    """Room for all values; intervals of very few questions may go on above."""
+def _axes(title: str, x: str, points: list[Spent], formulas: bool = False) -> tuple[Figure, Axes]:
+    """Axes with room for all values; intervals of very few questions may go on above."""
+    figure, axes = new_figure(8)
+    values = [one.speedup.value for one in points] + (_paper(points) if formulas else [])
     axes.axhline(1, color="#333333", linewidth=1)
     axes.set_ylim(0, 1.35 * max(1.0, *(value for value in values if value == value)))
+    axes.set(xlabel=x, ylabel="speed-up, tokens/s\nover no lookahead", title=title)
+    return figure, axes
 
 
-def _lines(points: Iterable[Spent], key: Callable[[Spent], Any]) -> dict[Any, list[Spent]]:
+def _lines(points: list[Spent], label: Callable[[Spent], str]) -> dict[str, list[Spent]]:
     """Points by line; where there are too many, those with the most points, and of these the first."""
-    found: dict[Hashable, list[Spent]] = defaultdict(list)
+    several = len({one.concurrency for one in points}) > 1
+    found: dict[str, list[Spent]] = defaultdict(list)
     for one in points:
-        found[key(one)].append(one)
-    kept = sorted(found, key=lambda name: -len(found[name]))[:MAX_LINES]
+        found[label(one) + (f", {one.concurrency} at once" if several else "")].append(one)
+    kept = sorted(found, key=lambda name: -len(found[name]))[: len(COLOURS)]
     return {name: of for name, of in found.items() if name in kept}
 
 

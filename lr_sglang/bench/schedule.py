@@ -92,12 +92,11 @@ def in_blocks(parts: Sequence[Part[V, Item]], seed: int) -> list[Stretch[V, Item
         mine: list[Turn[V, Item]] = []
         for part in parts:
             middle = (len(part.items) + 1) // 2
-            half = part.items[middle:] if second else part.items[:middle]
-            mine += _turns(part.sets[number], half, seed + second)
-        if mine and found and found[-1].servers == (number,):
-            found[-1] = Stretch((number,), (*found[-1].turns, *mine))  # the B B of A B B A: they stay up
-        elif mine:
-            found.append(Stretch((number,), tuple(mine)))
+            mine += _turns(part.sets[number], part.items[middle:] if second else part.items[:middle], seed + second)
+        if mine:
+            stay = bool(found) and found[-1].servers == (number,)  # the B B of A B B A: they stay up
+            before = found.pop().turns if stay else ()
+            found.append(Stretch((number,), (*before, *mine)))
     return found
 
 

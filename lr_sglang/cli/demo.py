@@ -8,14 +8,13 @@ import click
 
 from lr_sglang import tasks
 from lr_sglang.bench import order
-from lr_sglang.cli import formats, options, source
-from lr_sglang.cli.display import Display, clean
+from lr_sglang.cli import options, source
+from lr_sglang.cli.display import Display
 from lr_sglang.cli.execute import Execution, execute, need_an_answer
 from lr_sglang.cli.settings import settle
 from lr_sglang.modes import MODES
 
 SMALL = ("autoregressive", "lookahead")
-CELL = 17  # characters of a mode's answer
 CLOSING = """\
 The pocket models are a demonstration: they know one kind of problem. In the larger
 body the target's words are theirs, and its cost is that of 199 million parameters."""
@@ -44,41 +43,10 @@ def demo(questions: int | None, small: bool, **given: Any) -> None:
     chosen, spare = held_out[: questions or (10 if small else 4)], held_out[-1].question
     plan = settle({**given, "deployment": "pocket" if small else "pocket-body", "mode": modes})
     made = order.side_by_side(plan, "pocket", "", order.samples_of(chosen, 1))
-    display = _display(made.sets, given["json"], given["quiet"])
+    display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
     display.note(f"{len(chosen)} problems, each answered in {len(modes)} modes by SGLang servers on this machine")
     folder = source.folder_for("demo", given)
     records = execute(Execution(folder, made, display, warm_up=spare))
     display.many(records, folder)
     need_an_answer(records)
     display.note(CLOSING)
-
-
-def _display(sets: Any, as_json: bool, quiet: bool) -> Display:
-    """Shows a line a question, with a cell for each mode of a set of servers."""
-    from rich.text import Text
-
-    modes = iter([variant.modes for (variant,), _ in sets])
-
-    class Lines(Display):
-        modes: tuple[str, ...] = ()
-        cells: tuple[str, ...] = ()
-        begun = 0
-
-        def line(self, head: str, cells: tuple[str, ...]) -> None:
-            text = Text(head)
-            text.truncate(min(self.err.width, 100) - 2 - CELL * len(cells), overflow="ellipsis", pad=True)
-            self.err.print(text + Text("".join(cell.rjust(CELL) for cell in cells)), soft_wrap=True)
-
-        def begin(self, total: int | None, done: int, what: str = "") -> None:
-            self.begun, self.modes, self.cells = done, next(modes), ()
-            if self.chatty:
-                self.line("", self.modes)
-
-        def sample(self, record: Any, done: int, total: int, so_far: Any) -> None:
-            self.cells += (f"{formats.grade(record)} {record['seconds']:.1f} s",)
-            if self.chatty and len(self.cells) == len(self.modes):
-                number = (done - self.begun) // len(self.modes)
-                self.line(f"{number:2} {clean(record['question'])}", self.cells)
-                self.cells = ()
-
-    return Lines(as_json=as_json, quiet=quiet)

@@ -34,6 +34,8 @@ def tasks(name: str | None, check: bool, json: bool) -> None:
     from lr_sglang import tasks as known
     from lr_sglang.errors import ConfigError
 
+    shown: Any
+    text: Any
     if name is None:
         all_found = [known.get(one) for one in known.names()]
         for one in plugin_files.outside(known.GROUP):
@@ -41,12 +43,11 @@ def tasks(name: str | None, check: bool, json: bool) -> None:
                 all_found.append(known.get(one))
             except ConfigError as error:  # of another package: not a reason to hide the others
                 click.echo(f"Warning: {error}", err=True)
-        tables = [about(one, check) for one in all_found]
-        click.echo(json_format.dumps(tables, indent=1, ensure_ascii=False) if json else _list(tables))
-        return
-    found = known.get(name)
-    table = about(found, check or found.task.load is not None)
-    click.echo(json_format.dumps(table, indent=1, ensure_ascii=False) if json else _one(table))
+        shown, text = [about(one, check) for one in all_found], _list
+    else:
+        found = known.get(name)
+        shown, text = about(found, check or found.task.load is not None), _one
+    click.echo(json_format.dumps(shown, indent=1, ensure_ascii=False) if json else text(shown))
 
 
 def about(found: Found, check: bool = False) -> dict[str, Any]:
@@ -64,7 +65,16 @@ def about(found: Found, check: bool = False) -> dict[str, Any]:
         if found.source in ("", one.name)
     ]
     ready = [one for one in sources if not one["why"] and (one["automatic"] or found.source)]
-    table: dict[str, Any] = {
+    offline, questions, example, problem, hint = any(one["offline"] for one in ready), None, None, "", ""
+    if check or offline:
+        try:
+            found_questions = found.questions()
+            questions, example = len(found_questions), found_questions[0].question
+        except LookaheadError as error:
+            problem, hint, offline = error.message, error.hint, False
+    elif not ready and sources:
+        problem = "; ".join(f"{one['name']}: {one['why']}" for one in sources)
+    return {
         "task": task.name,
         "about": task.about,
         "suffix": task.suffix,
@@ -72,21 +82,12 @@ def about(found: Found, check: bool = False) -> dict[str, Any]:
         "needs": task.needs,
         "choice": "all" if found.everything else task.choice,
         "sources": sources,
-        "offline": any(one["offline"] for one in ready),
-        "questions": None,
-        "example": None,
-        "problem": "",
-        "hint": "",
+        "offline": offline,
+        "questions": questions,
+        "example": example,
+        "problem": problem,
+        "hint": hint,
     }
-    if check or table["offline"]:
-        try:
-            questions = found.questions()
-            table |= {"questions": len(questions), "example": questions[0].question}
-        except LookaheadError as error:
-            table |= {"problem": error.message, "hint": error.hint, "offline": False}
-    elif not ready and sources:
-        table["problem"] = "; ".join(f"{one['name']}: {one['why']}" for one in sources)
-    return table
 
 
 def _state(table: dict[str, Any]) -> str:
@@ -98,13 +99,8 @@ def _state(table: dict[str, Any]) -> str:
 
 
 def _list(tables: list[dict[str, Any]]) -> str:
-    lines = []
-    for table in tables:
-        lines.append(f"{table['task']:<{WIDTH}}{table['about']}")
-        lines.append(f"{'':<{WIDTH}}  {_state(table)}")
-    lines.append("")
-    lines.append("also: reasoning-gym:GENERATOR, FILE.py:NAME, and any JSONL file with --input")
-    return "\n".join(lines)
+    lines = [f"{one['task']:<{WIDTH}}{one['about']}\n{'':<{WIDTH}}  {_state(one)}" for one in tables]
+    return "\n".join([*lines, "", "also: reasoning-gym:GENERATOR, FILE.py:NAME, and any JSONL file with --input"])
 
 
 def _one(table: dict[str, Any]) -> str:

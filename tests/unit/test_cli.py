@@ -242,8 +242,8 @@ def test_demo_compares_all_modes_on_two_sets_of_servers(call, tmp_path, servers)
     assert result.exit_code == 0, result.output
     assert "speed-up (total seconds)" in result.stdout and "by the formulas" in result.stdout
     modes = ("autoregressive", "lookahead", "sd", "lookahead+sd")
-    heads = [line.split() for line in result.stderr.splitlines() if set(line.split()) <= set(modes) and line.strip()]
-    assert heads == [list(modes[:2]), list(modes[2:])]
+    answered = [line.split("  ")[:2] for line in result.stdout.splitlines() if line.startswith("pocket-")]
+    assert answered == [[f"pocket-000{n}", mode] for two in (modes[:2], modes[2:]) for n in (1, 2) for mode in two]
     assert [r["mode"] for r in the_records(tmp_path)] == [*modes[:2] * 2, *modes[2:] * 2]
     assert len(servers.started) == 2
 
