@@ -38,7 +38,7 @@ _HOME = {  # module, and the name there if it is another
     "solve": "lr_sglang.api.solve",
     "solve_many": "lr_sglang.api.solve",
     "step": "lr_sglang.frontend.dsl",
-    "stream": "lr_sglang.api.solve",
+    "stream": "lr_sglang.api.stream",
     "sync": "lr_sglang.frontend.dsl",
 }
 __all__ = ["__version__", *_HOME]

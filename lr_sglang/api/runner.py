@@ -15,6 +15,7 @@ from typing import Any
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.configuration import Settings
+from lr_sglang.config import Lookahead
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -26,7 +27,7 @@ from lr_sglang.results import record
 from lr_sglang.results.record import Record
 from lr_sglang.tasks.question import Work
 from lr_sglang.tasks.task import messages
-from lr_sglang.user_programs.lookahead_backend import backends
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backends
 from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers.requests import RequestMaker
 
@@ -163,10 +164,7 @@ class Runner:
         about = settings.config.get(item.mode, {}), settings.versions
         try:
             asked = messages(item.question.question, settings.suffix)
-            if self._program is not None:
-                await perform(self._program, asked, job, self._backend(job.lookahead, mode.ahead))
-            else:
-                await run_program(PROGRAMS[mode.program], asked, job, backend=self.roles["target"])
+            await answer(self._program, mode, asked, job, self.roles, self._backend)
         except (Cancelled, ConfigError):
             raise
         except RuntimeDown as error:
@@ -178,6 +176,28 @@ class Runner:
         finally:
             self._running.discard(job)
         return record.make(item.question, item.mode, job, *about)
+
+
+async def answer(
+    program: Program | None,
+    mode: Mode,
+    asked: Sequence[Mapping[str, str]],
+    job: AnswerRequest,
+    roles: Mapping[str, RuntimeBackend],
+    backend: Callable[[Lookahead, bool], LookaheadBackend],
+) -> None:
+    """Answers a conversation by a program, or by the mode's own; ``job.record`` is the trace.
+
+    Args:
+        backend: by the settings, and whether the mode looks ahead.
+
+    Raises:
+        LookaheadError: a runtime or the program failed, or the job was stopped.
+    """
+    if program is not None:
+        await perform(program, asked, job, backend(job.lookahead, mode.ahead))
+    else:
+        await run_program(PROGRAMS[mode.program], asked, job, backend=roles["target"])
 
 
 @cache

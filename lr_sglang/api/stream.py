@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from queue import SimpleQueue
+from typing import Any
 
-from lr_sglang.api.deployment import STOP_AGAIN
-from lr_sglang.api.resolve import AnswerTask
+from lr_sglang.api.deployment import STOP_AGAIN, OpenDeployment
 from lr_sglang.api.solution import Solution
+from lr_sglang.api.solve import AnswerTask, Asked, resolve_request
 from lr_sglang.errors import ConfigError
 from lr_sglang.steps.trace import StepRecord
 
@@ -74,3 +75,17 @@ class Stream:
         self._made = asyncio.run_coroutine_threadsafe(self._task.run(), self._task.live.loop)
         self._made.add_done_callback(lambda _: put(None))
         return self._made
+
+
+def stream(question: Asked, *, deployment: OpenDeployment, **given: Any) -> Stream:
+    """The steps of an answer as they are kept, with ``for`` or with ``async for``. Arguments as for ``solve``.
+
+    The steps of a program come at its end, when it is known which generations are in its answer; earlier only those of
+    ``lookahead(show=True)``, and of programs that run on their answer's ``AnswerRequest``.
+
+    Raises:
+        ConfigError: as ``solve``.
+    """
+    program, on_event = given.pop("program", None), given.pop("on_event", None)
+    mode = given.pop("mode", "lookahead")
+    return Stream(resolve_request(deployment, question, program, mode, on_event, given))

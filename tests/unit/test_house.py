@@ -161,7 +161,7 @@ CORE = {
     "ahead": "frontend/gen_options",
     "answer": "algorithm/answer algorithm/verification",
     "api": "api/solve",
-    "asking": "api/resolve",
+    "asking": "",
     "backend": "frontend/backend",
     "call": "engine/request",
     "catalog": "user_programs/program_registry",
