@@ -1,19 +1,110 @@
-"""What is made when: the variants with their servers, and the order of their samples."""
+"""What is made when, so that a machine that slows down slows all variants alike; and with which servers.
+
+One answer at a time: every sample of every question is made by all variants in turn; who begins is drawn, and then
+moves on, so that each has every place equally often. Several at a time: variants would disturb each other, so they have
+blocks of their own, in an order that is drawn and then reversed (A B B A). Servers that cannot be up together take
+turns in the same way, each with half of the questions.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.bench import servers
-from lr_sglang.bench.schedule import Part, Stretch, Turn, in_blocks, together
 from lr_sglang.bench.variants import Item, Variant
 from lr_sglang.config import Deployment
 from lr_sglang.tasks import Question
+from lr_sglang.tasks.question import Work
 
 Items = tuple[Item, ...]
+# Answers that a block has at least for each that is made at a time: it begins and ends with fewer at work.
+FULL = 4
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Samples that one variant makes without another one between them."""
+
+    variant: Variant
+    items: Items
+
+    @property
+    def works(self) -> list[Work]:
+        """Its samples: modes side by side, so that what disturbs the machine disturbs all of them alike."""
+        return [Work(question, sample, mode) for question, sample in self.items for mode in self.variant.modes]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What is done while the same servers are up; ``servers`` are the numbers of their sets."""
+
+    servers: tuple[int, ...]
+    turns: tuple[Turn, ...]
+
+
+def turns(variants: Sequence[Variant], items: Sequence[Item], concurrency: int, seed: int) -> list[Turn]:
+    """The turns of variants that have their servers up.
+
+    Args:
+        items: samples of questions, in order.
+        concurrency: how many are made at a time.
+    """
+    draw = random.Random(f"{seed}/{concurrency}/{len(variants)}")
+    if concurrency == 1:
+        return list(_interleaved(variants, items, draw))
+    order = list(variants)
+    draw.shuffle(order)
+    middle = (len(items) + 1) // 2 if len(items) >= 2 * FULL * concurrency else len(items)
+    halves = ((order, items[:middle]), (order[::-1], items[middle:]))
+    return [Turn(variant, tuple(half)) for each, half in halves for variant in each if half]
+
+
+def _interleaved(variants: Sequence[Variant], items: Sequence[Item], draw: random.Random) -> list[Turn]:
+    found, order = [], list(variants)
+    for number, item in enumerate(items):
+        place = number % max(1, len(order))
+        if place == 0:
+            draw.shuffle(order)
+        found += [Turn(variant, (item,)) for variant in (*order[place:], *order[:place])]
+    return found
+
+
+Sets = Sequence[Sequence[Variant]]  # of servers: the variants that use each
+
+
+def together(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch]:
+    """All servers are up at once."""
+    found = _turns([one for of in sets for one in of], items, seed)
+    used = sorted(number for number, of in enumerate(sets) if any(items[one.task] for one in of))
+    return [Stretch(tuple(used), tuple(found))] if found else []
+
+
+def in_blocks(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch]:
+    """One set of servers is up at a time: the first to the last, then back, each time with half of the samples."""
+    first = {task: mine[: (len(mine) + 1) // 2] for task, mine in items.items()}
+    second = {task: mine[(len(mine) + 1) // 2 :] for task, mine in items.items()}
+    numbered, found = list(enumerate(sets)), list[Stretch]()
+    for half, order in ((first, numbered), (second, numbered[::-1])):
+        for number, of in order:
+            if mine := _turns(of, half, seed + (half is second)):
+                stay = bool(found) and found[-1].servers == (number,)  # the B B of A B B A: they stay up
+                before = found.pop().turns if stay else ()
+                found.append(Stretch((number,), (*before, *mine)))
+    return found
+
+
+def _turns(variants: Sequence[Variant], items: Mapping[str, Items], seed: int) -> list[Turn]:
+    """Task by task, those that make as many answers at a time beside each other."""
+    alike: dict[tuple[str, int], list[Variant]] = {
+        (task, variant.concurrency): [] for task in items for variant in variants if variant.task == task
+    }
+    for variant in variants:
+        alike[variant.task, variant.concurrency].append(variant)
+    return [turn for (task, at_once), of in alike.items() for turn in turns(of, items[task], at_once, seed)]
 
 
 @dataclass(frozen=True)
@@ -27,7 +118,7 @@ class Order:
     """
 
     sets: Sequence[tuple[Sequence[Variant], Deployment]]
-    stretches: Sequence[Stretch[Variant, Item]]
+    stretches: Sequence[Stretch]
     about: dict[str, Any]
 
     @property
@@ -36,7 +127,7 @@ class Order:
         return [variant for of, _ in self.sets for variant in of]
 
     @property
-    def turns(self) -> list[Turn[Variant, Item]]:
+    def turns(self) -> list[Turn]:
         """All of them, in order."""
         return [turn for stretch in self.stretches for turn in stretch.turns]
 
@@ -56,7 +147,7 @@ def side_by_side(plan: Plan, task: str, suffix: str, items: Items, concurrency: 
 
 
 def in_turns(variants: Sequence[Variant], items: Mapping[str, Items], asked: str, seed: int) -> Order:
-    """Variants that are compared (see ``schedule``).
+    """Variants that are compared with each other.
 
     Args:
         items: by task.
@@ -65,14 +156,10 @@ def in_turns(variants: Sequence[Variant], items: Mapping[str, Items], asked: str
     """
     sets = servers.server_sets(variants)
     needed = [servers.needed(of) for of in sets]
-    parts = [
-        Part(tuple(tuple((v, v.concurrency) for v in of if v.task == task) for of in sets), mine)
-        for task, mine in items.items()
-    ]
     how, why = servers.together_or_in_turns(asked, needed)
     if how == "together":
         needed = [servers.needed(of, variants) for of in sets]
-    stretches = (together if how == "together" else in_blocks)(parts, seed)
+    stretches = (together if how == "together" else in_blocks)(sets, items, seed)
     about = {
         "servers": how,
         "why": why,
@@ -84,7 +171,7 @@ def in_turns(variants: Sequence[Variant], items: Mapping[str, Items], asked: str
     return Order(list(zip(sets, needed, strict=True)), stretches, about)
 
 
-def _summary(stretch: Stretch[Variant, Item]) -> dict[str, Any]:
+def _summary(stretch: Stretch) -> dict[str, Any]:
     """For people who want to know what was made when; the order itself comes of the seed."""
     return {
         "servers": [number + 1 for number in stretch.servers],

@@ -64,10 +64,6 @@ class Variant:
         suffix = self.asked["prompt_suffix"]
         return replace(self.plan, suffix=suffix, config=self.configs, versions=versions, on_step=on_step)
 
-    def works(self, items: tuple[Item, ...]) -> list[Work]:
-        """The samples of these questions: modes side by side, so that what disturbs the machine disturbs all alike."""
-        return [Work(question, sample, mode) for question, sample in items for mode in self.modes]
-
     def runtimes(self) -> dict[str, Runtime]:
         """All runtimes of the deployment as this variant needs them."""
         layered = self.plan.layered(self.mode)

@@ -17,11 +17,10 @@ from typing import Any, Protocol
 import click
 
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli import capacity, session
-from lr_sglang.cli.display import Display
+from lr_sglang.cli import session
+from lr_sglang.cli.display import Display, Starting
 from lr_sglang.cli.session import Session
 from lr_sglang.cli.settings import Given, settle
-from lr_sglang.cli.starting import Starting
 from lr_sglang.config import Deployment
 from lr_sglang.errors import ConfigError, LaunchError, LookaheadError
 from lr_sglang.modes import MODES
@@ -117,7 +116,7 @@ def serve(given: Given, display: Display) -> None:
             progress.finish()
             if live.simulated:
                 display.warn("these runtimes are simulated: their texts mean nothing")
-            capacity.tell(capacity.shortages(plan, service.modes, live, service.concurrency), display)
+            session.tell_shortages(session.shortages(plan, service.modes, live, service.concurrency), display)
             _tell(sock, service, display)
 
         needed, lean = sized.needed(service.modes, service.concurrency), plan.lean(*service.verifiers)

@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lr_sglang.bench.order import Order
-from lr_sglang.bench.schedule import Turn
+from lr_sglang.bench.order import Order, Turn
 from lr_sglang.bench.servers import Caches, alike
-from lr_sglang.bench.variants import Item, Key, Variant
-from lr_sglang.cli import capacity
+from lr_sglang.bench.variants import Key, Variant
 from lr_sglang.cli import session as sessions
 from lr_sglang.cli.display import Display
 from lr_sglang.config import Runtime
@@ -55,14 +54,14 @@ class Execution:
     versions: dict[str, str] = field(default_factory=machine.versions)
     stores: dict[str, Store] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def total(self) -> int:
         """Samples."""
-        return sum(len(turn.variant.works(turn.items)) for turn in self.order.turns)
+        return sum(len(turn.works) for turn in self.order.turns)
 
-    def left(self, turn: Turn[Variant, Item]) -> list[Work]:
+    def left(self, turn: Turn) -> list[Work]:
         """The samples of a turn that have no record yet."""
-        return [one for one in turn.variant.works(turn.items) if not self.stores[turn.variant.folder].done(one.key)]
+        return [one for one in turn.works if not self.stores[turn.variant.folder].done(one.key)]
 
     def done(self) -> int:
         """Samples that need not be made any more."""
@@ -105,9 +104,9 @@ class Execution:
 
     def records(self) -> list[Record]:
         """Of all its samples, by mode as far as they are of one folder."""
-        works = [(turn.variant, work) for turn in self.order.turns for work in turn.variant.works(turn.items)]
-        modes = [mode for variant in self.order.variants for mode in variant.plan.modes]
-        works.sort(key=lambda one: modes.index(one[1].mode))
+        works = [(turn.variant, work) for turn in self.order.turns for work in turn.works]
+        rank = {mode: number for variant, _ in works[:1] for number, mode in enumerate(variant.plan.modes)}
+        works.sort(key=lambda one: rank.get(one[1].mode, 0))
         return [self.stores[variant.folder].records[work.key] for variant, work in works]
 
 
@@ -130,7 +129,7 @@ def execute(this: Execution, *, resume: bool = False) -> list[Record]:
                 variants = list({variant.key: variant for variant, _ in todo}.values())
                 watches = _servers(this, stretch.servers, up)
                 found = ((v.plan, v.modes, watches[v.key].live, v.concurrency) for v in variants)
-                capacity.tell((one for about in found for one in capacity.shortages(*about)), display)
+                sessions.tell_shortages((one for about in found for one in sessions.shortages(*about)), display)
                 from lr_sglang.api.runner import Runner  # it imports SGLang, which was done while servers started
 
                 runners = {}

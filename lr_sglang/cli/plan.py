@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json as json_format
 import math
 import re
@@ -24,35 +23,25 @@ AHEAD = [name for name, mode in MODES.items() if mode.ahead]
 UNITS = {"": (1.0, False), "%": (0.01, False), "s": (1.0, True), "ms": (0.001, True)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Latency:
-    """A time: ``value`` seconds, or that many target steps."""
-
-    value: float
-    seconds: bool = False
-
-
-class LatencyType(click.ParamType):
-    """``0.1`` and ``10%`` are parts of a target step, ``80ms`` and ``0.08s`` are seconds."""
+class Latency(click.ParamType):
+    """A time: ``0.1`` and ``10%`` are parts of a target step, ``80ms`` and ``0.08s`` are seconds (then with True)."""
 
     name = "part|time"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Latency:
-        if isinstance(value, Latency):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, bool]:
+        if isinstance(value, tuple):
             return value
         found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%|ms|s|)", str(value).strip())
         if found is None:
             self.fail(f"{value!r}: give a part of a target step (0.1 or 10%) or a time (80ms or 0.08s)", param, ctx)
         unit, seconds = UNITS[found[2]]
-        return Latency(float(found[1]) * unit, seconds)
+        return float(found[1]) * unit, seconds
 
 
 @click.command()
 @click.option("--alpha", type=float, help="Share of drafted steps that are accepted.")
 @click.option("--c1", type=float, help="Time of a drafted step / time of a target step.")
-@click.option(
-    "--judge", type=LatencyType(), help="Time of a verdict: 0.1 or 10% of a target step, or 80ms.  [default: 0]"
-)
+@click.option("--judge", type=Latency(), help="Time of a verdict: 0.1 or 10% of a target step, or 80ms.  [default: 0]")
 @click.option("--step-time", type=float, metavar="SECONDS", help="Time of a target step, if --judge is in seconds.")
 @click.option(
     "--slowdown", type=float, help="Time of a target step among its parallel branches / of one alone.  [default: 1]"
@@ -147,12 +136,13 @@ def _step_seconds(given: dict[str, Any], measured: Measured | None) -> float | N
 
 def _judge(given: dict[str, Any], measured: Measured | None) -> float:
     """In target steps."""
-    latency, seconds = given["judge"], _step_seconds(given, measured)
-    if latency is None:
+    step = _step_seconds(given, measured)
+    if given["judge"] is None:
         return measured.judge if measured is not None else 0.0
-    if latency.seconds and seconds is None:
+    value, in_seconds = given["judge"]
+    if in_seconds and step is None:
         raise click.UsageError("--judge in seconds needs --step-time, or --records that tell it")
-    return float(latency.value / seconds if latency.seconds else latency.value)
+    return float(value / step if in_seconds else value)
 
 
 def _deepest(case: Case, max_depth: int) -> int:

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lr_sglang.api.runner import Runner
-from lr_sglang.bench import budget, charts, fair, schedule, servers, sweeps
+from lr_sglang.bench import budget, charts, fair, order, servers, sweeps
 from lr_sglang.bench.variants import Setting, variants
 from lr_sglang.cli import bench as bench_command
 from lr_sglang.cli import cli, session, settings
@@ -99,29 +100,31 @@ def test_a_mode_has_only_what_it_has_a_use_for():
 
 # -- order
 
-parts = st.builds(
-    lambda sets, items: schedule.Part(
-        tuple(tuple((f"{n}{v}", c) for v, c in enumerate(of)) for n, of in enumerate(sets)), tuple(range(items))
-    ),
-    st.lists(st.lists(st.sampled_from((1, 2, 8)), max_size=4), min_size=3, max_size=3),
-    st.integers(0, 40),
-)
+
+class Named(NamedTuple):
+    name: str
+    concurrency: int = 1
+    task: str = "x"
 
 
-@given(st.lists(parts, max_size=2), st.integers(0, 5), st.booleans())
-def test_every_variant_makes_every_sample_once(many, seed, blocks):
-    stretches = (schedule.in_blocks if blocks else schedule.together)(many, seed)
+kinds = st.tuples(st.sampled_from((1, 2, 8)), st.sampled_from("xy"))
+sizes = st.fixed_dictionaries({"x": st.integers(0, 40), "y": st.integers(0, 9)})
+
+
+@given(st.lists(st.lists(kinds, max_size=4), min_size=3, max_size=3), sizes, st.integers(0, 5), st.booleans())
+def test_every_variant_makes_every_sample_once(shapes, sizes, seed, blocks):
+    sets = [[Named(f"{n}{v}", *kind) for v, kind in enumerate(of)] for n, of in enumerate(shapes)]
+    items = {task: tuple(f"{task}{n}" for n in range(size)) for task, size in sizes.items()}
+    stretches = (order.in_blocks if blocks else order.together)(sets, items, seed)
     made = Counter((turn.variant, item) for stretch in stretches for turn in stretch.turns for item in turn.items)
-    wanted = Counter((variant, item) for part in many for of in part.sets for variant, _ in of for item in part.items)
-    assert made == wanted
+    assert made == Counter((variant, item) for of in sets for variant in of for item in items[variant.task])
     for stretch in stretches:
-        assert {int(turn.variant[0]) for turn in stretch.turns} <= set(stretch.servers)
-    again = (schedule.in_blocks if blocks else schedule.together)(many, seed)
-    assert again == stretches
+        assert {int(turn.variant.name[0]) for turn in stretch.turns} <= set(stretch.servers)
+    assert (order.in_blocks if blocks else order.together)(sets, items, seed) == stretches
 
 
 def test_one_at_a_time_every_variant_has_every_place_equally_often():
-    found = schedule.turns("abcd", range(40), 1, seed=3)
+    found = order.turns("abcd", range(40), 1, seed=3)
     assert all(len(turn.items) == 1 for turn in found)
     places = defaultdict(Counter)
     for number, turn in enumerate(found):
@@ -130,20 +133,19 @@ def test_one_at_a_time_every_variant_has_every_place_equally_often():
     assert all(count == {0: 10, 1: 10, 2: 10, 3: 10} for count in places.values())
     orders = {tuple(turn.variant for turn in found[n : n + 4]) for n in range(0, 160, 4)}
     assert len(orders) > 8  # not always the same neighbours
-    assert found != schedule.turns("abcd", range(40), 1, seed=4)
+    assert found != order.turns("abcd", range(40), 1, seed=4)
 
 
 def test_several_at_a_time_have_blocks_that_are_reversed():
-    found = schedule.turns("abc", range(64), 8, seed=0)
-    order = [turn.variant for turn in found]
-    assert order[3:] == order[:3][::-1]
+    found = order.turns("abc", range(64), 8, seed=0)
+    of = [turn.variant for turn in found]
+    assert of[3:] == of[:3][::-1]
     assert [len(turn.items) for turn in found] == [32] * 6
-    assert [len(turn.items) for turn in schedule.turns("abc", range(20), 8, seed=0)] == [20] * 3
+    assert [len(turn.items) for turn in order.turns("abc", range(20), 8, seed=0)] == [20] * 3
 
 
 def test_servers_that_cannot_be_up_together_take_turns():
-    part = schedule.Part(((("a", 1), ("b", 1)), (("c", 1),)), tuple(range(6)))
-    found = schedule.in_blocks([part], 0)
+    found = order.in_blocks([[Named("a"), Named("b")], [Named("c")]], {"x": tuple(range(6))}, 0)
     assert [stretch.servers for stretch in found] == [(0,), (1,), (0,)]  # the second stays up: A B B A
     assert [len(stretch.turns) for stretch in found] == [6, 6, 6]
     items = [{turn.items[0] for turn in stretch.turns} for stretch in found]
@@ -373,6 +375,12 @@ def test_what_was_asked_for_is_kept_be_it_nothing(call, tmp_path):
     command = json.loads((tmp_path / "out" / "run.json").read_text())["command"]
     assert (command["temperature"], command["seed"], command["limit"]) == (0, 0, 1)
     assert not {"resume", "target", "sweep", "depth"} & command.keys()
+
+
+def test_the_lossless_mode_brings_its_baseline_along(call, tmp_path):
+    result = call("--limit", 1, "--modes", "lossless", "--output", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert sorted(record["mode"] for record in made(tmp_path / "out")) == ["autoregressive", "lossless"]
 
 
 def test_a_plan_that_cannot_be_written_is_named(call, tmp_path):

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from lr_sglang import plugin_files, verifiers
 from lr_sglang.api import configuration
-from lr_sglang.cli import COMMANDS, capacity, cli, display, failures, session, settings, starting, try_out
+from lr_sglang.cli import COMMANDS, cli, display, failures, session, settings, try_out
 from lr_sglang.config import TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
@@ -654,7 +654,7 @@ def test_a_server_may_start_while_the_screen_is_drawn(monkeypatch):
         drawn(ProgressEvent("draft", "starting", 1.0))
         return Text(*arguments, **more)
 
-    monkeypatch.setattr(starting, "Text", text)
+    monkeypatch.setattr(display, "Text", text)
     assert "draft" not in plain(drawn) and "draft" in plain(drawn)
 
 
@@ -714,7 +714,7 @@ def test_from_python_a_judge_prompt_that_is_none_is_refused_too(name):
 def test_a_target_that_cannot_hold_the_answer_that_is_asked_for_is_said():
     plan = settings.settle({"max_tokens": 32768})
     live = SimpleNamespace(fleet=None, roles={"target": SimpleNamespace(kv_tokens=20000)})
-    ((urgent, text),) = capacity.shortages(plan, ["autoregressive"], live, 1)
+    ((urgent, text),) = session.shortages(plan, ["autoregressive"], live, 1)
     assert urgent and "holds 20000 tokens, so that an answer ends there and not at 32768" in text
     fits = settings.settle({"max_tokens": 20000})
-    assert not list(capacity.shortages(fits, ["autoregressive"], live, 1))
+    assert not list(session.shortages(fits, ["autoregressive"], live, 1))
