@@ -108,15 +108,25 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
         return
     display = Display(as_json=given["json"], quiet=given["quiet"])
     given = _filled(given)
-    setting, sources = _setting(given), _sources(given)
-    setting = replace(setting, tasks={name: one.suffix for name, one in sources.items()})
+    plan, sources = settle(given), _sources(given)
+    if given["dummy_weights"] or given["flag"]:
+        plan = dummy.prepared(plan, given["flag"])
+    setting = Setting(
+        plan,
+        tuple(sweeps.points(given["sweep"])),
+        given["concurrency"],
+        {name: one.suffix for name, one in sources.items()},
+        oracle="oracle" if given["dummy_weights"] else "random",
+        fair=given["fair"] or "",
+        layered=bool(given["attach"]) and launched.find(given["attach"]).layered,
+    )
     found = variants.variants(setting)
     folder = source.folder_for("bench", given)
     if (folder / RECORDS).exists():
         raise RecordError(f"{folder} has the records of a run", hint="give another --output")
     items = {name: order.samples_of(one.questions, samples_of(name, given)) for name, one in sources.items()}
     made = order.in_turns(found, items, given["servers"], given["seed"] or 0)
-    if shapes := setting.plan.shapes(setting.plan.modes):
+    if shapes := plan.shapes(plan.modes):
         display.warn(f"{', '.join(shapes)}: {RANDOM}")
     if baseline := variants.greedy_baseline(setting):
         display.note(f"lossless answers at temperature 0, and {baseline} is made there too, to compare it with")
@@ -162,21 +172,6 @@ def _possible(given: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(name for name in able if MODES[name].token_layer in (None, up.layered))
     running = (given["target"] or "").startswith(("http://", "https://"))
     return tuple(name for name, mode in MODES.items() if not (running and mode.token_layer))
-
-
-def _setting(given: Mapping[str, Any]) -> Setting:
-    """What all variants have in common, but for the tasks."""
-    plan = settle(given)
-    if given["dummy_weights"] or given["flag"]:
-        plan = dummy.prepared(plan, given["flag"])
-    return Setting(
-        plan,
-        tuple(sweeps.points(given["sweep"])),
-        given["concurrency"],
-        oracle="oracle" if given["dummy_weights"] else "random",
-        fair=given["fair"] or "",
-        layered=bool(given["attach"]) and launched.find(given["attach"]).layered,
-    )
 
 
 def _sources(given: Mapping[str, Any]) -> dict[str, Source]:

@@ -97,7 +97,7 @@ class Display:
         self.err = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._single, self._steps = True, 0
+        self._single, self._steps = False, 0
         self._began = self._said = 0.0  # when, by the monotonic clock
         self._had = 0  # samples, when it began
 

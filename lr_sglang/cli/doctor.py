@@ -38,26 +38,19 @@ def examine() -> Findings:
     also = [checks.disk(), checks.compiler(), checks.code_execution(), checks.hub()]
     cpu = not any(check.status == "missing" for check in (*both, *for_cpu) if check.name != FOR_GPUS)
     gpu = bool(seen) and not any(check.status == "missing" for check in (*both, *for_gpu))
-    presets = _presets(seen) if gpu else []
+    ours = {name: one for name in built_in() if (one := load_deployment(name)).runtimes["target"].gpus} if gpu else {}
+    presets = [name for name, one in ours.items() if assign.fits(one, [gpu.memory for gpu in seen])]
     return Findings([*both, *for_cpu, *for_gpu, *also], cpu, gpu, presets, list(_verdict(cpu, gpu, presets)))
 
 
 def _verdict(cpu: bool, gpu: bool, presets: list[str]) -> Iterator[str]:
     runs = "runs; try lr-sglang demo" if cpu else "cannot run until what is missing above is there"
     yield f"On this CPU: the embedded default {runs}"
-    if gpu and presets:
-        yield f"On these GPUs: models of your own; presets that fit: {', '.join(presets)} (lr-sglang launch NAME)"
-    elif gpu:
-        yield "On these GPUs: models of your own (lr-sglang launch); the presets need more memory"
-    else:
-        yield "On a GPU: nothing, as none can be used here; a server elsewhere can be given by its URL (--target URL)"
-
-
-def _presets(seen: list[gpus.Gpu]) -> list[str]:
-    ours = {name: load_deployment(name) for name in built_in()}
-    memory = [gpu.memory for gpu in seen]
-    on_gpus = {name: one for name, one in ours.items() if one.runtimes["target"].gpus}
-    return [name for name, one in on_gpus.items() if assign.fits(one, memory)]
+    names = f"presets that fit: {', '.join(presets)} (lr-sglang launch NAME)"
+    if gpu and not presets:
+        names = "the presets need more memory (lr-sglang launch)"
+    nothing = "On a GPU: nothing, as none can be used here; a server elsewhere can be given by its URL (--target URL)"
+    yield f"On these GPUs: models of your own; {names}" if gpu else nothing
 
 
 @click.command()
