@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from lr_sglang.api.configuration import Plan
+from lr_sglang.bench import servers
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import launched
-from lr_sglang.runtimes.launching import platforms
-from lr_sglang.runtimes.placement import assign, gpus, shapes
+from lr_sglang.runtimes.placement import gpus, shapes
 
 LARGE = ("qwen3-32b", "qwen3-1.7b", "qwen2.5-7b")  # the paper's pair and judge; together on one GPU of 141 GB
 SMALL = ("pocket-target", "pocket-draft", "pocket-judge")
@@ -78,13 +78,7 @@ def prepared(plan: Plan, given: Sequence[str] = ()) -> Plan:
         return plan
     found = flags(given)
     runtimes = {role: one.replace(extra={**one.extra, **found}) for role, one in plan.deployment.runtimes.items()}
-    deployment = plan.deployment.replace(runtimes=runtimes)
-    unplaced = {role: one for role, one in deployment.runtimes.items() if not one.gpus}
-    on_gpu = {role: platforms.device(one, role) == "cuda" for role, one in unplaced.items()}
-    machine = gpus.visible() if any(on_gpu.values()) else []
-    if machine:
-        deployment = assign.placed(deployment, [gpu.free for gpu in machine], on_gpu)
-    return dataclasses.replace(plan, deployment=deployment)
+    return dataclasses.replace(plan, deployment=servers.placed(plan.deployment.replace(runtimes=runtimes)))
 
 
 def flags(given: Sequence[str]) -> dict[str, str | bool]:

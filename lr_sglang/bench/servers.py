@@ -1,4 +1,5 @@
-"""The servers of variants: which variants share them, whether sets of them can be up at once, and their caches."""
+"""The servers of variants: which variants share them, their places, whether sets of them can be up at once, and their
+caches."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from lr_sglang.bench.variants import Variant
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.runtimes.launching import platforms
-from lr_sglang.runtimes.placement import memory
+from lr_sglang.runtimes.placement import assign, gpus, memory
 
 # GiB that the processes of a server on a CPU take; of four of the pocket models 0.9 to 1.5 each were measured (PSS).
 PROCESSES = 1.6
@@ -54,6 +55,24 @@ def needed(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
 def alike(role: str, runtime: Runtime) -> str:
     """The same for runtimes that can be one server; how many requests they take is not looked at."""
     return f"{role} {json.dumps({**runtime.to_dict(), 'max_running_requests': None}, sort_keys=True)}"
+
+
+def placed(deployment: Deployment, unseen: bool = False) -> Deployment:
+    """A copy with a place on this machine's GPUs for every runtime that is to be started and names none.
+
+    Args:
+        unseen: whether a runtime may be for a GPU that this machine lacks.
+
+    Raises:
+        ConfigError: they do not fit.
+    """
+    # A runtime at a URL has no place, one that names GPUs has it; not to ask for the GPUs then saves a second.
+    asking = {role: one for role, one in deployment.runtimes.items() if not one.url and not one.gpus}
+    on_gpu = {
+        role: (unseen and one.device == "cuda") or platforms.device(one, role) == "cuda" for role, one in asking.items()
+    }
+    machine = gpus.visible() if any(on_gpu.values()) else []
+    return assign.placed(deployment, [gpu.free for gpu in machine], on_gpu) if machine else deployment
 
 
 def on_cpu(runtimes: Iterable[Runtime]) -> float:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from lr_sglang.api.configuration import Plan, Settings
 from lr_sglang.bench import fair as fairness
 from lr_sglang.bench import sweeps
-from lr_sglang.config import Deployment, Runtime, TokenLayer
+from lr_sglang.config import Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes.launching import token_layer
@@ -102,13 +103,11 @@ def variants(setting: Setting) -> list[Variant]:
         ConfigError: a value that cannot be, or a mode that lacks a role.
     """
     found: dict[Key, Variant] = {}
-    for task, suffix in setting.tasks.items():
-        for number in setting.concurrency:
-            for point in setting.points:
-                for mode, greedy in _modes(setting):
-                    one = _variant(setting, task, suffix, point, number, mode, greedy)
-                    if found.setdefault(one.key, one).configs != one.configs:
-                        raise ConfigError(f"two settings would have the folder {one.folder}", hint="bench them apart")
+    of = product(setting.tasks.items(), setting.concurrency, setting.points, _modes(setting))
+    for (task, suffix), number, point, (mode, greedy) in of:
+        one = _variant(setting, task, suffix, point, number, mode, greedy)
+        if found.setdefault(one.key, one).configs != one.configs:
+            raise ConfigError(f"two settings would have the folder {one.folder}", hint="bench them apart")
     return list(found.values())
 
 
@@ -155,20 +154,13 @@ def _at(setting: Setting, point: sweeps.Point, mode: str) -> Plan:
     look = plan.lookahead.replace(**{name.replace("-", "_"): point[name] for name in settings if name in point})
     if "alpha" in point:
         look = look.replace(verifier=f"{setting.oracle}:{point['alpha']}")
-    deployment = plan.deployment
-    if "sd-tokens" in point:
-        deployment = _drafting(deployment, point["sd-tokens"])
-    return replace(plan, lookahead=look, deployment=deployment)
-
-
-def _drafting(deployment: Deployment, tokens: int) -> Deployment:
-    runtimes = dict(deployment.runtimes)
-    taking = [role for role, one in runtimes.items() if one.token_layer.on]
-    if not taking:
-        raise ConfigError(
-            "--sweep sd-tokens: no runtime has a token layer", hint="--token-layer ngram, or a file's own"
-        )
+    runtimes = dict(plan.deployment.runtimes)
+    taking = [role for role, one in runtimes.items() if one.token_layer.on and "sd-tokens" in point]
+    if "sd-tokens" in point and not taking:
+        hint = "--token-layer ngram, or a file's own"
+        raise ConfigError("--sweep sd-tokens: no runtime has a token layer", hint=hint)
     for role in taking:
-        runtimes[role] = runtimes[role].replace(token_layer=runtimes[role].token_layer.replace(tokens=tokens))
+        layer = runtimes[role].token_layer.replace(tokens=point["sd-tokens"])
+        runtimes[role] = runtimes[role].replace(token_layer=layer)
         token_layer.check(runtimes[role], "", f"[runtimes.{role}]")
-    return deployment.replace(runtimes=runtimes)
+    return replace(plan, lookahead=look, deployment=plan.deployment.replace(runtimes=runtimes))

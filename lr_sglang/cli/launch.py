@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from lr_sglang.api.configuration import Plan
+from lr_sglang.bench import servers
 from lr_sglang.cli import options
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given, sampling_of_file, settle
@@ -20,9 +21,8 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import Fleet, built_in, deployments, launched
 from lr_sglang.runtimes import launch as start
-from lr_sglang.runtimes.launching import compile_caches, fleet, platforms, probe
+from lr_sglang.runtimes.launching import compile_caches, fleet, probe
 from lr_sglang.runtimes.launching.keeper import Event, Keeper, Patience
-from lr_sglang.runtimes.placement import assign, gpus
 
 STAMP = "%Y-%m-%dT%H:%M:%S%z"
 
@@ -118,14 +118,7 @@ def placed(plan: Plan, given: Given) -> Deployment:
     found = plan.needed(plan.modes, given["concurrency"]).replace(
         name=given["name"], lookahead=plan.lookahead, limits=plan.limits, judge_prompt=plan.judge_prompt
     )
-    # A runtime at a URL has no place, one that names GPUs has it; not to ask for the GPUs then saves a second.
-    asking = {role: one for role, one in found.runtimes.items() if not one.url and not one.gpus}
-    on_gpu = {
-        role: (given["print"] and one.device == "cuda") or platforms.device(one, role) == "cuda"
-        for role, one in asking.items()
-    }
-    machine = gpus.visible() if any(on_gpu.values()) else []
-    return assign.placed(found, [gpu.free for gpu in machine], on_gpu) if machine else found
+    return servers.placed(found, unseen=given["print"])
 
 
 def _list(display: Display) -> None:
