@@ -14,7 +14,6 @@ from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
-    LookaheadError,
     PromptTooLong,
     RuntimeBusy,
     RuntimeDown,
@@ -45,8 +44,10 @@ class Gate:
         self.shut, self.calls = "", 0
         self.failures, self.unanswered, self.answered = 0, 0, time.monotonic()
         self.alarm = asyncio.Event()
-        self._open: dict[Request, float] = {}
-        self._kicked: set[Request] = set()
+        self._open: dict[Request, float] = {}  # since when; without those that were given up
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
     async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
         """As ``Transport.generate``.
@@ -56,14 +57,14 @@ class Gate:
         """
         with self._counted(request):
             reply = await self.inner.generate(payload, request, timeout)
-            self._note(_sound(reply, request.cancelled))
-        return reply
+            self._note(_is_generation(reply, request.cancelled))
+            return reply
 
     async def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
         """As ``Transport.forward``. An error status counts as no failure, for a request can be the cause of it.
 
         Raises:
-            RuntimeAway: the gate is shut, or was shut while the runtime did not answer.
+            RuntimeAway: as ``generate``.
         """
         with self._counted(request):
             async with aclosing(self.inner.forward(post, request, timeout)) as pieces:
@@ -77,42 +78,37 @@ class Gate:
 
     @contextmanager
     def _counted(self, request: Request) -> Iterator[None]:
-        """While a request is in flight; what becomes of it counts.
-
-        Raises:
-            RuntimeAway: the gate is shut, or was shut while the runtime did not answer.
-        """
+        """While a request is in flight; counts what becomes of it."""
         if self.shut:
             raise self._away()
         self.calls += 1
         self._open[request] = time.monotonic()
         try:
             yield
+            if request not in self._open:
+                raise self._away()
+        except RuntimeAway:
+            raise
         except (RuntimeDown, RuntimeTimeout) as error:
             self._note(False)
             self.alarm.set()
             error.retryable = False  # a verifier would rest for up to a minute; the gate rests for it
-            if request in self._kicked:
+            if request not in self._open:
                 raise self._away() from error
             raise
         except Cancelled:
-            if request in self._kicked:
+            if request not in self._open:
                 raise self._away() from None
             self.unanswered += 1
             raise
         except (RuntimeRefused, BadReply) as error:
-            well = _well(error)
+            well = _is_well(error)
             if well is not None:
                 self._note(well)
-            if well is False:
-                error.retryable = False
+            error.retryable = error.retryable and well is not False
             raise
         finally:
-            del self._open[request]
-            kicked = request in self._kicked
-            self._kicked.discard(request)
-        if kicked:
-            raise self._away()
+            self._open.pop(request, None)
 
     async def probe(self, path: str, timeout: float) -> None:
         """Asks whether the runtime is well.
@@ -135,8 +131,7 @@ class Gate:
             LookaheadError: it does not.
         """
         payload = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
-        reply = await self.inner.generate(payload, Request(), timeout)
-        if not _sound(reply):
+        if not _is_generation(await self.inner.generate(payload, Request(), timeout)):
             raise BadReply("its answers are no generations", role=self.role)
         self.unanswered, self.answered = 0, time.monotonic()
 
@@ -152,14 +147,11 @@ class Gate:
         """Gives up the requests that have taken ``older`` seconds or more; returns their number."""
         now = time.monotonic()
         stuck = [request for request, began in self._open.items() if now - began >= older]
-        self._kicked.update(stuck)
         for request in stuck:
+            del self._open[request]
             request.cancel()
             request.close_connection()
         return len(stuck)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
     def _note(self, well: bool) -> None:
         if well:
@@ -167,11 +159,11 @@ class Gate:
         else:
             self.failures += 1
 
-    def _away(self) -> LookaheadError:
+    def _away(self) -> RuntimeAway:
         return RuntimeAway(self.shut or "it did not answer in time", role=self.role)
 
 
-def _well(error: RuntimeRefused | BadReply) -> bool | None:
+def _is_well(error: RuntimeRefused | BadReply) -> bool | None:
     """Whether the runtime is well, as far as its refusal tells; None where only a probe can say.
 
     A runtime that is busy, or that finds a request wrong or too long, answers. A 502 to 504 may also be a router's
@@ -184,8 +176,8 @@ def _well(error: RuntimeRefused | BadReply) -> bool | None:
     return None if isinstance(error, RuntimeBusy) else False
 
 
-def _sound(reply: Any, aborted: bool = False) -> bool:
-    """Whether it is a generation at all, to its end or until we ended it."""
+def _is_generation(reply: Any, aborted: bool = False) -> bool:
+    """Whether it is a generation, to its end or until we ended it."""
     try:
         finish, ids = reply["meta_info"]["finish_reason"], list(reply["output_ids"])
         kind, matched = finish["type"], finish.get("matched")

@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
-import json
 import logging
 import resource
 import select
 from asyncio import BaseTransport
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import h11
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lr_sglang.serve.errors import refusal
+from lr_sglang.serve.errors import refusal, response_of
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.processes.board import Board, Column
 from lr_sglang.serve.settings import Service
-from lr_sglang.serve.turns import Flow, Turns
 
 FILES = 2**16  # open files that the process asks for, at most
 TOLD_SECONDS = 10.0  # between two lines of the log on connections that were closed
 PART = 2**16  # bytes: a client must take this much of what is sent to it, or the rest, in its ``send_timeout``
 TURN = 2**12  # bytes of a client that are looked at in one turn: 10 ms, in chunks of one byte
+
+
+class Flow(FlowControl):
+    """uvicorn's flow control, which does not read on while something that came is still to be looked at."""
+
+    held = False
+
+    def hold(self) -> None:
+        """Stops reading until ``let_go``."""
+        self.held = self.read_paused = True
+        self._transport.pause_reading()  # uvicorn reads on after the rest of a body, even while it is paused
+
+    def let_go(self) -> None:
+        """Reads on."""
+        self.held = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self.held:
+            super().resume_reading()
 
 
 class Connection(H11Protocol):
@@ -55,7 +75,7 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         self._unread += data
         if not self._waits:
-            self._go_on()
+            self.go_on()
 
     def handle_events(self) -> None:
         """A request that came behind another waits for its turn."""
@@ -64,7 +84,7 @@ class Connection(H11Protocol):
         else:
             super().handle_events()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Looks at some of what has come, or at the next request of several."""
         self._waits = False
         if self.transport.is_closing():
@@ -87,7 +107,7 @@ class Connection(H11Protocol):
         self.flow.hold()
         if not self._waits:
             self._waits = True
-            self._among.turns.wait(self._go_on)
+            self._among.wait(self)
 
     def on_response_complete(self) -> None:
         self._doing, self._behind = "", True
@@ -108,11 +128,6 @@ class Connection(H11Protocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Not of a client's header: uvicorn would say what to install."""
-
-    @property
-    def file(self) -> int:
-        """Of the socket."""
-        return int(self.transport.get_extra_info("socket").fileno())
 
     @property
     def reads(self) -> bool:
@@ -164,7 +179,7 @@ class Connections:
         self._of: Counter[str] = Counter()
         self._untold: Counter[str] = Counter()
         self._told, self._metrics = -TOLD_SECONDS, metrics
-        self.turns = Turns()
+        self._turns: deque[Connection] = deque()
         metrics.watch(metrics.connections, lambda: len(self._open))
 
     def protocol(self, **given: Any) -> Connection:
@@ -196,6 +211,21 @@ class Connections:
             del self._open[one]
             self._open[one] = None
 
+    def wait(self, one: Connection) -> None:
+        """Has it go on when its turn comes: one at a time does, between two looks of the event loop at all else, so
+        that a client that sends much holds up no other."""
+        self._turns.append(one)
+        if len(self._turns) == 1:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        try:
+            self._turns[0].go_on()
+        finally:
+            self._turns.popleft()
+            if self._turns:
+                asyncio.get_running_loop().call_soon(self._next)
+
     def look(self, now: float) -> None:
         """Hangs up on those that are late; in seconds of the event loop's clock."""
         for one in list(self._open):
@@ -210,7 +240,8 @@ class Connections:
 
     def _let_go_of_who_left(self) -> None:
         """Closes those whose client has gone: asyncio does not see that while a waiting request pauses reading."""
-        files = {one.file: one for one in self._open if one.flow.read_paused}
+        paused = (one for one in self._open if one.flow.read_paused)
+        files = {one.transport.get_extra_info("socket").fileno(): one for one in paused}
         poll = select.poll()
         for file in files:
             poll.register(file, select.POLLRDHUP)
@@ -262,8 +293,6 @@ def _counted(host: str) -> str:
 
 
 def _refused() -> bytes:
-    refused = refusal("overloaded")
-    body = json.dumps(refused.body()).encode()
-    head = ("HTTP/1.1 503 Service Unavailable", "Content-Type: application/json", f"Content-Length: {len(body)}")
-    more = (*(f"{name}: {value}" for name, value in refused.headers().items()), "Connection: close", "", "")
-    return "\r\n".join((*head, *more)).encode() + body
+    response = response_of(refusal("overloaded", close=True))
+    head = b"".join(b"%s: %s\r\n" % pair for pair in response.raw_headers)
+    return b"HTTP/1.1 503 Service Unavailable\r\n" + head + b"\r\n" + bytes(response.body)

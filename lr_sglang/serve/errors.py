@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from starlette.responses import JSONResponse
+
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -45,6 +47,8 @@ class Refusal(LookaheadError):
         param: the field of the request that is wrong.
         code: for programs to tell errors apart.
         again: seconds after which it may be tried again.
+        field: ``param`` for the log, where that may have a word of the client's.
+        close: whether the connection ends with it.
     """
 
     def __init__(
@@ -56,9 +60,12 @@ class Refusal(LookaheadError):
         param: str | None = None,
         code: str | None = None,
         again: int | None = None,
+        field: str | None = None,
+        close: bool = False,
     ) -> None:
         super().__init__(message)
         self.status, self.kind, self.param, self.code, self.again = status, kind, param, code, again
+        self.field, self.close = field or param, close
 
     @property
     def reason(self) -> str:
@@ -67,7 +74,7 @@ class Refusal(LookaheadError):
 
     def log_fields(self) -> dict[str, str]:
         """What the log says of it: nothing that a user or a model wrote."""
-        about = {"error": self.reason} | ({"param": self.param} if self.param else {})
+        about = {"error": self.reason} | ({"param": self.field} if self.field else {})
         if self.status >= 500 and self.__cause__ is not None:
             status = getattr(self.__cause__, "status", 0)  # of a runtime that refused
             about["cause"] = type(self.__cause__).__name__ + (f" {status}" if status else "")
@@ -80,14 +87,17 @@ class Refusal(LookaheadError):
     def headers(self) -> dict[str, str]:
         """What goes beside it."""
         found = {} if self.again is None else {"Retry-After": str(self.again)}
-        return found | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
+        found |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        return found | ({"Connection": "close"} if self.close else {})
 
 
-def refusal(code: str, *, param: str | None = None, again: int | None = None, **words: object) -> Refusal:
+def refusal(
+    code: str, *, param: str | None = None, again: int | None = None, close: bool = False, **words: object
+) -> Refusal:
     """One of ``KNOWN``; ``words`` are those that its message lacks."""
     status, kind, message = KNOWN[code]
     again = AGAIN.get(code) if again is None else again
-    return Refusal(status, message.format(**words), kind=kind, param=param, code=code, again=again)
+    return Refusal(status, message.format(**words), kind=kind, param=param, code=code, again=again, close=close)
 
 
 def refusal_of(error: BaseException) -> Refusal:
@@ -111,3 +121,8 @@ def refusal_of(error: BaseException) -> Refusal:
             return refusal("target_failed")
         case _:
             return refusal("internal_error")
+
+
+def response_of(refused: Refusal) -> JSONResponse:
+    """The response for an error."""
+    return JSONResponse(refused.body(), refused.status, refused.headers())

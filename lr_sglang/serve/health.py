@@ -24,15 +24,14 @@ FAILURES = 3  # of requests, in a row
 LONGEST_REST = 15.0
 
 Changed = Callable[[str, str], None]
-State = Literal["ready", "degraded", "down"]
 
 
 class Watch:
-    """One role's runtime, in a task of its own, so that one that hangs holds up no other.
+    """One role's runtime, watched in a task of its own, so that one that hangs holds up no other.
 
     Args:
-        stall: seconds that a request may take; for the target they count only once it does not answer probes either,
-            for a long prompt can take as long.
+        stall: seconds that a request may take; of the target only once it does not answer probes either, for a long
+            prompt can take as long.
         changed: called when the runtime goes down (with the reason) and when it is back (with an empty one).
 
     Attributes:
@@ -53,26 +52,35 @@ class Watch:
         """Seconds that it has been down, in all."""
         return self._before + (time.monotonic() - self.since if self.down else 0.0)
 
+    async def run(self) -> None:
+        """Looks once a second, and at once when a request has failed."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self.gate.alarm.wait()
+            try:
+                await self.look()
+            except Exception as error:  # noqa: BLE001 - a watch must not end by an error
+                log("internal error", logging.ERROR, error=type(error).__name__, where=where(error))
+            await asyncio.sleep(0.05)  # however often the alarm rings
+
     async def look(self) -> None:
         """One look."""
         now, alarmed = time.monotonic(), self.gate.alarm.is_set()
         self.gate.alarm.clear()
         if self.down:
             await self._look_whether_back(now)
-        else:
-            await self._look_whether_well(now, alarmed)
-
-    async def _look_whether_well(self, now: float, alarmed: bool) -> None:
-        if self.role != "target" and await self._stalls(now):
+        elif self.role != "target" and await self._stalls(now):
             self._set("its requests are not answered", rest=True)
             self.gate.kick()
-            return
-        if self.gate.failures >= FAILURES:
+        elif self.gate.failures >= FAILURES:
             self._set("its requests fail", rest=True)
-            return
-        if now - self.gate.answered < LOOK_SECONDS and not alarmed:
+        elif now - self.gate.answered < LOOK_SECONDS and not alarmed:
             self._late = 0
-            return
+        else:
+            await self._probe()
+
+    async def _probe(self) -> None:
         try:
             await self.gate.probe("/health", PROBE_SECONDS)
             self._late = 0
@@ -86,14 +94,13 @@ class Watch:
 
     async def _stalls(self, now: float) -> bool:
         """Whether requests get no answer. A draft that hangs is overtaken by the target, and cancelled each time."""
+        late = now - self.gate.oldest() > self.stall
         if now - self.gate.answered < self.stall:
-            if now - self.gate.oldest() > self.stall:
+            if late:
                 self.gate.failures += self.gate.kick(self.stall)
             return False
-        if now - self.gate.oldest() > self.stall:
-            return True
-        if self.gate.unanswered < FAILURES:
-            return False
+        if late or self.gate.unanswered < FAILURES:
+            return late
         try:
             await self.gate.try_out(GENERATE_SECONDS)
         except LookaheadError:
@@ -105,13 +112,11 @@ class Watch:
             self.gate.kick()
         if now < self._again:
             return
-        try:
+        with suppress(LookaheadError):
             await self.gate.probe("/health", PROBE_SECONDS)
             await self.gate.try_out(GENERATE_SECONDS)
-        except LookaheadError:
-            return
-        self.gate.failures, self._late = FAILURES - 1, 0  # one more, and it is down again, for longer
-        self._set("")
+            self.gate.failures, self._late = FAILURES - 1, 0  # one more, and it is down again, for longer
+            self._set("")
 
     def _set(self, reason: str, rest: bool = False) -> None:
         """``rest``: it answers probes, so it is not tried again at once; later each time that it soon fails again."""
@@ -141,23 +146,21 @@ class Health:
         self.watches = {role: Watch(role, gate, service.stall, self._tell) for role, gate in self.gates.items()}
         # Drafts are of no use without verdicts.
         self._judged = "judge" in roles and verifier_registry.needs_judge(service.verifiers[0])
-        self._roles, self._trusts = roles, service.lookahead.max_false_accepts
-        self._changed = changed
+        self._roles, self._trusts, self._changed = roles, service.lookahead.max_false_accepts, changed
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begins to watch, on the running loop."""
-        self._tasks = [asyncio.create_task(self._run(watch)) for watch in self.watches.values()]
+        self._tasks = [asyncio.create_task(watch.run()) for watch in self.watches.values()]
 
     async def stop(self) -> None:
         """Ends it."""
         for task in self._tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
-    def state(self) -> State:
+    def state(self) -> Literal["ready", "degraded", "down"]:
         """Of the whole."""
         if self.watches["target"].down:
             return "down"
@@ -170,26 +173,14 @@ class Health:
 
     def report(self) -> dict[str, Any]:
         """State and reason of every role, and what is known of the judge."""
-        now = time.monotonic()
-        found: dict[str, Any] = {
-            role: {"status": "down" if (why := watch.down) else "up", "seconds": round(now - watch.since, 1)}
-            | ({"reason": _brief(why)} if why else {})
-            for role, watch in self.watches.items()
-        }
+        now, found = time.monotonic(), dict[str, Any]()
+        for role, watch in self.watches.items():
+            found[role] = {"status": "down" if watch.down else "up", "seconds": round(now - watch.since, 1)}
+            if why := watch.down:  # without what a runtime says, such as addresses of the machine inside
+                found[role]["reason"] = why if why.startswith("it") else "it cannot be reached, or is not well"
         if "judge" in found and (known := self._roles["judge"].checks.worst()) is not None:
             found["judge"]["false_accepts"] = known.to_dict() | {"trusted": known.surely <= self._trusts}
         return found
-
-    async def _run(self, watch: Watch) -> None:
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await watch.gate.alarm.wait()
-            try:
-                await watch.look()
-            except Exception as error:  # noqa: BLE001 - a watch must not end by an error
-                log("internal error", logging.ERROR, error=type(error).__name__, where=where(error))
-            await asyncio.sleep(0.05)  # however often the alarm rings
 
     def _tell(self, role: str, reason: str) -> None:
         down = {name: watch.down for name, watch in self.watches.items()}
@@ -198,8 +189,3 @@ class Health:
         for name, gate in self.gates.items():
             gate.shut = down[name]
         self._changed(role, reason)
-
-
-def _brief(reason: str) -> str:
-    """A reason for clients: without addresses of the machine inside, and without what a runtime says."""
-    return reason if reason.startswith("it") else "it cannot be reached, or is not well"

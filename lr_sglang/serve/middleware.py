@@ -10,26 +10,24 @@ import uuid
 from contextlib import suppress
 from typing import Any
 
-from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lr_sglang.serve.errors import Refusal, refusal, refusal_of
+from lr_sglang.serve.errors import Refusal, refusal, refusal_of, response_of
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.processes.board import Board
-from lr_sglang.serve.reading import CLIENT_GONE
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import Disconnected
 from lr_sglang.serve.target_routes import PATHS
 
+CLIENT_GONE = 499  # nginx's status, for a client that has hung up
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 # A body that is too large is read to its end and forgotten, up to here: a client that is still sending hears no answer.
 PATIENCE_BYTES = 2**26
 DROP_SECONDS = 10.0
-CLOSE = {"Connection": "close"}
 # Another one could be any word of the client's.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 # A Host header, whole: an address, an IPv6 address in brackets or a name, and a port.
@@ -70,15 +68,14 @@ class Guard:
             if refused is None:
                 await self.app(scope, body.receive, tell)
             else:
-                response = response_of(refused, scope)
-                response.headers.update(await _drop(receive) if refused.status != 400 else CLOSE)
-                await response(scope, receive, tell)
+                refused.close = refused.status == 400 or not await _drop(receive)
+                await refuse(refused, scope)(scope, receive, tell)
         except Disconnected:
             self.metrics.disconnects.inc()
             about["error"], status = "disconnected", CLIENT_GONE
         except Exception as error:  # noqa: BLE001 - the client gets every error in the documented form
             if not status:
-                await response_of(refusal_of(error), scope)(scope, receive, tell)
+                await refuse(refusal_of(error), scope)(scope, receive, tell)
             about["error"], about["where"] = type(error).__name__, where(error)
         finally:
             self.held -= body.size
@@ -120,7 +117,7 @@ class _Body:
         """The next of it.
 
         Raises:
-            HTTPException: 413, it is too large; 503, all that are held are.
+            Refusal: 413, it is too large; 503, all that are held are.
         """
         message = await self._receive()
         size = len(message.get("body", b""))
@@ -128,8 +125,10 @@ class _Body:
         self._guard.held += size
         full = self._guard.held > self._guard.most_held
         if self.size > self._guard.service.max_body_bytes or full:
-            more = await _drop(self._receive, self.size) if message.get("more_body") else None
-            raise HTTPException(503 if full else 413, headers=more)
+            close = bool(message.get("more_body")) and not await _drop(self._receive, self.size)
+            if full:
+                raise refusal("overloaded", close=close)
+            raise refusal("request_too_large", limit=self._guard.service.max_body_bytes, close=close)
         return message
 
 
@@ -149,19 +148,19 @@ def _is_ours(host: str, own: str) -> bool:
     return "." not in name or name.endswith(".localhost") or name == own.lower() or _ADDRESS.fullmatch(name) is not None
 
 
-def response_of(refused: Refusal, scope: Scope) -> JSONResponse:
-    """The response for an error, which is noted of the request."""
+def refuse(refused: Refusal, scope: Scope) -> JSONResponse:
+    """The response for an error, which the log gets too."""
     scope["state"]["about"] |= refused.log_fields()
-    return JSONResponse(refused.body(), refused.status, refused.headers())
+    return response_of(refused)
 
 
-async def _drop(receive: Receive, size: int = 0) -> dict[str, str]:
-    """Reads the rest of a body and forgets it; the headers of a response say if that was not to its end."""
+async def _drop(receive: Receive, size: int = 0) -> bool:
+    """Reads the rest of a body and forgets it; returns whether it came to its end."""
     with suppress(TimeoutError):
         async with asyncio.timeout(DROP_SECONDS):
             while size < PATIENCE_BYTES:
                 message = await receive()
                 size += len(message.get("body", b""))
                 if message["type"] != "http.request" or not message.get("more_body"):
-                    return {}
-    return CLOSE
+                    return True
+    return False

@@ -5,18 +5,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from fastapi.exceptions import RequestValidationError
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from lr_sglang.engine.forwarding import Post
 from lr_sglang.serve.errors import Refusal, refusal
 from lr_sglang.serve.protocol import Lenient, LookaheadRequest, Tokens
+from lr_sglang.serve.reading import checked
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.target_routes import TargetRoute
 
-MODE = "target"
 MAX_ANSWERS, MAX_BATCH = 128, 2048  # of one request, as OpenAI's: answers, and inputs of routes that generate nothing
 PROMPTS = (
     *("messages", "prompt", "input_ids", "tools"),
@@ -65,15 +64,12 @@ class PassedRequest:
     batch: int = 0
     adapter: str = ""
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """Of the response."""
-        return why_headers(MODE, self.why)
+    mode_name: ClassVar[str] = "target"
 
     @property
     def extension(self) -> dict[str, Any]:
         """The ``lookahead`` object of the response."""
-        return {"mode": MODE, "why": list(self.why)}
+        return {"mode": self.mode_name, "why": list(self.why)}
 
     def post(self, model: str) -> Post:
         """What is sent, to a target that knows its model by this name."""
@@ -87,22 +83,13 @@ class PassedRequest:
         yield from _texts([self.body.get(name) for name in PROMPTS])
 
 
-def why_headers(mode: str, why: Iterable[str]) -> dict[str, str]:
-    """Of a response that the target has written alone, or in part."""
-    return {"X-Lookahead-Mode": mode, "X-Lookahead-Why": ", ".join(why)}
-
-
 def passed_request(route: TargetRoute, body: Mapping[str, Any], why: Iterable[str], service: Service) -> PassedRequest:
     """A request for the target, within what the operator allows.
 
     Raises:
-        RequestValidationError: a field that the endpoint goes by is wrong.
-        Refusal: it asks for another model, or for too much at once.
+        Refusal: a field that the endpoint reads is wrong, another model is asked for, or too much at once.
     """
-    try:
-        common = Common.model_validate(body)
-    except ValidationError as error:
-        raise RequestValidationError(error.errors(), body=body) from None
+    common = checked(Common, body)
     model, colon, adapter = (common.model or "").partition(service.model)
     if common.model is not None and (model or not colon or adapter[:1] not in ("", ":")):
         raise refusal("model_not_found", param="model", asked=common.model, known=service.model)

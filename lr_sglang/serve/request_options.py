@@ -1,4 +1,4 @@
-"""What one request comes to: its own wishes within what the operator allows, over the operator's defaults."""
+"""The settings of one answer: what its request asks for, within what the operator allows, over the defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES, Mode
 from lr_sglang.serve.errors import Refusal, refusal
-from lr_sglang.serve.protocol import Asking, ChatRequest, CompletionRequest, LookaheadRequest
+from lr_sglang.serve.protocol import ChatRequest, CompletionRequest, LookaheadRequest
 from lr_sglang.serve.settings import Service
 from lr_sglang.steps.token_text import TokenText
 
@@ -24,7 +24,7 @@ class Conclusion:
         why: the fields for whose sake the target writes it alone.
         prompt: as the target has rendered it.
         grammar: keywords of ``sgl.gen``.
-        tools: those of which there may be calls.
+        tools: those that may be called.
     """
 
     why: tuple[str, ...]
@@ -35,15 +35,15 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """One answer to make.
+    """One answer to make, or several.
 
     Attributes:
         asked: a conversation, or a raw prompt.
-        usage: whether a stream ends with what it has cost.
+        usage: whether a stream ends with the usage.
         trace: whether the client gets every event.
-        answers: how many of them.
-        prefix: what the assistant has said of its answer already.
-        conclusion: what follows the thinking, where only that is looked ahead for.
+        answers: their number.
+        prefix: the beginning of the answer, as the client gives it.
+        conclusion: what follows the thinking, where lookahead reasoning serves the thinking only.
     """
 
     asked: list[dict[str, str]] | str
@@ -64,44 +64,63 @@ class RequestOptions:
         """Whether it is a conversation."""
         return not isinstance(self.asked, str)
 
+    @property
+    def mode_name(self) -> str:
+        """For logs, and the response."""
+        return self.mode.name
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """The fields for whose sake the target writes a part of the answer alone."""
+        return () if self.conclusion is None else self.conclusion.why
+
     def each(self) -> list[RequestOptions]:
         """One for every answer, each with a seed of its own."""
         seeds = (self.sampling.seed + number for number in range(self.answers))
         return [replace(self, sampling=self.sampling.replace(seed=seed), answers=1) for seed in seeds]
 
 
-def options_of(request: ChatRequest | CompletionRequest, service: Service) -> RequestOptions:
-    """Settles a request.
+def options_of(
+    request: ChatRequest | CompletionRequest, service: Service, conclusion: Conclusion | None = None
+) -> RequestOptions:
+    """The settings for a request.
 
     Raises:
         Refusal: it asks for another model, or for what the operator does not allow.
     """
     if request.model != service.model:
         raise refusal("model_not_found", param="model", asked=request.model, known=service.model)
-    if request.n and request.n > service.concurrency:
+    wish, answers, limits = request.lookahead or LookaheadRequest(), request.n or 1, service.limits
+    if answers > service.concurrency:
         raise Refusal(400, f"n: at most {service.concurrency} answers at a time", param="n")
-    asked = [m.plain() for m in request.messages] if isinstance(request, ChatRequest) else request.text
-    wish = request.lookahead or LookaheadRequest()
-    if wish.trace and request.n and request.n > 1:
+    if wish.trace and answers > 1:
         raise Refusal(400, "lookahead.trace: of one answer only, not with n", param="lookahead.trace")
     mode = MODES[_allowed("mode", wish.mode, service.modes)]
+    sampling = service.sampling.replace(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=-1 if request.top_k == 0 else request.top_k,
+        min_p=request.min_p,
+        seed=secrets.randbits(31) if request.seed is None else request.seed,
+    )
     try:
-        sampling = mode.sampling(_sampling(request, service))
-        look = mode.lookahead(_lookahead(wish, service))
+        sampling, look = mode.sampling(sampling), mode.lookahead(_lookahead(wish, service))
     except ConfigError as error:
         raise Refusal(400, error.message, param="lookahead") from error
+    most = request.most_tokens
     return RequestOptions(
-        asked,
+        request.asked,
         mode,
         look,
         sampling,
-        _limits(request.most_tokens, service.limits),
-        request.stops,
+        limits.replace(max_tokens=min(n for n in (most, limits.max_tokens) if n) if most else None),
+        tuple(request.stop or ()),
         stream=bool(request.stream),
         usage=wish.trace or bool(request.stream_options and request.stream_options.include_usage),
         trace=wish.trace,
-        answers=request.n or 1,
-        prefix=request.prefix if isinstance(request, ChatRequest) else "",
+        answers=answers,
+        prefix=request.prefix,
+        conclusion=conclusion,
     )
 
 
@@ -112,22 +131,6 @@ def _lookahead(wish: LookaheadRequest, service: Service) -> Lookahead:
             raise Refusal(400, f"lookahead.{name}: must be at most {most}", param=f"lookahead.{name}")
     verifier = _allowed("verifier", wish.verifier, service.verifiers)
     return service.lookahead.replace(depth=wish.depth, width=wish.width, schedule=wish.schedule, verifier=verifier)
-
-
-def _sampling(request: Asking, service: Service) -> Sampling:
-    seed = secrets.randbits(31) if request.seed is None else request.seed
-    return service.sampling.replace(
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=-1 if request.top_k == 0 else request.top_k,
-        min_p=request.min_p,
-        seed=seed,
-    )
-
-
-def _limits(most: int | None, limits: Limits) -> Limits:
-    """No more than the operator allows; an answer that would be longer ends with finish_reason ``length``."""
-    return limits.replace(max_tokens=min(n for n in (most, limits.max_tokens) if n) if most else None)
 
 
 def _allowed(name: str, value: str | None, allowed: tuple[str, ...]) -> str:

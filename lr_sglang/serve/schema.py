@@ -8,8 +8,9 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
-from lr_sglang.serve.target_routes import PATHS
+from lr_sglang.serve.target_routes import ANSWERED, PATHS, TargetRoute
 
 _REASONS = {
     400: "The request is not valid, asks for what is not supported or not allowed, or is too long.",
@@ -25,6 +26,7 @@ _REASONS = {
     503: "The target model is down, or the endpoint is shutting down.",
     504: "It took too long.",
 }
+_REF = "#/components/schemas/{model}"
 
 
 class ErrorFields(BaseModel):
@@ -45,38 +47,42 @@ class ErrorReply(BaseModel):
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"description": why, "model": ErrorReply} for status, why in _REASONS.items()
 }
-_SUCCESS = {
-    "description": "The answer; with stream, chunks of it as server-sent events.",
-    "content": {
-        "application/json": {"schema": {"type": "object", "required": ["id", "object", "choices", "usage"]}},
-        # of each event
-        "text/event-stream": {
-            "schema": {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
-        },
-    },
-}
-ANSWERS: dict[int | str, dict[str, Any]] = {200: _SUCCESS, **ERRORS}
-# of the routes that the target answers
-REPLIES: dict[int | str, dict[str, Any]] = {
-    200: {"description": "SGLang's reply.", "content": {"application/json": {}, "text/event-stream": {}}},
-    **ERRORS,
-}
+
+
+def responses_of(route: TargetRoute) -> dict[int | str, dict[str, Any]]:
+    """The responses of a route that answers."""
+    if route.reads is None:
+        content: dict[str, Any] = {"application/json": {}, "text/event-stream": {}}
+        return {200: {"description": "SGLang's reply.", "content": content}, **ERRORS}
+    event = {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
+    answer = {"type": "object", "required": ["id", "object", "choices", "usage"]}
+    content = {"application/json": {"schema": answer}, "text/event-stream": {"schema": event}}
+    about = "The answer; with stream, chunks of it as server-sent events."
+    return {200: {"description": about, "content": content}, **ERRORS}
+
+
+def body_of(route: TargetRoute) -> dict[str, Any]:
+    """The request body of such a route."""
+    schema = {"type": "object"} if route.reads is None else {"$ref": _REF.format(model=route.reads.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def described(app: FastAPI, keyed: bool) -> bytes:
-    """The schema as JSON, without the error 422, which does not happen here.
+    """The schema as JSON; ``app.openapi`` has it from now on, too.
 
     Args:
         app: with all its routes.
         keyed: whether requests need a key.
     """
     schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    for path in schema["paths"].values():
-        for operation in path.values():
-            operation["responses"].pop("422", None)
+    reads = [(route.reads, "validation") for route in ANSWERED if route.reads is not None]
+    schema["components"]["schemas"] |= models_json_schema(reads, ref_template=_REF)[1]["$defs"]  # type: ignore[arg-type]
+    for operation in (one for path in schema["paths"].values() for one in path.values()):
+        operation["responses"].pop("422", None)  # FastAPI's
     if keyed:
         schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         for path in (name for name in schema["paths"] if name.startswith("/v1/") or name in PATHS):
             for operation in schema["paths"][path].values():
                 operation["security"] = [{"key": []}]
+    app.openapi = lambda: schema  # type: ignore[method-assign]
     return json.dumps(schema, ensure_ascii=False).encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -48,27 +48,23 @@ async def _gone(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """A stream of events that has begun well: a status has been sent when the first of them is there.
+    """A stream of events whose first event is there: its status has been decided.
 
     Args:
-        events: as they are sent; for an error that it raises two more are added, the error and the end.
-        failed: called with that error.
-        headers: more of them.
-        last: what is sent for that error.
+        events: as they are sent; an error that they raise is sent as the last.
+        headers: of the response, beside its own.
+        about: what the log says of the request; an error is added.
+        named: whether clients go by the names of events, as Anthropic's do, and OpenAI's with responses.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self,
-        events: AsyncGenerator[bytes, None],
-        failed: Callable[[Refusal], None],
-        headers: Mapping[str, str] | None = None,
-        last: Callable[[Refusal], bytes] = lambda error: event_of(error.body()) + END,
+        self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str], about: dict[str, Any], named: bool
     ) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
-        self._events, self._failed, self._last = events, failed, last
+        self._events, self._about, self._named = events, about, named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -83,19 +79,15 @@ class EventStream(Response):
                 async for event in events:
                     await out(event)
         except Refusal as error:
-            self._failed(error)
-            await out(self._last(error))
+            self._about.update(error.log_fields())
+            body = error.body()
+            await out(b"event: error\n" + event_of({"type": "error", **body}) if self._named else event_of(body) + END)
         await out(b"", more=False)
 
 
 def event_of(value: Mapping[str, Any]) -> bytes:
     """An event of a stream."""
     return b"data: " + dumps(value).encode() + b"\n\n"
-
-
-def named_error(error: Refusal) -> bytes:
-    """An error for clients that go by the names of events, as Anthropic's do and OpenAI's with responses."""
-    return b"event: error\n" + event_of({"type": "error", **error.body()})
 
 
 async def events_of(objects: AsyncGenerator[Mapping[str, Any], None]) -> AsyncGenerator[bytes, None]:

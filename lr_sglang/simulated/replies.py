@@ -8,9 +8,8 @@ from typing import Any
 from lr_sglang.simulated import scores
 from lr_sglang.simulated.model import Writer
 
-# Meta_info and server_info of everything simulated say so.
-MARK = {"simulated": True}
-WHOLE = 128  # SGLang's own max_new_tokens
+MARK = {"simulated": True}  # in meta_info and server_info
+DEFAULT_TOKENS = 128  # SGLang's own max_new_tokens
 
 
 @dataclass(frozen=True)
@@ -18,10 +17,9 @@ class Reply:
     """An answer that is still to take its time.
 
     Attributes:
-        ids: all tokens that it will have.
+        ids: all tokens that it will have; its text leaves out ``trimmed`` of them at the end.
         finish: its finish_reason then.
-        trimmed: tokens at the end that its text leaves out.
-        scored: log-probabilities of the last tokens of the prompt, as many as were asked for.
+        scored: log-probabilities of the last tokens of the prompt.
     """
 
     ids: tuple[int, ...]
@@ -32,14 +30,10 @@ class Reply:
 
 
 def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
-    """The answer of a role.
-
-    Args:
-        payload: of /generate, with ``input_ids``.
-    """
+    """The answer of a role to a payload of /generate with ``input_ids``."""
     prompt, sampling = payload["input_ids"], payload.get("sampling_params") or {}
     words, asked = writer.words, sampling.get("max_new_tokens")
-    most = WHOLE if asked is None else int(asked)
+    most = DEFAULT_TOKENS if asked is None else int(asked)
     finish: dict[str, Any] = {"type": "length", "length": most}
     said = writer.judge(prompt) if role == "judge" else None
     if role == "target" and most > 0:
@@ -60,22 +54,16 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
 
 
 def body(
-    writer: Writer,
-    made: Reply,
-    share: float = 1.0,
-    cached: int | None = None,
-    rid: str = "",
-    logprobs: bool = False,
+    writer: Writer, made: Reply, share: float = 1.0, cached: int | None = None, rid: str = "", logprobs: bool = False
 ) -> dict[str, Any]:
     """The JSON of an answer.
 
     Args:
-        share: of its tokens that there are when it is aborted.
-        cached: tokens of the prompt that did not have to be computed, if that is known.
+        share: of its tokens that are written; less than 1 if it is aborted.
+        cached: tokens of the prompt that are in the cache, if that is known.
     """
     aborted = share < 1
     ids = made.ids[: int(share * len(made.ids))] if aborted else made.ids
-    shown = ids if aborted or not made.trimmed else ids[: -made.trimmed]
     meta: dict[str, Any] = {
         "id": rid,
         "finish_reason": {"type": "abort", "message": "aborted"} if aborted else made.finish,
@@ -87,8 +75,8 @@ def body(
         sure = writer.confidence(ids)
         meta["output_token_logprobs"] = [[sure, token, None] for token in ids]
     if made.scored and not aborted:
-        each = [[one, None, None] for one in made.scored]
-        meta["input_token_logprobs"] = [[None, None, None], *each]
+        meta["input_token_logprobs"] = [[one, None, None] for one in (None, *made.scored)]
     if cached is not None:
         meta["cached_tokens"] = cached
+    shown = ids if aborted or not made.trimmed else ids[: -made.trimmed]
     return {"text": writer.words.text(shown), "output_ids": list(ids), "meta_info": meta}

@@ -1,6 +1,6 @@
 """A simulated runtime on an event loop: behind a server's routes (``server``), or in this process (``transport``).
 
-The requests in a batch share its speed equally: n of them run at 1 / (1 + slowdown (n - 1)) of the speed of one alone.
+Requests in a batch share its speed equally: n of them run at 1 / (1 + slowdown (n - 1)) of the speed of one alone.
 Beyond ``slots`` they wait, first come, first served.
 """
 
@@ -28,6 +28,7 @@ class Cache:
 
     def __init__(self, size: int = 512) -> None:
         self._seen: deque[tuple[int, ...]] = deque(maxlen=size)
+        self.add, self.clear = self._seen.append, self._seen.clear
 
     def find(self, prompt: tuple[int, ...]) -> int:
         """Tokens of a prompt that need not be computed again; one always is."""
@@ -38,14 +39,6 @@ class Cache:
             if best < len(known) and known[best] == prompt[best]:
                 best = max(best, min(common_prefix(known, prompt), most))
         return best
-
-    def add(self, tokens: tuple[int, ...]) -> None:
-        """They have been computed."""
-        self._seen.append(tokens)
-
-    def clear(self) -> None:
-        """Nothing is known any more."""
-        self._seen.clear()
 
 
 @dataclass(eq=False)
@@ -65,7 +58,7 @@ class _Ticket:
 
 
 class SimulatedRuntime:
-    """One role's runtime, within the event loop that serves it.
+    """One role's runtime.
 
     Attributes:
         calls, aborted: requests so far, and those of them that were stopped.
@@ -107,15 +100,14 @@ class SimulatedRuntime:
         if cache is not None:
             cached = cache.find(prompt)
             cache.add(prompt)
-        work = self.simulation.work(self.role, len(made.ids), len(made.scored)) + more
-        share = await self.serve(work, rid)
+        share = await self.serve(self.simulation.work(self.role, len(made.ids), len(made.scored)) + more, rid)
         answer = body(self.writer, made, share, cached, rid, bool(payload.get("return_logprob")))
         if cache is not None:
             cache.add(prompt + tuple(answer["output_ids"][:-1]))
         return answer
 
     async def serve(self, work: float, rid: str) -> float:
-        """Takes as long as it takes; says what share of it was done when it was stopped, 1 when it was not.
+        """Takes its time; returns the share of the work that was done when it was stopped, 1 when it was not.
 
         Raises:
             ValueError: a request of this id is being served.
@@ -145,15 +137,14 @@ class SimulatedRuntime:
                 ticket.done.set_result(max(0.0, min(1 - left, 1 - 1e-9)))
 
     def _remove(self, ticket: _Ticket) -> None:
-        if ticket.left:
-            return
-        self._advance()
-        ticket.left = True
-        if ticket.finish < math.inf:
-            self._count -= 1
-        else:
-            self._waiting.remove(ticket)
-        self._admit()
+        if not ticket.left:
+            self._advance()
+            ticket.left = True
+            if ticket.finish < math.inf:
+                self._count -= 1
+            else:
+                self._waiting.remove(ticket)
+            self._admit()
 
     def _admit(self) -> None:
         slots = self.simulation.slots
@@ -190,8 +181,7 @@ class SimulatedRuntime:
             return  # its timer is set
         if self._timer is not None:
             self._timer.cancel()
-        self._first = head
-        loop = asyncio.get_running_loop()
+        self._first, loop = head, asyncio.get_running_loop()
         self._timer = None if head is None else loop.call_at(self._due(head), self._ring)
 
     def _ring(self) -> None:
@@ -203,15 +193,3 @@ class SimulatedRuntime:
                 head.done.set_result(1.0)
             self._remove(head)
         self._set_timer()
-
-    def info(self) -> dict[str, Any]:
-        """What ``/server_info`` says of it, beside that it is simulated."""
-        return {
-            "model_path": f"simulated/{self.role}",
-            "device": "simulated",
-            "context_length": 2**20,
-            "enable_deterministic_inference": True,
-            "speculative_algorithm": None,
-            "internal_states": [{"effective_max_running_requests_per_dp": self.simulation.slots}],
-            "simulation": self.simulation.to_dict(),
-        }

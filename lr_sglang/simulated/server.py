@@ -23,7 +23,7 @@ from lr_sglang.simulated.words import tokenizer_path
 
 Handler = Callable[[Request], Awaitable[Response]]
 INFO = ("/model_info", "/get_model_info", "/server_info", "/get_server_info")
-# What comes of a request with something else in it than there should be.
+# What a request raises that has something else in it than it should have.
 _UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, OverflowError, LookaheadError)
 
 
@@ -52,7 +52,6 @@ class SimulatedServer:
     """The routes of one runtime.
 
     Args:
-        runtime: whose they are.
         die: ends the server at once, as a crash does.
     """
 
@@ -63,28 +62,26 @@ class SimulatedServer:
 
     def app(self) -> Starlette:
         """The application."""
-        info = {"tokenizer_path": tokenizer_path(), "is_generation": True, **self.runtime.info(), **MARK}
+        about = self._info()
         routes: list[tuple[str, str, Handler]] = [
             ("POST", "/generate", self._generate),
             ("POST", "/abort_request", self._abort),
             ("POST", "/v1/chat/completions", self._chat),
             *(("GET", path, _says(lambda: PlainTextResponse(""))) for path in ("/health", "/health_generate")),
-            *(("GET", path, _says(lambda: JSONResponse(info))) for path in INFO),
+            *(("GET", path, _says(lambda: JSONResponse(about))) for path in INFO),
             ("GET", "/v1/models", _says(lambda: JSONResponse(self._models()))),
             ("GET", "/v1/loads", _says(lambda: JSONResponse(self._loads()))),
-            ("GET", "/flush_cache", self._flush),
-            ("POST", "/flush_cache", self._flush),
+            ("GET", "/flush_cache", _says(self._flush)),
+            ("POST", "/flush_cache", _says(self._flush)),
             ("POST", "/faults", self._order),
-            ("DELETE", "/faults", self._recover),
+            ("DELETE", "/faults", _says(self._recover)),
         ]
         return Starlette(routes=[Route(path, handler, methods=[method]) for method, path, handler in routes])
 
     async def _generate(self, request: Request) -> Response:
         asked = await _json(request)
-        if asked is None:
-            return _refusal(400, "the request is not a JSON object")
-        if "input_ids" not in asked and not isinstance(asked.get("text"), str):
-            return _refusal(400, "give input_ids, or text")
+        if not isinstance(asked.get("text", ""), str) or not asked.keys() & {"text", "input_ids"}:
+            return _refusal(400, "give a JSON object with input_ids, or text")
         if asked.get("stream"):
             return _refusal(400, "a simulated runtime does not stream /generate")
         try:
@@ -108,28 +105,28 @@ class SimulatedServer:
         return next(self._malformed)(answer) if kind == "garbage" else JSONResponse(answer)
 
     async def _abort(self, request: Request) -> Response:
-        asked = await _json(request) or {}
+        asked = await _json(request)
         self.runtime.abort(str(asked.get("rid") or ""), bool(asked.get("abort_all")))
         return PlainTextResponse("")
 
     async def _order(self, request: Request) -> Response:
         try:
-            self.runtime.faults.order(Fault.from_dict(await _json(request) or {}, "fault"))
+            self.runtime.faults.order(Fault.from_dict(await _json(request), "fault"))
         except ConfigError as error:
             return _refusal(400, "; ".join(filter(None, (error.message, error.hint))))
         return JSONResponse({})
 
-    async def _recover(self, request: Request) -> Response:
+    def _recover(self) -> Response:
         self.runtime.faults.clear()
         return JSONResponse({})
 
-    async def _flush(self, request: Request) -> Response:
+    def _flush(self) -> Response:
         self._cache.clear()
         return PlainTextResponse("Cache flushed.\n")
 
     async def _chat(self, request: Request) -> Response:
-        asked = await _json(request) or {}
-        words, writer = self.runtime.writer.words, self.runtime.writer
+        asked, runtime = await _json(request), self.runtime
+        words, writer = runtime.writer.words, runtime.writer
         try:
             prompt = words.tokenizer.chat(asked["messages"], True).ids
             most = int(asked.get("max_completion_tokens") or asked.get("max_tokens") or 2**20)
@@ -138,20 +135,15 @@ class SimulatedServer:
         if most < 1:
             return _refusal(400, "max_tokens: must be at least 1")
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.name, **MARK}
-        version = writer.model.version(self.runtime.role)
 
         async def steps() -> AsyncIterator[tuple[str, int, str | None]]:
-            place, left = writer.place(prompt), most
-            while True:
-                written = writer.write(place, version, left, one_step=True)
-                await self.runtime.serve(
-                    self.runtime.simulation.work(self.runtime.role, len(written.ids)), uuid.uuid4().hex
-                )
+            place, left, why = writer.place(prompt), most, None
+            while not why:
+                written = writer.write(place, writer.model.version(runtime.role), left, one_step=True)
+                await runtime.serve(runtime.simulation.work(runtime.role, len(written.ids)), uuid.uuid4().hex)
                 place, left = written.place, left - len(written.ids)
                 why = {"end": "stop", "length": "length"}.get(written.finish) or (None if left else "length")
                 yield words.tokenizer.decode(written.ids), len(written.ids), why
-                if why:
-                    return
 
         if asked.get("stream"):
             return StreamingResponse(_events(head, steps()), media_type="text/event-stream")
@@ -160,6 +152,20 @@ class SimulatedServer:
         usage = {"prompt_tokens": len(prompt), "completion_tokens": tokens, "total_tokens": len(prompt) + tokens}
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": why}
         return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            "model_path": f"simulated/{self.runtime.role}",
+            "tokenizer_path": tokenizer_path(),
+            "is_generation": True,
+            "device": "simulated",
+            "context_length": 2**20,
+            "enable_deterministic_inference": True,
+            "speculative_algorithm": None,
+            "internal_states": [{"effective_max_running_requests_per_dp": self.runtime.simulation.slots}],
+            "simulation": self.runtime.simulation.to_dict(),
+            **MARK,
+        }
 
     def _models(self) -> dict[str, Any]:
         return {"object": "list", "data": [{"id": self.name, "object": "model", "owned_by": "lr-sglang", **MARK}]}
@@ -178,12 +184,13 @@ def _says(make: Callable[[], Response]) -> Handler:
     return handler
 
 
-async def _json(request: Request) -> dict[str, Any] | None:
+async def _json(request: Request) -> dict[str, Any]:
+    """The body; empty if it is no JSON object."""
     try:
         asked = json.loads(await request.body())
     except ValueError:
-        return None
-    return asked if isinstance(asked, dict) else None
+        return {}
+    return asked if isinstance(asked, dict) else {}
 
 
 def _refusal(status: int, message: str) -> Response:
@@ -191,7 +198,7 @@ def _refusal(status: int, message: str) -> Response:
 
 
 async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
-    """The result of ``work``, or None if the client hung up first; then it is not worked on any more."""
+    """The result of ``work``, or None if the client hung up first; then the work is cancelled."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -202,8 +209,8 @@ async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
         await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         return doing.result() if doing.done() else None
     finally:
-        for task in (doing, leaving):
-            task.cancel()
+        doing.cancel()
+        leaving.cancel()
 
 
 async def _events(head: dict[str, Any], steps: AsyncIterator[tuple[str, int, str | None]]) -> AsyncIterator[str]:

@@ -6,7 +6,7 @@ import asyncio
 import ctypes
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from lr_sglang.config import ROLES
 from lr_sglang.engine.client import INFO_SECONDS
@@ -24,7 +24,7 @@ _PR_SET_TIMERSLACK = 29
 
 
 class SimulatedTransport(SimulatedRuntime):
-    """One role's runtime, as a ``Transport``."""
+    """One role's runtime, as a ``Transport``. It has no other routes than /generate."""
 
     async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
         """As ``Transport.generate``.
@@ -65,17 +65,14 @@ class SimulatedTransport(SimulatedRuntime):
         return {"model_path": f"simulated/{self.role}", **MARK}
 
     async def post(self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS) -> dict[str, Any]:
-        """As ``forward``."""
-        raise RuntimeRefused(f"{path}: a simulated runtime has no such route", role=self.role)
+        self._has_no(path)
 
     async def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
-        """A simulated runtime in this process has no routes of its own.
-
-        Raises:
-            RuntimeRefused: always.
-        """
-        raise RuntimeRefused(f"{post.path}: a simulated runtime has no such route", role=self.role)
+        self._has_no(post.path)
         yield b""
+
+    def _has_no(self, path: str) -> NoReturn:
+        raise RuntimeRefused(f"{path}: a simulated runtime has no such route", role=self.role)
 
     async def close(self) -> None:
         pass
@@ -90,20 +87,12 @@ def wake_exactly() -> None:
 
 def simulated_roles(simulation: Simulation, writer: Writer | None = None) -> Mapping[str, RuntimeBackend]:
     """Backends of three simulated runtimes in this process, by role."""
-    writer = writer or Writer(simulation.model)
-    roles: dict[str, RuntimeBackend] = {
-        role: RuntimeBackend(
-            role,
-            SimulatedTransport(role, simulation, writer),
-            writer.words.tokenizer,
-            context=CONTEXT,
-            timeout=3600.0,
-            seeded=True,
-            max_running_requests=simulation.slots,
-            token_layer="",
+    writer, roles = writer or Writer(simulation.model), dict[str, RuntimeBackend]()
+    given: dict[str, Any] = {"context": CONTEXT, "timeout": 3600.0, "seeded": True, "token_layer": ""}
+    for role in ROLES:
+        transport = SimulatedTransport(role, simulation, writer)
+        roles[role] = backend = RuntimeBackend(
+            role, transport, writer.words.tokenizer, max_running_requests=simulation.slots, **given
         )
-        for role in ROLES
-    }
-    for backend in roles.values():
         backend.roles, backend.simulated = roles, True
     return roles

@@ -174,8 +174,8 @@ class LookaheadBackend(BaseBackend):
     def _count(self, s: Executor, what: str) -> None:
         self.counts[what] += 1
         if self._run is not None:
-            self._run.seen(s)
-            self._run.count(what)
+            self._run.states.add(s)
+            self._run.counts[what] += 1
 
     def _is_alone(self, s: Executor, params: SglSamplingParams) -> bool:
         """Whether the target generates without lookahead; counts the reason."""

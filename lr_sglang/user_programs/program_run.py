@@ -59,6 +59,7 @@ class ProgramRun:
     Attributes:
         own: the job that the program itself may use; the same record.
         counts: generations by how they were answered.
+        states: those of the program that have generated.
         errors: the failures of generations.
         shown: the beginning of the answer that was reported before the program ended.
     """
@@ -71,7 +72,7 @@ class ProgramRun:
         self._loop = roles["target"].loop
         self._began, self._parts, self._pending_reuse = self._loop.time(), list[GenerationTrace](), PendingReuse()
         self._running: dict[int, AnswerRequest | Request] = {id(self.own): self.own}
-        self._states = weakref.WeakSet[Executor]()
+        self.states = weakref.WeakSet[Executor]()
         self._changed, self._stopped = asyncio.Event(), False
         self.errors: list[LookaheadError] = []
         self.shown = TokenText()
@@ -82,14 +83,6 @@ class ProgramRun:
     def now(self) -> float:
         """Seconds since the program began."""
         return self._loop.time() - self._began
-
-    def count(self, what: str) -> None:
-        """Counts a generation, by how it was answered."""
-        self.counts[what] += 1
-
-    def failed(self, error: LookaheadError) -> None:
-        """Records the failure of a generation."""
-        self.errors.append(error)
 
     def show(
         self, text: TokenText, known: Tokenizer, part: GenerationTrace | None = None, step: StepRecord | None = None
@@ -111,23 +104,18 @@ class ProgramRun:
         """Cancels the running generations, and refuses new ones. On the loop."""
         self._stopped = True
         self._stops += 1
-        running = list(self._running.values())
-        for one in running:
+        for one in list(self._running.values()):
             one.stop() if isinstance(one, AnswerRequest) else one.cancel()
-        if self._stops > CLOSE_AFTER_STOPS:  # a runtime that hangs takes no abort
-            for request in [request for one in running for request in _requests(one)]:
-                if request.cancelled:
+            requests = [branch.request for branch in one.record.branches] if isinstance(one, AnswerRequest) else [one]
+            for request in requests if self._stops > CLOSE_AFTER_STOPS else ():  # a runtime that hangs takes no abort
+                if request is not None and request.cancelled:
                     request.close_connection()
-
-    def seen(self, s: Executor) -> None:
-        """Records a state of the program that generates."""
-        self._states.add(s)
 
     async def close(self) -> None:
         """Cancels the generations that a program has left running, and waits until they have ended."""
         self._returned = self.now()
         self.stop()
-        for state in list(self._states):
+        for state in list(self.states):
             state.end()
         self._running.pop(id(self.own), None)
         try:
@@ -147,7 +135,7 @@ class ProgramRun:
         try:
             yield part
         except LookaheadError as error:
-            self.failed(error)
+            self.errors.append(error)
             raise
         finally:
             self._leave(job, part)
@@ -176,7 +164,7 @@ class ProgramRun:
         finally:
             result = request.result
             if isinstance(result, LookaheadError):
-                self.failed(result)
+                self.errors.append(result)
             if isinstance(result, Cancelled):
                 result = result.generation
             elif isinstance(result, LookaheadError):
@@ -234,19 +222,19 @@ class RecordingBackend:
         """As ``RuntimeBackend.agenerate``; a program's own generation has no more tokens than the run allows."""
         if s.request is not None:  # a branch of an answer, which has a record of its own
             return await self.inner.agenerate(s, params)
-        self.run.seen(s)
+        self.run.states.add(s)
         try:
             with self.inner.naming():
                 strip_mark(params)
                 params.max_new_tokens = min(params.max_new_tokens, self._room(s))
                 if s.backend is self:  # else the LookaheadBackend has counted it
-                    self.run.count(self.inner.role)
+                    self.run.counts[self.inner.role] += 1
                 with self.run.generation(s, self.inner, isinstance(params.stop, StepStop)) as part:
                     text, meta = await self.inner.agenerate(s, params)
                     part.given = TokenText.wrap(text)
         except LookaheadError as error:
             if error not in self.run.errors:
-                self.run.failed(error)
+                self.run.errors.append(error)
             raise
         return text, meta
 
@@ -264,8 +252,3 @@ class RecordingBackend:
     async def aselect(self, s: Executor, choices: list[str], temperature: float, method: Any) -> Any:
         """As ``RuntimeBackend.aselect``."""
         return await self.inner.aselect(s, choices, temperature, method)
-
-
-def _requests(one: AnswerRequest | Request) -> list[Request]:
-    branches = one.record.branches if isinstance(one, AnswerRequest) else []
-    return [one] if isinstance(one, Request) else [b.request for b in branches if b.request is not None]

@@ -300,7 +300,7 @@ def test_nothing_is_left_on_the_target_when_a_client_hangs_up(stream):
                 pass
         within(1, lambda: target.gone == 1 and target.aborted)
         assert target.aborted[0] == target.seen[0][2]["rid"]
-        within(1, lambda: one.engine.idle and not one.engine.passing.running)
+        within(1, lambda: one.engine.idle and not one.engine.running)
         assert one.ask(tools=[TOOL]).status_code == 200, "its place is free"
         within(10, lambda: "lr_sglang_disconnects_total 1.0" in one.http.get("/metrics").text)
 
@@ -543,5 +543,5 @@ def schema(name):
 @pytest.mark.parametrize("model", [ChatRequest, CompletionRequest])
 def test_no_field_of_sglangs_is_forgotten(model):
     """A new one is lookahead's, the target's, or of no matter: that is to be decided in ``serve/protocol``."""
-    known = set(model.model_fields) | set(Common.model_fields) | STEERING | MINOR
+    known = set(model.model_fields) | set(model.target_only) | set(Common.model_fields) | STEERING | MINOR
     assert not schema(model.__name__.replace("ChatRequest", "ChatCompletionRequest")) - known

@@ -6,6 +6,7 @@ makes servers of uvicorn's kind only.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import multiprocessing.forkserver
@@ -16,10 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from lr_sglang.errors import LaunchError, LookaheadError
 from lr_sglang.runtimes import Fleet
@@ -32,9 +31,7 @@ from lr_sglang.sglang_api.light_import import leave_torch_out
 
 BOARD = "board"
 END, LEAVE = "end", "leave"  # messages to a process: end as by a signal, or at once
-LOOK_SECONDS = 0.1
-STEADY_SECONDS = 10.0  # after which one that dies is started again at once
-PATIENCE = Patience(first=0.5, longest=30.0, steady=STEADY_SECONDS)
+PATIENCE = Patience(first=0.5, longest=30.0, steady=10.0)
 
 
 @dataclass(frozen=True)
@@ -82,25 +79,6 @@ def _begin(work: Work, number: int, sock: socket.socket, parent: Connection) -> 
     answer(work, number, sock, parent)
 
 
-@dataclass
-class _Life:
-    """One process over time. ``due``: when it is to be started; ``told``: how many times it was sent ``END``."""
-
-    process: Any = None
-    pipe: Connection | None = None
-    since: float = 0.0
-    due: float = 0.0
-    ends: int = 0
-    told: int = 0
-    ready: bool = False
-    over: bool = False
-    error: LookaheadError | None = None
-
-    def news(self) -> list[Any]:
-        """What can be waited for: that it ends, or says something."""
-        return [] if self.process is None else [self.process.sentinel, self.pipe]
-
-
 class Supervisor:
     """All processes of an endpoint.
 
@@ -111,14 +89,19 @@ class Supervisor:
 
     def __init__(self, work: Work, sock: socket.socket, ready: Callable[[Mapping[str, Room]], None]) -> None:
         self._work, self._sock, self._ready = work, sock, ready
-        self._ends, self._rooms, self._up = 0, dict[str, Room](), False
-        self._lives = [_Life() for _ in range(work.processes)]
+        self._pipes: dict[int, Connection] = {}  # of the processes that are there
+        self._starting = set(range(work.processes))  # they have not answered yet
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Event()
         Board.make(work.folder / BOARD, work.processes)
         self._board = Board(work.folder / BOARD, 0, work.processes)
 
     def end(self) -> None:
         """As a signal does: answers may end, and the second time they may not; from any thread."""
-        self._ends += 1
+        if self._loop is None:
+            self._ending.set()
+        else:
+            self._loop.call_soon_threadsafe(self._end)
 
     def run(self) -> None:
         """Returns when all have ended, because they were to.
@@ -126,87 +109,95 @@ class Supervisor:
         Raises:
             LookaheadError: what the first one met that could not begin.
         """
-        try:
-            with self._signals():
-                while not all(life.over for life in self._lives):
-                    for number, life in enumerate(self._lives):
-                        self._look(number, life)
-                    wait([part for life in self._lives for part in life.news()], LOOK_SECONDS)
-        finally:
-            for life in self._lives:
-                if life.process is not None:
-                    life.process.kill()
-                    life.process.join()
+        asyncio.run(self._run())
 
-    def _look(self, number: int, life: _Life) -> None:
-        if life.process is None:
-            life.over = self._ends > 0
-            if not life.over and time.monotonic() >= life.due:
-                self._start(number, life)
-            return
-        assert life.pipe is not None
-        has_ended = life.process.exitcode is not None
-        with suppress(EOFError, OSError):
-            while life.pipe.poll():
-                self._hear(life, life.pipe.recv())
-        if has_ended:
-            self._ended(number, life)
-            return
-        with suppress(OSError):
-            while life.told < self._ends:
-                life.pipe.send(END)
-                life.told += 1
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        with self._signals():
+            tasks = [asyncio.create_task(self._keep(number)) for number in range(self._work.processes)]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, number: int, life: _Life) -> None:
-        context = multiprocessing.get_context("forkserver")
-        life.pipe, theirs = context.Pipe()
-        given = (self._work, number, self._sock, theirs)
-        life.process = context.Process(target=_begin, args=given, name=f"lr-process-{number}")
-        life.process.start()
-        theirs.close()
-        life.since, life.ready, life.told = time.monotonic(), False, 0
+    def _end(self) -> None:
+        self._ending.set()
+        for pipe in self._pipes.values():
+            with suppress(OSError):
+                pipe.send(END)
 
-    def _hear(self, life: _Life, said: Mapping[str, Room] | LookaheadError) -> None:
-        if isinstance(said, LookaheadError):
-            life.error = said
-            return
-        life.ready = True
-        self._rooms = dict(said)
-        if not self._up and all(one.ready for one in self._lives):
-            self._up = True
-            self._ready(self._rooms)
+    async def _keep(self, number: int) -> None:
+        """A process, and those that are started in its place, until all are to end."""
+        ends = 0
+        while not self._ending.is_set():
+            began = time.monotonic()
+            status, error = await self._live(number)
+            if self._ending.is_set():
+                return
+            if self._starting:
+                raise error or LaunchError(f"process {number} ended with status {status} before it answered")
+            ends = 1 if time.monotonic() - began >= PATIENCE.steady else ends + 1
+            delay = PATIENCE.delay(ends - 1) if ends > 1 else 0.0
+            about = {"error": error.message} if error else {}
+            log("process ended", logging.WARNING, process=number, status=status, again=delay, **about)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._ending.wait()
 
-    def _ended(self, number: int, life: _Life) -> None:
+    async def _live(self, number: int) -> tuple[int | None, LookaheadError | None]:
+        """One process, from its start to its end; returns its status, and the error that it has reported."""
         from prometheus_client.multiprocess import mark_process_dead
 
-        assert life.pipe is not None
-        status, error = life.process.exitcode, life.error
-        with suppress(OSError):
-            life.pipe.send(LEAVE)  # it lives on where only the process has died that it was forked from
-        life.pipe.close()
-        life.process.close()
-        life.process = life.pipe = life.error = None
-        self._board.clear(number)
-        mark_process_dead(number, str(self._work.folder))  # type: ignore[no-untyped-call]
-        if self._ends:
-            return
-        if not self._up:
-            raise error or LaunchError(f"process {number} ended with status {status} before it answered")
-        life.ends = 1 if time.monotonic() - life.since >= PATIENCE.steady else life.ends + 1
-        delay = PATIENCE.delay(life.ends - 1) if life.ends > 1 else 0.0
-        life.due = time.monotonic() + delay
-        about = {"error": error.message} if error else {}
-        log("process ended", logging.WARNING, process=number, status=status, again=delay, **about)
+        loop, context, ended = asyncio.get_running_loop(), multiprocessing.get_context("forkserver"), asyncio.Event()
+        pipe, theirs = context.Pipe()
+        given = (self._work, number, self._sock, theirs)
+        process = context.Process(target=_begin, args=given, name=f"lr-process-{number}")
+        process.start()
+        theirs.close()
+        error: LookaheadError | None = None
+
+        def hear() -> None:
+            nonlocal error
+            try:
+                while pipe.poll():
+                    said = pipe.recv()
+                    if isinstance(said, LookaheadError):
+                        error = said
+                    elif self._starting:
+                        self._starting.discard(number)
+                        if not self._starting:
+                            self._ready(said)
+            except (EOFError, OSError):
+                loop.remove_reader(pipe.fileno())
+
+        self._pipes[number] = pipe
+        loop.add_reader(pipe.fileno(), hear)
+        loop.add_reader(process.sentinel, ended.set)
+        try:
+            await ended.wait()
+            hear()
+        finally:
+            loop.remove_reader(pipe.fileno())
+            loop.remove_reader(process.sentinel)
+            del self._pipes[number]
+            with suppress(OSError):
+                pipe.send(LEAVE)  # it lives on where only the process has died that it was forked from
+            pipe.close()
+            process.kill()
+            process.join()
+            self._board.clear(number)
+            mark_process_dead(number, str(self._work.folder))  # type: ignore[no-untyped-call]
+        return process.exitcode, error
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        def heard(number: int, frame: FrameType | None) -> None:
-            self.end()
-
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+        ends = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, lambda *_: self.end()) for number in ends}
         try:
             yield
         finally:

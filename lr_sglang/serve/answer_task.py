@@ -1,0 +1,136 @@
+"""The life of an answer, whoever writes it: admitted, prepared, made in a task, given out, accounted for, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import Histogram
+
+from lr_sglang.errors import LookaheadError
+from lr_sglang.serve.errors import Refusal, refusal, refusal_of
+from lr_sglang.serve.logs import log, where
+from lr_sglang.user_programs.program import ProgramError
+
+if TYPE_CHECKING:
+    from lr_sglang.serve.engine import AnswerEngine
+
+END = object()  # after the last piece of an answer that went well
+
+
+class AnswerTask:
+    """One answer. Belongs to the event loop.
+
+    Args:
+        most: pieces that may wait for a client that reads slowly; 0 is any number.
+
+    Attributes:
+        ready: the pieces for the client, then ``END`` or an error.
+        task: what makes it; its place is free when that has ended.
+        between: observes the seconds between two steps; None if its pieces are no steps.
+    """
+
+    between: Histogram | None = None
+
+    def __init__(self, engine: AnswerEngine, most: int = 0) -> None:
+        self.engine, self.began = engine, 0.0
+        self.ready: asyncio.Queue[Any] = asyncio.Queue(most)
+        self.task: asyncio.Task[None] | None = None
+
+    def prepare(self) -> None:
+        """What comes before admission; in a thread, for it may take a while.
+
+        Raises:
+            Refusal: the request cannot be answered.
+        """
+
+    def begin(self) -> None:
+        """Called once it is admitted, before ``make``."""
+
+    async def make(self) -> None:
+        """Puts pieces into ``ready`` until the answer is complete."""
+        raise NotImplementedError
+
+    def complete(self, error: BaseException | None) -> None:
+        """Called when ``make`` has ended."""
+        if error is not None:
+            self.end(error)
+
+    def stop(self) -> None:
+        """Stops ``make`` if it has not ended."""
+        if self.task is not None:
+            self.task.cancel()
+
+    async def next(self, deadline: float) -> Any:
+        """The next piece.
+
+        Raises:
+            TimeoutError: there is none until ``deadline``, by the loop's clock.
+        """
+        async with asyncio.timeout_at(deadline):
+            return await self.ready.get()
+
+    async def pieces(self) -> AsyncGenerator[Any, None]:
+        """The whole life. Leaving it, by a failure or by ``aclose``, stops the answer on every runtime at once.
+
+        Raises:
+            Refusal: the request cannot be answered, or not to its end.
+        """
+        engine, asked = self.engine, time.monotonic()
+        deadline = asyncio.get_running_loop().time() + engine.service.timeout
+        if engine.health.watches["target"].down:
+            raise refusal("target_down")
+        engine.admission.check()  # before the work that a long prompt is
+        try:
+            async with asyncio.timeout_at(deadline):
+                await asyncio.to_thread(self.prepare)
+                await engine.admission.enter()
+            self._start()
+            try:
+                histogram: Histogram | None = engine.metrics.first_step
+                since = asked
+                while (piece := await self.next(deadline)) is not END:
+                    if isinstance(piece, BaseException):
+                        raise piece if isinstance(piece, Refusal) else refusal_of(piece) from piece
+                    if histogram is not None and isinstance(piece, list | bytes):
+                        now = time.monotonic()
+                        histogram.observe(now - since)
+                        histogram, since = self.between, now
+                    yield piece
+                engine.metrics.seconds.observe(time.monotonic() - asked)
+            finally:
+                self.stop()
+        except TimeoutError:
+            raise refusal("timeout", seconds=engine.service.timeout) from None
+
+    def end(self, last: Any) -> None:
+        """Puts the last piece, also if nobody takes the others."""
+        if self.ready.full():
+            self.ready.get_nowait()
+        self.ready.put_nowait(last)
+
+    def _start(self) -> None:
+        self.began = time.monotonic()
+        try:
+            self.begin()
+        except BaseException:
+            self.engine.admission.leave()
+            raise
+        self.engine.running.add(self)
+        self.task = asyncio.create_task(self.make())
+        self.task.add_done_callback(self._ended)
+
+    def _ended(self, done: asyncio.Task[None]) -> None:
+        self.engine.running.discard(self)
+        self.engine.admission.leave(time.monotonic() - self.began)
+        error = refusal("shutting_down") if done.cancelled() else done.exception()
+        if error is not None:
+            if not isinstance(error, LookaheadError) or isinstance(error, ProgramError):
+                log("internal error", logging.ERROR, error=type(error).__name__, where=where(error.__cause__ or error))
+            error.__traceback__ = error.__context__ = None  # they keep the frames of a program, and its states
+            if not isinstance(error, Refusal):
+                error.__cause__ = None
+        self.complete(error)

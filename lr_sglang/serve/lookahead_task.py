@@ -1,0 +1,137 @@
+"""An answer that a program of ours, or the operator's, writes: with lookahead reasoning, or by plain decoding."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.errors import Cancelled
+from lr_sglang.frontend.run import run_program
+from lr_sglang.frontend.stream_text import Reasoning, StreamText
+from lr_sglang.serve.answer_task import END, AnswerTask
+from lr_sglang.serve.errors import Refusal
+from lr_sglang.serve.program import answer_request
+from lr_sglang.serve.prompt import Prompt, prepare
+from lr_sglang.serve.replies import Summary, costs_of
+from lr_sglang.serve.request_options import RequestOptions
+from lr_sglang.steps.trace import StepRecord
+
+if TYPE_CHECKING:
+    from lr_sglang.serve.engine import AnswerEngine
+
+STOP_AGAIN = 0.1  # seconds until an answer that was stopped is stopped again
+HANG_UP_AFTER = 5  # stops: an abort that is heard takes some milliseconds
+PATIENCE = 1.0  # seconds that a complete answer waits for its runtimes to end its last requests
+
+
+class LookaheadTask(AnswerTask):
+    """One answer, in pieces: the chunks of a step, an event if events are wanted, at the end the summary."""
+
+    job: AnswerRequest
+    prompt: Prompt
+    delivery: StreamText
+
+    def __init__(self, engine: AnswerEngine, options: RequestOptions) -> None:
+        super().__init__(engine)
+        self.options, self.between = options, engine.metrics.step
+        self.costs: dict[str, int] | None = None
+        self.cut = self.stopping = False  # by a stop string; by its client
+        self.stops = 0
+
+    def prepare(self) -> None:
+        if self.engine.operator_program is not None and (self.options.prefix or not self.options.chat):
+            wrong = "continue_final_message" if self.options.prefix else "prompt"
+            raise Refusal(400, "This endpoint answers whole conversations only", param=wrong)
+        self.prompt = prepare(self.options, self.engine.roles["target"], self.engine.service)
+
+    def begin(self) -> None:
+        options, reasoning = self.options, self.engine.service.reasoning
+        inside = self.prompt.thinks or reasoning == "on"
+        split = Reasoning(inside, split=options.chat and reasoning != "off")
+        self.delivery = StreamText(self.prompt.decode, options.stops, split)
+        self.job = self.engine.requests.make(options.mode, options.lookahead, options.sampling, options.limits)
+        self.job.on_step = self._on_step()
+        if options.trace:
+            self.job.on_event = self.ready.put_nowait
+
+    async def make(self) -> None:
+        engine, job, asked, ahead = self.engine, self.job, self.prompt.asked, self.options.mode.ahead
+        try:
+            if (conclusion := self.options.conclusion) is not None:
+                given = {"grammar": conclusion.grammar, "most": job.limits.max_tokens}
+                await engine.concluding.answer(asked, job, ahead, **given)
+            elif engine.operator_program is not None:
+                await engine.operator_program.answer(asked, job, ahead)
+            else:
+                await run_program(answer_request, asked, job, ahead, backend=engine.roles["target"])
+        except Cancelled:
+            if not self.delivery.stopped:
+                raise
+        finally:
+            self.costs = costs_of(job.record, self.delivery.tokens)
+
+    def complete(self, error: BaseException | None) -> None:
+        self.engine.metrics.ended(self.job.record, self.delivery.tokens, self._costs(), self._degraded())
+        if error is None:
+            self._finish()
+        else:
+            self.end(error)
+
+    async def next(self, deadline: float) -> Any:
+        """A complete answer does not wait long for a runtime to end its requests."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return await super().next(min(deadline, loop.time() + PATIENCE))
+            except TimeoutError:
+                # an operator's program may go on after an answer of its own
+                if self.cut or (self.job.record.finish and self.engine.operator_program is None):
+                    loop.call_soon(self._finish)  # the loop may not have put the last step there yet
+                elif loop.time() >= deadline:
+                    raise
+
+    def stop(self) -> None:
+        """Repeated until it has ended; the connections of a runtime that takes no abort are closed."""
+        self.stopping = True
+        if self.task is not None and self in self.engine.running:
+            self.job.stop()
+            self.stops += 1
+            if self.stops > HANG_UP_AFTER:
+                for request in [branch.request for branch in self.job.record.branches]:
+                    if request is not None and request.cancelled:
+                        request.close_connection()
+            asyncio.get_running_loop().call_later(STOP_AGAIN, self.stop)
+
+    def _on_step(self) -> Callable[[StepRecord | None], None]:
+        known = 0
+
+        def on_step(step: StepRecord | None) -> None:
+            nonlocal known
+            if self.stopping:
+                raise Cancelled("stopped")
+            ids, known = self.job.record.ids[known:], len(self.job.record.ids)
+            own = ids if step is None else step.spoken(ids, self.engine.roles["target"].ends)
+            if chunks := self.delivery.add(own, len(ids) - len(own)):
+                self.ready.put_nowait(chunks)
+            if self.delivery.stopped:
+                self.cut = True
+                raise Cancelled("a stop string was written")
+
+        return on_step
+
+    def _finish(self) -> None:
+        """The end of an answer that went well, or of its part before a stop string."""
+        if chunks := self.delivery.rest():
+            self.ready.put_nowait(chunks)
+        self.ready.put_nowait(Summary.of(self.options, self.job.record, self.delivery, self._costs(), self._degraded()))
+        self.ready.put_nowait(END)
+
+    def _costs(self) -> dict[str, int]:
+        return self.costs or costs_of(self.job.record, self.delivery.tokens)
+
+    def _degraded(self) -> bool:
+        """Whether it went without draft or judge, at least for a while."""
+        failed = not self.job.drafts or bool(self.job.record.failures)
+        return self.options.mode.ahead and (failed or self.engine.health.disturbed(self.began))
