@@ -41,7 +41,8 @@ class Admission:
         """
         if self.closed:
             raise refusal("shutting_down")
-        if not self._free() and self._all(Column.WAITING) >= self._queue:
+        waiting = self._all(Column.WAITING)
+        if (waiting or self._all(Column.RUNNING) >= self._places) and waiting >= self._queue:
             raise refusal("queue_full", again=self._again())
 
     async def enter(self) -> None:
@@ -108,9 +109,6 @@ class Admission:
         return self._board.processes == 1 or all(
             not since or self._waiting[0][0] <= since for since in self._board.others(Column.OLDEST)
         )
-
-    def _free(self) -> bool:
-        return self._all(Column.RUNNING) < self._places and not self._all(Column.WAITING)
 
     def _all(self, column: Column) -> float:
         return sum(self._board.column(column))

@@ -25,7 +25,7 @@ from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
 from lr_sglang.serve.middleware import Guard, refuse
-from lr_sglang.serve.pass_through import PassThroughTask
+from lr_sglang.serve.pass_through import PassedAnswer
 from lr_sglang.serve.passed_request import PassedRequest
 from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.reading import read_json
@@ -123,7 +123,7 @@ def _answer(engine: AnswerEngine, route: TargetRoute) -> Callable[[Request], Awa
             return EventStream(events, headers, about, named=route.reads is None)
 
         if isinstance(plan, PassedRequest):
-            pieces = await begun(request.receive, PassThroughTask(engine, plan, about).pieces())
+            pieces = await begun(request.receive, PassedAnswer(engine, plan, about).pieces())
             if plan.stream:
                 return stream(pieces)
             body = b"".join([piece async for piece in pieces])  # all of it is there when it begins

@@ -136,7 +136,6 @@ class Gate:
         self.unanswered, self.answered = 0, time.monotonic()
 
     def running(self) -> int:
-        """Requests that have not been answered."""
         return len(self._open)
 
     def oldest(self) -> float:

@@ -34,12 +34,10 @@ class Flow(FlowControl):
     held = False
 
     def hold(self) -> None:
-        """Stops reading until ``let_go``."""
         self.held = self.read_paused = True
         self._transport.pause_reading()  # uvicorn reads on after the rest of a body, even while it is paused
 
     def let_go(self) -> None:
-        """Reads on."""
         self.held = False
         self.resume_reading()
 
@@ -183,7 +181,6 @@ class Connections:
         metrics.watch(metrics.connections, lambda: len(self._open))
 
     def protocol(self, **given: Any) -> Connection:
-        """A new connection, as uvicorn makes it."""
         return Connection(self, **given)
 
     def enter(self, one: Connection) -> None:
@@ -197,7 +194,6 @@ class Connections:
             self._make_room(one, self._open)
 
     def leave(self, one: Connection) -> None:
-        """It is closed."""
         if one in self._open:
             del self._open[one]
             self._board.write(Column.CONNECTIONS, len(self._open))
@@ -206,7 +202,6 @@ class Connections:
                 del self._of[one.address]
 
     def used(self, one: Connection) -> None:
-        """A request of it was answered."""
         if one in self._open:
             del self._open[one]
             self._open[one] = None
@@ -294,5 +289,5 @@ def _counted(host: str) -> str:
 
 def _refused() -> bytes:
     response = response_of(refusal("overloaded", close=True))
-    head = b"".join(b"%s: %s\r\n" % pair for pair in response.raw_headers)
+    head = b"".join(b"%s: %s\r\n" % (name.title(), value) for name, value in response.raw_headers)
     return b"HTTP/1.1 503 Service Unavailable\r\n" + head + b"\r\n" + bytes(response.body)

@@ -15,11 +15,10 @@ from lr_sglang.errors import BadReply, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
 from lr_sglang.serve.admission import Admission
-from lr_sglang.serve.answer_task import AnswerTask
 from lr_sglang.serve.errors import refusal
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.logs import log
-from lr_sglang.serve.lookahead_task import LookaheadTask
+from lr_sglang.serve.lookahead_answer import LookaheadAnswer
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.passed_request import PassedRequest, passed_request
 from lr_sglang.serve.processes.board import Board
@@ -28,6 +27,7 @@ from lr_sglang.serve.program import ServedProgram
 from lr_sglang.serve.protocol import ChatRequest
 from lr_sglang.serve.replies import Item
 from lr_sglang.serve.request_options import RequestOptions, options_of
+from lr_sglang.serve.served_answer import ServedAnswer
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.target_routes import TargetRoute
 from lr_sglang.serve.thinking import Thinking, think_then_conclude, with_calls
@@ -57,7 +57,7 @@ class AnswerEngine:
         self.roles, self.service, self.metrics, self.health = roles, service, metrics, health
         self.admission = Admission(service.concurrency, service.queue, board)
         self.sharing = Sharing(board, roles.values(), self.admission, metrics)
-        self.running: set[AnswerTask] = set()
+        self.running: set[ServedAnswer] = set()
         self.lateness, self._target_name = Lateness(), ""
         known = policy.experience_for(service.lookahead)
         self.requests = RequestMaker(roles, service.judge_prompt, lambda look: known)
@@ -71,7 +71,6 @@ class AnswerEngine:
         keep_what_is_imported()
 
     def _watch(self) -> None:
-        """Has the gauges read."""
         watch, metrics = self.metrics.watch, self.metrics
         watch(metrics.running, lambda: len(self.running))
         watch(metrics.waiting, lambda: self.admission.waiting)
@@ -108,8 +107,8 @@ class AnswerEngine:
         return passed_request(route, body, why or alone, service)
 
     def answer(self, options: RequestOptions) -> AsyncGenerator[Item, None]:
-        """The pieces of one answer (``LookaheadTask``)."""
-        pieces = LookaheadTask(self, options).pieces()
+        """The pieces of one answer (``LookaheadAnswer``)."""
+        pieces = LookaheadAnswer(self, options).pieces()
         if options.conclusion is None or not options.conclusion.tools:
             return pieces
         return with_calls(pieces, partial(self.thinking.calls_in, options.conclusion.tools))

@@ -81,11 +81,9 @@ class Refusal(LookaheadError):
         return about
 
     def body(self) -> dict[str, Any]:
-        """What the client is sent."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
     def headers(self) -> dict[str, str]:
-        """What goes beside it."""
         found = {} if self.again is None else {"Retry-After": str(self.again)}
         found |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         return found | ({"Connection": "close"} if self.close else {})

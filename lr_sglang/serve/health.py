@@ -45,7 +45,6 @@ class Watch:
         self._late, self._rest, self._again = 0, LOOK_SECONDS, 0.0
 
     def up(self) -> float:
-        """1 if it is well, else 0."""
         return float(not self.down)
 
     def total(self) -> float:
@@ -65,7 +64,6 @@ class Watch:
             await asyncio.sleep(0.05)  # however often the alarm rings
 
     async def look(self) -> None:
-        """One look."""
         now, alarmed = time.monotonic(), self.gate.alarm.is_set()
         self.gate.alarm.clear()
         if self.down:
@@ -150,11 +148,9 @@ class Health:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begins to watch, on the running loop."""
         self._tasks = [asyncio.create_task(watch.run()) for watch in self.watches.values()]
 
     async def stop(self) -> None:
-        """Ends it."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

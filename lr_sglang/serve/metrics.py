@@ -119,7 +119,6 @@ class Metrics:
             self.degraded.inc()
 
     def exposed(self) -> bytes:
-        """In Prometheus's text format."""
         self.look()
         return generate_latest(self._exposed)
 

@@ -54,7 +54,21 @@ class Guard:
         given = Headers(scope=scope).get("x-request-id", "")
         about: dict[str, Any] = {"id": given if _ID.fullmatch(given) else uuid.uuid4().hex}
         scope.setdefault("state", {})["about"] = about
-        began, status, body = time.monotonic(), 0, _Body(self, receive)
+        began, status, size = time.monotonic(), 0, 0
+
+        async def take() -> Message:
+            """The next part of the body, counted: its length may be unknown, and others hold theirs, too."""
+            nonlocal size
+            message = await receive()
+            part = len(message.get("body", b""))
+            size += part
+            self.held += part
+            full = self.held > self.most_held
+            if full or size > self.service.max_body_bytes:
+                close = bool(message.get("more_body")) and not await _drop(receive, size)
+                limit = self.service.max_body_bytes
+                raise refusal("overloaded" if full else "request_too_large", limit=limit, close=close)
+            return message
 
         async def tell(message: Message) -> None:
             nonlocal status
@@ -64,9 +78,8 @@ class Guard:
             await send(message)
 
         try:
-            refused = self._refusal(scope)
-            if refused is None:
-                await self.app(scope, body.receive, tell)
+            if (refused := self._refusal(scope)) is None:
+                await self.app(scope, take, tell)
             else:
                 refused.close = refused.status == 400 or not await _drop(receive)
                 await refuse(refused, scope)(scope, receive, tell)
@@ -78,7 +91,7 @@ class Guard:
                 await refuse(refusal_of(error), scope)(scope, receive, tell)
             about["error"], about["where"] = type(error).__name__, where(error)
         finally:
-            self.held -= body.size
+            self.held -= size
             self._note(scope, about, status, time.monotonic() - began)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
@@ -105,31 +118,6 @@ class Guard:
         level = logging.DEBUG if route in PROBES and status < 400 else logging.INFO
         method = scope["method"] if scope["method"] in METHODS else "other"
         log("request", level, method=method, route=route, status=status, seconds=round(seconds, 4), **about)
-
-
-class _Body:
-    """One request's, counted as it comes: its length may be unknown, and others hold theirs, too."""
-
-    def __init__(self, guard: Guard, receive: Receive) -> None:
-        self._guard, self._receive, self.size = guard, receive, 0
-
-    async def receive(self) -> Message:
-        """The next of it.
-
-        Raises:
-            Refusal: 413, it is too large; 503, all that are held are.
-        """
-        message = await self._receive()
-        size = len(message.get("body", b""))
-        self.size += size
-        self._guard.held += size
-        full = self._guard.held > self._guard.most_held
-        if self.size > self._guard.service.max_body_bytes or full:
-            close = bool(message.get("more_body")) and not await _drop(self._receive, self.size)
-            if full:
-                raise refusal("overloaded", close=close)
-            raise refusal("request_too_large", limit=self._guard.service.max_body_bytes, close=close)
-        return message
 
 
 def _route(scope: Scope) -> str:

@@ -15,9 +15,9 @@ import orjson
 from lr_sglang.engine.forwarding import Head
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeRefused
-from lr_sglang.serve.answer_task import END, AnswerTask
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.passed_request import PROMPTS, PassedRequest
+from lr_sglang.serve.served_answer import END, ServedAnswer
 
 if TYPE_CHECKING:
     from lr_sglang.serve.engine import AnswerEngine
@@ -28,7 +28,7 @@ CLIENT_ERRORS = {400: 400, 404: 404, 413: 413, 415: 415, 422: 400}
 _USAGE = b'"usage":'
 
 
-class PassThroughTask(AnswerTask):
+class PassedAnswer(ServedAnswer):
     """The body of the target's reply, in pieces: events of a stream, or the whole as one.
 
     Args:

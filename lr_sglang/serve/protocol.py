@@ -294,5 +294,4 @@ class CompletionRequest(Asking):
 
     @property
     def asked(self) -> str:
-        """The prompt."""
         return self.prompt[0]

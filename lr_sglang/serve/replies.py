@@ -106,7 +106,6 @@ class Summary:
 
     @property
     def lookahead(self) -> dict[str, Any]:
-        """The extension."""
         return {
             "mode": self.mode,
             **({"why": list(self.why)} if self.why else {}),

@@ -61,7 +61,6 @@ class RequestOptions:
 
     @property
     def chat(self) -> bool:
-        """Whether it is a conversation."""
         return not isinstance(self.asked, str)
 
     @property

@@ -73,7 +73,6 @@ class EndpointServer(uvicorn.Server):
         self.end()
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second."""
         if self._signals:
             self._drain()
         if counter % LOOK_TICKS == 0:

@@ -91,12 +91,10 @@ class Service(ConfigModel):
 
     @property
     def deepest(self) -> int:
-        """The greatest depth that a request may ask for."""
         return self.max_depth or self.lookahead.depth
 
     @property
     def widest(self) -> int:
-        """The greatest width that a request may ask for."""
         return self.max_width or self.lookahead.width
 
     @property

@@ -27,7 +27,12 @@ async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
     Raises:
         Disconnected: it did.
     """
-    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
     try:
         await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
@@ -36,15 +41,7 @@ async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
     finally:
         for task in (doing, leaving):
             task.cancel()
-        # What is cancelled ends before this returns.
-        await asyncio.wait({doing, leaving})
-        if doing.done() and not doing.cancelled():
-            doing.exception()  # it was seen
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        await asyncio.gather(doing, leaving, return_exceptions=True)  # both end before this returns
 
 
 class EventStream(Response):
@@ -103,28 +100,22 @@ async def together(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator
 
     Leaving it, or an error of one of them, which is raised, closes all.
     """
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as only:
-            async for value in only:
-                yield 0, value
-        return
-    waiting: asyncio.Queue[tuple[int, T] | asyncio.Task[None]] = asyncio.Queue()
+    ready: asyncio.Queue[tuple[int, T] | asyncio.Task[None]] = asyncio.Queue()
 
     async def read(number: int, stream: AsyncGenerator[T, None]) -> None:
         async with aclosing(stream):
             async for value in stream:
-                waiting.put_nowait((number, value))
+                ready.put_nowait((number, value))
 
-    tasks = [asyncio.create_task(read(number, stream)) for number, stream in enumerate(streams)]
+    tasks = {asyncio.create_task(read(number, stream)) for number, stream in enumerate(streams)}
     for task in tasks:
-        task.add_done_callback(waiting.put_nowait)
-    left = len(tasks)
+        task.add_done_callback(ready.put_nowait)
     try:
-        while left:
-            found = await waiting.get()
+        while tasks:
+            found = await ready.get()
             if isinstance(found, asyncio.Task):
+                tasks.discard(found)
                 found.result()
-                left -= 1
             else:
                 yield found
     finally:

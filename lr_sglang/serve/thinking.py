@@ -172,10 +172,10 @@ def _grammar(body: Mapping[str, Any]) -> dict[str, str] | None:
     return {"json_schema": orjson.dumps(schema).decode()} if isinstance(schema, dict) and not found else None
 
 
-def _of_texts(messages: Any) -> bool:
+def _of_texts(messages: list[Any]) -> bool:
     """Whether a conversation is one of texts and calls of tools that waits for an answer."""
-    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+    if not messages or not all(isinstance(one, dict) for one in messages):
         return False
-    said = [part for one in messages if isinstance(one.get("content"), list) for part in one["content"]]
-    texts = all(isinstance(part, dict) and part.get("type") == "text" for part in said)
-    return bool(messages) and texts and messages[-1].get("role") != "assistant"
+    parts = [part for one in messages if isinstance(one.get("content"), list) for part in one["content"]]
+    texts = all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
+    return texts and messages[-1].get("role") != "assistant"

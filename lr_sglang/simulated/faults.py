@@ -66,11 +66,9 @@ class Faults:
         self.dead = False
 
     def order(self, fault: Fault) -> None:
-        """From the next request on."""
         self._orders.append([fault, 0, fault.times])
 
     def clear(self) -> None:
-        """Everything is well again."""
         self._orders.clear()
         self.dead = False
 

@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from lr_sglang.api.configuration import Settings
 from lr_sglang.api.runner import Runner
-from lr_sglang.config import Lookahead, Sampling
+from lr_sglang.config import ROLES, Lookahead, Sampling
 from lr_sglang.engine.lateness import Lateness
 from lr_sglang.engine.loop import background
 from lr_sglang.errors import ConfigError, LookaheadError
@@ -44,31 +44,54 @@ class Shard:
     """What one process did.
 
     Attributes:
-        seconds, bound, alone: of each answer: as it was, as it could be, and without lookahead.
-        calls: requests by role; ``steps`` were delivered.
+        bound, alone: seconds of each answer, as it could be and without lookahead.
         late: seconds that simulated runtimes answered after their time, in all: the loop was busy, or woken late.
         loop_late: seconds that one of a hundred timers of the event loop was late by, at least.
-        wall, cpu: seconds of the process, from the first question to the last answer.
-        threads: the maximum at a time; ``megabytes``: the maximum of memory; ``grown``: its growth in MB in the second
-            half of the run.
         servers: seconds of CPU that runtimes in other processes took.
     """
 
-    seconds: list[float]
+    records: list[Record]
     bound: list[float]
     alone: list[float]
-    steps: int
-    judged: int
-    accepted: int
-    calls: dict[str, int]
     late: float
     loop_late: float
-    wall: float
-    cpu: float
-    threads: int
-    megabytes: float
-    grown: float
+    usage: Usage
     servers: float = 0.0
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of each answer, as it was."""
+        return [record["seconds"] for record in self.records]
+
+
+@dataclass
+class Usage:
+    """What a process uses while it works, in a ``with`` block.
+
+    Attributes:
+        wall, cpu: seconds, from the first question to the last answer.
+        threads: the maximum at a time.
+        memory: megabytes at most until each ``look``, of which there is about one a second.
+    """
+
+    wall: float = 0.0
+    cpu: float = 0.0
+    threads: int = 0
+    memory: list[float] = field(default_factory=list)
+
+    def __enter__(self) -> Usage:
+        self.wall, self.cpu = -time.monotonic(), -time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.look()
+        self.wall, self.cpu = self.wall + time.monotonic(), self.cpu + time.process_time()
+
+    def look(self) -> None:
+        """Notes the present maximum."""
+        self.threads = max(self.threads, threading.active_count())
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self.memory.append(peak / (2**20 if sys.platform == "darwin" else 2**10))
 
 
 def measure(
@@ -140,7 +163,7 @@ def shard(
     """
     writer, records = Writer(simulation.model), dict[str, Record]()
     settings = Settings(lookahead=look, sampling=Sampling(seed=simulation.model.seed))
-    watch, late = _Watch(), Lateness()
+    usage, late = Usage(), Lateness()
     writer.prepare(numbers(writer, asked))
     with on_one_core(core):
         wake_exactly()
@@ -149,57 +172,21 @@ def shard(
         loop.call_soon_threadsafe(late.start)
         with Runner(roles, settings, len(asked)) as runner:
             runner.prepare([MODE])
-            with watch:
-                for record in runner.run(plan(asked, [MODE]), watch.look):
+            with usage:
+                for record in runner.run(plan(asked, [MODE]), usage.look):
                     records[record["question_id"]] = record
         loop.call_soon_threadsafe(late.stop)
-    made = [records[question.id] for question in asked]
-    for record in made:
+    for record in records.values():
         if error := record["error"]:
             raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
     return Shard(
-        seconds=[record["seconds"] for record in made],
+        records=[records[question.id] for question in asked],
         bound=[answer.seconds for answer in answer_all(simulation, look, asked, writer)],
         alone=alone(simulation, numbers(writer, asked), writer),
-        steps=sum(len(record["steps"]) for record in made),
-        judged=sum(record["judged"] for record in made),
-        accepted=sum(record["accepted"] for record in made),
-        calls={role: sum(record["tokens"][role]["calls"] for record in made) for role in roles},
         late=sum(b.transport.late for b in roles.values() if isinstance(b.transport, SimulatedTransport)),
         loop_late=late.p99(),
-        wall=watch.wall,
-        cpu=watch.cpu,
-        threads=watch.threads,
-        megabytes=watch.memory[-1] if watch.memory else 0.0,
-        grown=watch.grown,
+        usage=usage,
     )
-
-
-class _Watch:
-    """Looks at this process while it works."""
-
-    def __init__(self) -> None:
-        self.threads, self.memory = 0, list[float]()
-        self.wall = self.cpu = 0.0
-
-    def __enter__(self) -> _Watch:
-        self._began, self._used = time.monotonic(), time.process_time()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.look()
-        self.wall, self.cpu = time.monotonic() - self._began, time.process_time() - self._used
-
-    def look(self) -> None:
-        """About once a second."""
-        self.threads = max(self.threads, threading.active_count())
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self.memory.append(peak / (2**20 if sys.platform == "darwin" else 2**10))
-
-    @property
-    def grown(self) -> float:
-        """Megabytes that the second half of the run added."""
-        return self.memory[-1] - self.memory[len(self.memory) // 2] if self.memory else 0.0
 
 
 def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> dict[str, Any]:
@@ -209,8 +196,11 @@ def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> 
     every = [one for part in shards for one in zip(part.seconds, part.bound, part.alone, strict=True)]
     seconds, bound, without = (sum(column) / len(every) for column in zip(*every, strict=True))
     each = sorted(least / taken for taken, least, _ in every)
-    steps, calls = sum(part.steps for part in shards), {r: sum(p.calls[r] for p in shards) for r in shards[0].calls}
-    wall, cpu, total = max(p.wall for p in shards), sum(p.cpu for p in shards), sum(calls.values())
+    records = [record for part in shards for record in part.records]
+    steps = sum(len(record["steps"]) for record in records)
+    calls = {role: sum(record["tokens"][role]["calls"] for record in records) for role in ROLES}
+    used, total = [part.usage for part in shards], sum(calls.values())
+    wall, cpu = max(one.wall for one in used), sum(one.cpu for one in used)
     waits = simulation.judge_seconds / simulation.step_seconds if look.verifier == "judge" else 0.0
     shares = [part for row in simulation.model.trace for part in row] or simulation.model.alpha
     accepted = any_of(sum(shares) / len(shares) if simulation.model.trace else shares[-1], look.width)
@@ -230,7 +220,7 @@ def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> 
         "efficiency": bound / seconds,
         "efficiency_worst": each[0],
         "efficiency_best": each[-1],
-        "alpha": sum(p.accepted for p in shards) / max(1, sum(p.judged for p in shards)),
+        "alpha": sum(record["accepted"] for record in records) / max(1, sum(record["judged"] for record in records)),
         "per_step": {
             "target_branches": calls["target"] / steps,
             "draft_branches": calls["draft"] / steps,
@@ -245,7 +235,7 @@ def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> 
         "servers_cpu_ms_per_call": 1000 * sum(p.servers for p in shards) / total,
         "runtimes_late_ms": 1000 * sum(p.late for p in shards) / total,
         "loop_late_p99_ms": 1000 * max(p.loop_late for p in shards),
-        "threads": max(p.threads for p in shards),
-        "megabytes": sum(p.megabytes for p in shards),
-        "megabytes_grown": sum(p.grown for p in shards),
+        "threads": max(one.threads for one in used),
+        "megabytes": sum(one.memory[-1] for one in used),
+        "megabytes_grown": sum(one.memory[-1] - one.memory[len(one.memory) // 2] for one in used),
     }

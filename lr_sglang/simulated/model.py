@@ -82,7 +82,6 @@ class Model(ConfigModel):
         return _uniform(self._noise("rated", question, position, version, 8))
 
     def version(self, role: str, seed: int | None = None) -> int:
-        """Which version a role writes."""
         if role != "draft":
             return TARGET
         return 1 if self.width == 1 or seed is None else 1 + seed % (BASE - 1)
@@ -101,7 +100,6 @@ class Model(ConfigModel):
 
     @property
     def longest(self) -> int:
-        """Tokens that no step has more of."""
         return self.tokens if not self.spread else 6 * self.tokens
 
     def _length(self, uniform: float) -> int:

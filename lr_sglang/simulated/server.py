@@ -61,7 +61,6 @@ class SimulatedServer:
         self._cache, self._malformed = Cache(), itertools.cycle(MALFORMED)
 
     def app(self) -> Starlette:
-        """The application."""
         about = self._info()
         routes: list[tuple[str, str, Handler]] = [
             ("POST", "/generate", self._generate),

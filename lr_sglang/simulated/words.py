@@ -55,7 +55,6 @@ class Words:
 
     @cached_property
     def value(self) -> dict[int, int]:
-        """The digit that a word stands for."""
         return {token: digit for digit, token in enumerate(self.known)}
 
     @cached_property
@@ -69,7 +68,6 @@ class Words:
         return (self.start, *(self.known[digit] for digit in (*digits, _check(digits))))
 
     def filler(self, noise: bytes) -> list[int]:
-        """Words that say nothing."""
         return [self.known[byte % BASE] for byte in noise]
 
     def read(self, ids: Sequence[int]) -> Head | None:

@@ -59,7 +59,6 @@ class GenerationTrace:
         self.trace.finish = "length" if cut else "stop"
 
     def moved(self, step: StepRecord, base: int) -> StepRecord:
-        """A step, ``base`` steps further on in the answer."""
         return dataclasses.replace(step, position=step.position + base, seconds=step.seconds + self.began)
 
     def branch(self, branch: Branch, base: int) -> Branch:

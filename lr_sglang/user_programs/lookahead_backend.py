@@ -112,11 +112,9 @@ class LookaheadBackend(BaseBackend):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The target's event loop."""
         return self.target.loop
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """As ``RuntimeBackend.bind``, for all roles."""
         for backend in self.runtimes.values():
             backend.bind(loop)
 
@@ -167,7 +165,6 @@ class LookaheadBackend(BaseBackend):
             backend.shutdown()
 
     def flush_cache(self) -> None:
-        """Empties the runtimes' radix caches."""
         for backend in self.roles.values():
             backend.flush_cache()
 
@@ -184,7 +181,6 @@ class LookaheadBackend(BaseBackend):
         return bool(reason)
 
     async def _alone(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """Generates by the target alone."""
         strip_mark(params)
         if params.max_new_tokens >= UNLIMITED:
             params.max_new_tokens = max(1, min(self.room(s), params.max_new_tokens))

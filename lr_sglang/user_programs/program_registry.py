@@ -39,7 +39,6 @@ class Chosen:
 
     @property
     def ours(self) -> bool:
-        """Whether it comes with the package."""
         return not self.file and self.name in names()
 
 

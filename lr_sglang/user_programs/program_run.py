@@ -81,7 +81,6 @@ class ProgramRun:
         job.listen(self._stop_soon)
 
     def now(self) -> float:
-        """Seconds since the program began."""
         return self._loop.time() - self._began
 
     def show(
@@ -246,9 +245,7 @@ class RecordingBackend:
         return room
 
     async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """The same, in one piece."""
         yield await self.agenerate(s, params)
 
     async def aselect(self, s: Executor, choices: list[str], temperature: float, method: Any) -> Any:
-        """As ``RuntimeBackend.aselect``."""
         return await self.inner.aselect(s, choices, temperature, method)

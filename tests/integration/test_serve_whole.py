@@ -4,7 +4,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from lr_sglang.serve import lookahead_task
+from lr_sglang.serve import lookahead_answer
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.protocol import ChatRequest
 from lr_sglang.serve.replies import Summary
@@ -19,7 +19,7 @@ AT_ONCE, TIMES = 24, 8 if os.environ.get("LR_SGLANG_FULL") == "1" else 3
 
 
 def test_nothing_is_lost_when_the_end_is_looked_for_all_the_time(monkeypatch):
-    monkeypatch.setattr(lookahead_task, "PATIENCE", 1e-5)
+    monkeypatch.setattr(lookahead_answer, "PATIENCE", 1e-5)
     model = Model(steps=3, tokens=10)
     service = Service(model="simulated", modes=("autoregressive", "lookahead"), concurrency=AT_ONCE)
     made = create_app(simulated_roles(Simulation(model, step_seconds=0.003, judge_seconds=0.001)), service)
@@ -66,7 +66,7 @@ async def and_more(s, messages, job):
 
 
 def test_a_program_goes_on_after_an_answer_of_its_own(monkeypatch, tmp_path: Path):
-    monkeypatch.setattr(lookahead_task, "PATIENCE", 0.02)
+    monkeypatch.setattr(lookahead_answer, "PATIENCE", 0.02)
     (tmp_path / "mine.py").write_text(PROGRAM)
     model = Model(steps=3, tokens=10)
     service = Service(model="simulated", program=f"{tmp_path / 'mine.py'}:and_more")

@@ -36,7 +36,6 @@ class Acceptor:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begins to take connections, on the running loop."""
         asyncio.get_running_loop().add_reader(self._sock, self._look)
 
     def stop(self) -> None:
@@ -46,7 +45,6 @@ class Acceptor:
             self._timer.cancel()
 
     def _look(self) -> None:
-        """A client has connected."""
         if behind := self._behind():
             self._pause(min(LONGEST_SECONDS, BEHIND_SECONDS * behind))
         else:

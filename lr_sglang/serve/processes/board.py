@@ -59,7 +59,6 @@ class Board:
 
     @staticmethod
     def make(path: Path, processes: int) -> None:
-        """An empty one."""
         path.write_bytes(bytes(8 * WIDTH * processes))
 
     def part(self, limit: int) -> int:
@@ -99,11 +98,9 @@ class Board:
                 time.sleep(0.0002)
 
     def write(self, column: int, value: float) -> None:
-        """Says something of this process."""
         self._cells[self.number * WIDTH + column] = value
 
     def column(self, column: int) -> list[float]:
-        """What all say."""
         return list(self._cells[column::WIDTH])
 
     def others(self, column: int) -> list[float]:
@@ -113,6 +110,5 @@ class Board:
         return [value for number, (value, seen) in enumerate(both) if number != self.number and seen > late]
 
     def clear(self, number: int) -> None:
-        """A process has ended: it uses nothing any more."""
         with self.locked():
             self._cells[number * WIDTH : (number + 1) * WIDTH] = memoryview(array("d", bytes(8 * WIDTH)))

@@ -10,12 +10,12 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import Cancelled
 from lr_sglang.frontend.run import run_program
 from lr_sglang.frontend.stream_text import Reasoning, StreamText
-from lr_sglang.serve.answer_task import END, AnswerTask
 from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.program import answer_request
 from lr_sglang.serve.prompt import Prompt, prepare
 from lr_sglang.serve.replies import Summary, costs_of
 from lr_sglang.serve.request_options import RequestOptions
+from lr_sglang.serve.served_answer import END, ServedAnswer
 from lr_sglang.steps.trace import StepRecord
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ HANG_UP_AFTER = 5  # stops: an abort that is heard takes some milliseconds
 PATIENCE = 1.0  # seconds that a complete answer waits for its runtimes to end its last requests
 
 
-class LookaheadTask(AnswerTask):
+class LookaheadAnswer(ServedAnswer):
     """One answer, in pieces: the chunks of a step, an event if events are wanted, at the end the summary."""
 
     job: AnswerRequest

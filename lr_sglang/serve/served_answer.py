@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 END = object()  # after the last piece of an answer that went well
 
 
-class AnswerTask:
+class ServedAnswer:
     """One answer. Belongs to the event loop.
 
     Args:
@@ -55,7 +55,6 @@ class AnswerTask:
         raise NotImplementedError
 
     def complete(self, error: BaseException | None) -> None:
-        """Called when ``make`` has ended."""
         if error is not None:
             self.end(error)
 
