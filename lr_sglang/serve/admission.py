@@ -34,11 +34,7 @@ class Admission:
         return len(self._waiting)
 
     def check(self) -> None:
-        """Whether one could enter now.
-
-        Raises:
-            Refusal: the queue is full, or the endpoint is shutting down.
-        """
+        """Raises ``Refusal`` if the queue is full, or the endpoint is shutting down."""
         if self.closed:
             raise refusal("shutting_down")
         waiting = self._all(Column.WAITING)
@@ -46,11 +42,7 @@ class Admission:
             raise refusal("queue_full", again=self._again())
 
     async def enter(self) -> None:
-        """Returns when there is a place; ``leave`` gives it back.
-
-        Raises:
-            Refusal: as ``check``.
-        """
+        """Waits for a place, which ``leave`` gives back; raises as ``check``."""
         turn = asyncio.get_running_loop().create_future()
         with self._board.locked():
             self.check()

@@ -50,22 +50,14 @@ class Gate:
         return getattr(self.inner, name)
 
     async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
-        """As ``Transport.generate``.
-
-        Raises:
-            RuntimeAway: the gate is shut, or was shut while the runtime did not answer.
-        """
+        """As ``Transport.generate``; raises ``RuntimeAway`` while the gate is shut, or when it shuts meanwhile."""
         with self._counted(request):
             reply = await self.inner.generate(payload, request, timeout)
             self._note(_is_generation(reply, request.cancelled))
             return reply
 
     async def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
-        """As ``Transport.forward``. An error status counts as no failure, for a request can be the cause of it.
-
-        Raises:
-            RuntimeAway: as ``generate``.
-        """
+        """As ``generate``. An error status counts as no failure, for a request can be the cause of it."""
         with self._counted(request):
             async with aclosing(self.inner.forward(post, request, timeout)) as pieces:
                 async for piece in pieces:
@@ -111,11 +103,7 @@ class Gate:
             self._open.pop(request, None)
 
     async def probe(self, path: str, timeout: float) -> None:
-        """Asks whether the runtime is well.
-
-        Raises:
-            LookaheadError: it is not.
-        """
+        """Asks whether the runtime is well; raises ``LookaheadError`` if it is not."""
         try:
             await self.inner.get(path, timeout)
         except BadReply:
@@ -125,11 +113,7 @@ class Gate:
                 raise
 
     async def try_out(self, timeout: float) -> None:
-        """Has it generate a token, whether the gate is shut or not.
-
-        Raises:
-            LookaheadError: it does not.
-        """
+        """Has it generate a token, also while the gate is shut; raises ``LookaheadError`` if it fails."""
         payload = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
         if not _is_generation(await self.inner.generate(payload, Request(), timeout)):
             raise BadReply("its answers are no generations", role=self.role)

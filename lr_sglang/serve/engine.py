@@ -150,11 +150,7 @@ class AnswerEngine:
             return []
 
     async def target_name(self) -> str:
-        """The target's own name of its model.
-
-        Raises:
-            LookaheadError: it does not say.
-        """
+        """The target's own name of its model; raises ``LookaheadError`` if it does not say."""
         if not self._target_name:
             listed = await self.roles["target"].transport.get("/v1/models")
             try:

@@ -41,11 +41,7 @@ async def step_by_step(answer: Answer) -> None:
 
 
 class ServedProgram:
-    """A program with generations of its own: ``--program``, for one.
-
-    Raises:
-        ConfigError: there is no such program.
-    """
+    """A program with generations of its own, as ``--program`` names it; ``ConfigError`` if there is none."""
 
     def __init__(self, program: str | SglFunction, requests: RequestMaker) -> None:
         self._program, self._backend = Program.load(program), backends(requests)

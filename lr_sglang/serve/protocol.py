@@ -247,11 +247,7 @@ class ChatRequest(Asking):
 
     @property
     def asked(self) -> list[dict[str, str]]:
-        """The conversation.
-
-        Raises:
-            Refusal: it has no question at the end.
-        """
+        """The conversation; raises ``Refusal`` if it has no question at the end."""
         turns = [message.plain() for message in self.messages]
         turns = turns[:-1] if self._continues else turns
         if not turns or turns[-1]["role"] == "assistant" or not turns[-1]["content"].strip():

@@ -49,11 +49,7 @@ async def read_json(request: Request, seconds: float) -> dict[str, Any]:
 
 
 def checked(kind: type[M], value: Any) -> M:
-    """A value as a model.
-
-    Raises:
-        Refusal: 400; it names the first field that is wrong, and says nothing of what was sent.
-    """
+    """A value as a model; raises a ``Refusal`` (400) that names the first wrong field, and nothing of what was sent."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:

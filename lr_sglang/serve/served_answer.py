@@ -41,11 +41,7 @@ class ServedAnswer:
         self.task: asyncio.Task[None] | None = None
 
     def prepare(self) -> None:
-        """What comes before admission; in a thread, for it may take a while.
-
-        Raises:
-            Refusal: the request cannot be answered.
-        """
+        """What comes before admission, in a thread; raises ``Refusal`` if the request cannot be answered."""
 
     def begin(self) -> None:
         """Called once it is admitted, before ``make``."""
@@ -64,11 +60,7 @@ class ServedAnswer:
             self.task.cancel()
 
     async def next(self, deadline: float) -> Any:
-        """The next piece.
-
-        Raises:
-            TimeoutError: there is none until ``deadline``, by the loop's clock.
-        """
+        """The next piece; raises ``TimeoutError`` at ``deadline``, by the loop's clock."""
         async with asyncio.timeout_at(deadline):
             return await self.ready.get()
 

@@ -119,11 +119,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_public(service: Service, keys: int, allowed: bool) -> None:
-    """An endpoint that others can reach has keys, unless its operator says that it shall have none.
-
-    Raises:
-        ConfigError: it has none, and ``allowed`` is false.
-    """
+    """Raises ``ConfigError`` if others can reach the endpoint, it has no keys, and that is not ``allowed``."""
     if not service.local and not keys and not allowed:
         raise ConfigError(
             f"listening on {service.host} without a key would let anybody who can reach this machine use it",

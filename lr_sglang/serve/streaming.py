@@ -22,11 +22,7 @@ class Disconnected(Exception):
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of ``work``, which is cancelled if the client hangs up first.
-
-    Raises:
-        Disconnected: it did.
-    """
+    """The result of ``work``; if the client hangs up first, that is cancelled, and ``Disconnected`` raised."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -125,11 +121,7 @@ async def together(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator
 
 
 async def begun(receive: Receive, events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """The same events, once the first is there.
-
-    Raises:
-        Disconnected, Refusal: there is none.
-    """
+    """The same events, once the first is there; raises ``Disconnected`` or ``Refusal`` if there is none."""
     first = await unless_gone(receive, anext(events))
 
     async def all_of_them() -> AsyncGenerator[T, None]:

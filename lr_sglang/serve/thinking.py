@@ -109,11 +109,7 @@ class Thinking:
         return bool(self._roles["target"].tool_call_parser) and free and body.get("parallel_tool_calls") is not False
 
     async def calls_in(self, tools: Sequence[Any], text: str) -> tuple[str, list[dict[str, Any]]]:
-        """What a text says beside its calls of tools, and these in OpenAI's form.
-
-        Raises:
-            Refusal: the target does not tell.
-        """
+        """A text without its calls of tools, and these in OpenAI's form; raises ``Refusal`` if the target fails."""
         asked = {"text": text, "tools": tools, "tool_call_parser": self._roles["target"].tool_call_parser}
         try:
             found = await self._roles["target"].transport.post("/parse_function_call", asked)

@@ -40,11 +40,7 @@ class Fault(ConfigModel):
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """From ``late:share=0.1,seconds=2``.
-
-        Raises:
-            ConfigError: it is no fault.
-        """
+        """From ``late:share=0.1,seconds=2``; raises ``ConfigError`` if it is no fault."""
         kind, _, rest = text.partition(":")
         table: dict[str, Any] = {"kind": kind}
         for part in filter(None, rest.split(",")):

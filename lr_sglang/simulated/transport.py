@@ -27,11 +27,7 @@ class SimulatedTransport(SimulatedRuntime):
     """One role's runtime, as a ``Transport``. It has no other routes than /generate."""
 
     async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
-        """As ``Transport.generate``.
-
-        Raises:
-            Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused: a fault was ordered.
-        """
+        """As ``Transport.generate``; a fault that was ordered raises the errors of a real one."""
         rid = request.sending(self._abort)
         try:
             fault = self.faults.next()

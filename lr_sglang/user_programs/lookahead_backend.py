@@ -119,11 +119,7 @@ class LookaheadBackend(BaseBackend):
             backend.bind(loop)
 
     async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """Generates text after a state, by lookahead reasoning where possible.
-
-        Raises:
-            LookaheadError: a runtime failed, or the answer was stopped.
-        """
+        """Generates text after a state, by lookahead reasoning where possible; raises ``LookaheadError``."""
         if self._is_alone(s, params):
             return await self._alone(s, params)
         return await self._named(self._write(s, params))

@@ -79,11 +79,7 @@ def _check(name: str, function: SglFunction, options: Mapping[str, Any]) -> None
 
 
 def _bind(function: SglFunction, **options: Any) -> SglFunction:
-    """A program with options bound to it. SGLang's own ``bind`` reports a wrong name only as ``AssertionError``.
-
-    Raises:
-        ConfigError: it takes no such option.
-    """
+    """A program with options bound to it. SGLang's own ``bind`` reports a wrong name only as ``AssertionError``."""
     named = {name: value for name, value in options.items() if name not in function.arg_names}
     _check(f"program {function.func.__name__}", function, named)
     return SglFunction(function.func, bind_arguments={**function.bind_arguments, **options})

@@ -43,11 +43,7 @@ class Chosen:
 
 
 def parse(text: str) -> Chosen:
-    """Reads ``--program``, and checks what can be checked without the program itself.
-
-    Raises:
-        ConfigError: there is no such program.
-    """
+    """Reads ``--program``, as far as that needs no import; raises ``ConfigError`` if there is no such program."""
     if found := plugin_files.named(text):
         plugin_files.check(found.file, found.name)
         return Chosen(found.name, found.file, _options(found.argument or ""))
@@ -78,11 +74,7 @@ def _answers(path: Path) -> bool:
 
 
 def load(chosen: Chosen) -> Any:
-    """Imports the program.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
+    """Imports the program; raises ``ConfigError`` if that fails."""
     try:
         if chosen.file:
             return plugin_files.find(chosen.file, chosen.name)

@@ -104,11 +104,7 @@ class Supervisor:
             self._loop.call_soon_threadsafe(self._end)
 
     def run(self) -> None:
-        """Returns when all have ended, because they were to.
-
-        Raises:
-            LookaheadError: what the first one met that could not begin.
-        """
+        """Returns when all have ended, because they were to; raises what the first one met that could not begin."""
         asyncio.run(self._run())
 
     async def _run(self) -> None:
