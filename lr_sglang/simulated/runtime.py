@@ -107,7 +107,7 @@ class SimulatedRuntime:
         return answer
 
     async def serve(self, work: float, rid: str) -> float:
-        """Takes its time; returns the share that was done when it was stopped, else 1. An id is served once at a time."""
+        """Takes its time; returns the share that was done when it was stopped, else 1. Each ``rid`` is served once."""
         if rid in self._tickets:
             raise ValueError(f"Duplicate request ID detected: {rid}")
         ticket = self._tickets[rid] = _Ticket(work, asyncio.get_running_loop().create_future())
