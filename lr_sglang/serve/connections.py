@@ -280,11 +280,10 @@ def _counted(host: str) -> str:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return ""  # a socket that is a file
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is None:
-            return "" if address.is_loopback else str(ipaddress.ip_network((address, 64), strict=False))
-        address = address.ipv4_mapped
-    return "" if address.is_loopback else str(address)
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.is_loopback:
+        return ""
+    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else str(address)
 
 
 def _refused() -> bytes:

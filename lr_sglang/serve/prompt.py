@@ -1,4 +1,4 @@
-"""A request's prompt, before it takes anybody's place: rendered, counted, and refused if it cannot be answered."""
+"""A request's prompt, before admission: rendered, counted, and refused if it cannot be answered."""
 
 from __future__ import annotations
 
@@ -43,15 +43,22 @@ def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -
     Raises:
         Refusal: it is too long, or the model's template has no place for such a conversation.
     """
-    known, param = target.tokenizer, "messages" if options.chat else "prompt"
-    most = _most(target, service)
+    known, param, concluding = target.tokenizer, "messages" if options.chat else "prompt", options.conclusion
+    limits = (target.context, service.limits.max_total_tokens)
+    most = min(limit for limit in limits if limit is not None) - 1  # the context also holds a token of the answer
+    most = most if service.max_prompt_tokens is None else min(most, service.max_prompt_tokens)
+
+    def check(tokens: int, least: str = "") -> None:
+        if tokens > most:
+            raise refusal("context_length_exceeded", param=param, tokens=f"{least}{tokens}", most=most)
+
     said = [options.asked] if isinstance(options.asked, str) else [message["content"] for message in options.asked]
     said.append(options.prefix)
     try:
         if sum(map(len, said)) > LONG:  # a rendered prompt is kept for a while; one that is too long shall not be
-            _check(_least(said, known, most), most, param, "at least ")
-        if options.conclusion is not None:
-            text = options.conclusion.prompt
+            check(_least(said, known, most), "at least ")
+        if concluding is not None:
+            text = concluding.prompt
         elif isinstance(options.asked, str):
             text = TokenText.of(options.asked, known.encode(options.asked), known.vocabulary)
         else:
@@ -63,18 +70,12 @@ def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -
         # StopIteration: a text with every private-use character in it leaves no mark to break special tokens with
         raise Refusal(400, "The model's chat template refuses this conversation", param=param) from error
     tokens = sum(len(piece.ids or ()) for piece in text.pieces)
-    _check(tokens, most, param)
-    asked = options.asked if options.chat and not options.prefix and options.conclusion is None else text
+    check(tokens)
+    asked = options.asked if options.chat and not options.prefix and concluding is None else text
     begun = THINK * opened + options.prefix
-    calls = options.conclusion is not None and options.conclusion.tools  # marked by special tokens in some models
-    return Prompt(asked, tokens, begun.rfind(THINK) > begun.rfind(THINK_END), known.spell if calls else known.decode)
-
-
-def _most(target: RuntimeBackend, service: Service) -> int:
-    """Tokens that a prompt may have; the context also holds at least one of the answer."""
-    limits = (target.context, service.limits.max_total_tokens)
-    room = min(limit for limit in limits if limit is not None) - 1
-    return room if service.max_prompt_tokens is None else min(room, service.max_prompt_tokens)
+    # in some models special tokens mark calls of tools
+    decode = known.spell if concluding is not None and concluding.tools else known.decode
+    return Prompt(asked, tokens, begun.rfind(THINK) > begun.rfind(THINK_END), decode)
 
 
 def _least(texts: Sequence[str], known: Tokenizer, most: int) -> int:
@@ -87,8 +88,3 @@ def _least(texts: Sequence[str], known: Tokenizer, most: int) -> int:
             if tokens > most:
                 return tokens
     return tokens
-
-
-def _check(tokens: int, most: int, param: str, least: str = "") -> None:
-    if tokens > most:
-        raise refusal("context_length_exceeded", param=param, tokens=f"{least}{tokens}", most=most)

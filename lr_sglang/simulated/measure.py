@@ -29,7 +29,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.results.record import Record
 from lr_sglang.sglang_api.light_import import leave_torch_out
 from lr_sglang.simulated.model import Writer
-from lr_sglang.simulated.processes import runtime_processes
+from lr_sglang.simulated.serving import runtime_processes
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import SimulatedTransport, simulated_roles, wake_exactly
 from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions

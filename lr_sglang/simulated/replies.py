@@ -1,15 +1,24 @@
-"""What a simulated runtime answers to /generate, in the form of SGLang's."""
+"""What a simulated runtime answers to /generate, in the form of SGLang's.
+
+A target that scores or rates a drafted step knows which drafts agree (``Model.agrees``): what it would write itself is
+likely; what means the same in other words is less so at one word; anything else is unlikely from the word on that says
+what it means.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lr_sglang.simulated import scores
-from lr_sglang.simulated.model import Writer
+from lr_sglang.programs.rate import OPENING, QUESTION
+from lr_sglang.simulated.model import TARGET, Place, Writer
 
 MARK = {"simulated": True}  # in meta_info and server_info
 DEFAULT_TOKENS = 128  # SGLang's own max_new_tokens
+# Log-probabilities of a token: a greedy target writes what is likelier than 1/2 (-0.69), and nothing else.
+LIKELY, OTHER_WORDS, UNLIKELY = -0.05, -2.0, -9.0
+_VERSION = 5  # the word of a head where versions part
 
 
 @dataclass(frozen=True)
@@ -37,13 +46,13 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
     finish: dict[str, Any] = {"type": "length", "length": most}
     said = writer.judge(prompt) if role == "judge" else None
     if role == "target" and most > 0:
-        said = scores.rating(writer, prompt)
+        said = rating(writer, prompt)
     if said is not None:
         return Reply(words.tokenizer.encode(said)[:most], finish, len(prompt))
     if most <= 0:
         start = payload.get("logprob_start_len", -1) if payload.get("return_logprob") else -1
         # as SGLang's: none for the first that is asked about
-        scored = scores.score(writer, prompt, start + 1) if start >= 0 else ()
+        scored = score(writer, prompt, start + 1) if start >= 0 else ()
         return Reply((), finish, len(prompt), scored=tuple(scored))
     stop, version = sampling.get("stop"), writer.model.version(role, sampling.get("sampling_seed"))
     written = writer.reported(writer.write(writer.place(prompt), version, most, bool(stop)), most)
@@ -80,3 +89,58 @@ def body(
         meta["cached_tokens"] = cached
     shown = ids if aborted or not made.trimmed else ids[: -made.trimmed]
     return {"text": writer.words.text(shown), "output_ids": list(ids), "meta_info": meta}
+
+
+def score(writer: Writer, prompt: Sequence[int], first: int) -> list[float]:
+    """The log-probability of each token of a prompt from its ``first`` on."""
+    found: list[float] = []
+    for start, end in _pieces(prompt, first, writer.words.delimiter):
+        # where the prompt would be if the step did not end: which step it is, and how far into it
+        text = end - (prompt[end - 1] in (writer.words.delimiter, writer.words.eos))
+        place = writer.place(prompt[:text]) if text > start else writer.place(prompt[:start])
+        begun = place.offset - (text - start) if text > start else place.offset
+        found += _step(writer, place, begun, prompt[start:end])
+    return found
+
+
+def _step(writer: Writer, place: Place, begun: int, ids: Sequence[int]) -> Iterator[float]:
+    """Of tokens of one step that go on from its token ``begun``."""
+    model, words = writer.model, writer.words
+    own, said = (model.step(words, place.question, place.position, v) for v in (TARGET, place.version))
+    agrees = model.agrees(place.question, place.position, place.version)
+    for at, token in enumerate(ids, start=begun):
+        known = 0 <= at < len(said) and said[at] == token
+        if not known:
+            yield UNLIKELY
+        elif said == own or at < _VERSION:
+            yield LIKELY
+        elif agrees:
+            yield OTHER_WORDS if at == _VERSION else LIKELY
+        else:
+            yield UNLIKELY
+
+
+def _pieces(prompt: Sequence[int], first: int, delimiter: int) -> Iterator[tuple[int, int]]:
+    """Where the steps begin and end that ``prompt[first:]`` has tokens of."""
+    start = first
+    for at in range(first, len(prompt)):
+        if prompt[at] == delimiter or at == len(prompt) - 1:
+            yield start, at + 1
+            start = at + 1
+
+
+def rating(writer: Writer, prompt: Sequence[int]) -> str | None:
+    """The digit for the last step, if the prompt ends by asking for one: 7 to 9 for what agrees, else less."""
+    tokenizer = writer.words.tokenizer
+    if not OPENING.endswith(tokenizer.decode(prompt[-1:])):  # most prompts: the rest is not looked at
+        return None
+    if not tokenizer.decode(prompt[-len(OPENING) :]).endswith(OPENING):
+        return None
+    reach = len(tokenizer.encode(QUESTION)) + 3 * writer.model.longest
+    heads = writer.words.find(tokenizer.decode(prompt[-reach:]))
+    if not heads:
+        return "0"
+    head = heads[-1]
+    drawn = writer.model.rated(head.question, head.position, head.version)
+    agrees = writer.model.agrees(head.question, head.position, head.version)
+    return str(7 + int(3 * drawn) if agrees else int(7 * drawn))
