@@ -125,7 +125,7 @@ class LookaheadAnswer(ServedAnswer):
         """The end of an answer that went well, or of its part before a stop string."""
         if chunks := self.delivery.rest():
             self.ready.put_nowait(chunks)
-        self.ready.put_nowait(Summary.of(self.options, self.job.record, self.delivery, self._costs(), self._degraded()))
+        self.ready.put_nowait(Summary(self.options, self.job.record, self.delivery, self._costs(), self._degraded()))
         self.ready.put_nowait(END)
 
     def _costs(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang import __version__
@@ -35,86 +35,55 @@ def costs_of(trace: Trace, delivered: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Summary:
-    """The end of an answer.
+    """The end of an answer of which the client got ``text``; ``calls``: whether it ends with calls of tools."""
 
-    Attributes:
-        finish: ``stop``, ``length`` or ``tool_calls``.
-        matched: what ended it: a stop string, or the token that ends a sequence.
-        written, thought: tokens that were delivered, and those of them that are reasoning.
-    """
-
-    finish: str
-    matched: str | int | None
-    prompt: int
-    written: int
-    thought: int
-    mode: str
-    why: tuple[str, ...]
-    degraded: bool
-    steps: int
-    alpha: float | None
+    options: RequestOptions
+    trace: Trace
+    text: StreamText
     costs: Mapping[str, int]
-    seconds: float
+    degraded: bool
+    calls: bool = False
 
-    @classmethod
-    def of(
-        cls, options: RequestOptions, trace: Trace, text: StreamText, costs: Mapping[str, int], degraded: bool
-    ) -> Summary:
-        """The end of an answer of which the client got ``text``."""
+    @property
+    def finish(self) -> str:
+        """OpenAI's finish_reason."""
+        return "tool_calls" if self.calls else "stop" if self.text.stopped else self.trace.finish
+
+    @property
+    def matched(self) -> str | int | None:
+        """What ended it: a stop string, or the token that ends a sequence."""
+        trace = self.trace
         ended = trace.ids and trace.steps and trace.steps[-1].ending == Ending.END
-        return cls(
-            finish="stop" if text.stopped else trace.finish,
-            matched=text.stopped or (trace.ids[-1] if ended else None),
-            prompt=trace.prompt_tokens,
-            written=text.tokens,
-            thought=text.reasoning_tokens,
-            mode=options.mode.name,
-            why=options.why,
-            degraded=degraded,
-            steps=len(trace.steps),
-            alpha=trace.alpha,
-            costs=costs,
-            seconds=round(trace.seconds, 4),
-        )
+        return self.text.stopped or (trace.ids[-1] if ended else None)
 
-    @classmethod
-    def of_all(cls, ends: Sequence[Summary]) -> Summary:
-        """The end of answers to one prompt: it counts once, and ``alpha`` is the mean of theirs."""
-        alphas = [end.alpha for end in ends if end.alpha is not None]
-        return replace(
-            ends[0],
-            written=sum(end.written for end in ends),
-            thought=sum(end.thought for end in ends),
-            degraded=any(end.degraded for end in ends),
-            steps=sum(end.steps for end in ends),
-            alpha=sum(alphas) / len(alphas) if alphas else None,
-            costs={kind: sum(end.costs[kind] for end in ends) for kind in ends[0].costs},
-            seconds=max(end.seconds for end in ends),
-        )
 
-    @property
-    def usage(self) -> dict[str, Any]:
-        """In SGLang's form."""
-        return {
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.written,
-            "total_tokens": self.prompt + self.written,
-            "prompt_tokens_details": None,
-            "completion_tokens_details": {"reasoning_tokens": self.thought} if self.thought else None,
-            "reasoning_tokens": self.thought,
-        }
+def usage_of(ends: Sequence[Summary]) -> dict[str, Any]:
+    """The usage of answers to one prompt, in SGLang's form; it counts what was delivered."""
+    prompt, written = ends[0].trace.prompt_tokens, sum(end.text.tokens for end in ends)
+    thought = sum(end.text.reasoning_tokens for end in ends)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+        "prompt_tokens_details": None,
+        "completion_tokens_details": {"reasoning_tokens": thought} if thought else None,
+        "reasoning_tokens": thought,
+    }
 
-    @property
-    def lookahead(self) -> dict[str, Any]:
-        return {
-            "mode": self.mode,
-            **({"why": list(self.why)} if self.why else {}),
-            "degraded": self.degraded,
-            "steps": self.steps,
-            "alpha": self.alpha,
-            **{f"{kind}_tokens": tokens for kind, tokens in self.costs.items()},
-            "seconds": self.seconds,
-        }
+
+def extension_of(ends: Sequence[Summary]) -> dict[str, Any]:
+    """The ``lookahead`` object of such answers; ``alpha`` is the mean of theirs."""
+    alphas = [end.trace.alpha for end in ends if end.trace.alpha is not None]
+    why = ends[0].options.why
+    return {
+        "mode": ends[0].options.mode.name,
+        **({"why": list(why)} if why else {}),
+        "degraded": any(end.degraded for end in ends),
+        "steps": sum(len(end.trace.steps) for end in ends),
+        "alpha": sum(alphas) / len(alphas) if alphas else None,
+        **{f"{kind}_tokens": sum(end.costs[kind] for end in ends) for kind in ends[0].costs},
+        "seconds": max(round(end.trace.seconds, 4) for end in ends),
+    }
 
 
 @dataclass(frozen=True)
@@ -174,8 +143,8 @@ class Reply:
             form = {"message": message} if self.options.chat else {"text": text}
             choices.append(_choice(index, form, ends[index]))
         end = self._end(ends)
-        about = end.lookahead | ({"trace": trace} if self.options.trace else {})
-        return {**self._head, "choices": choices, "usage": end.usage, "lookahead": about}
+        end["lookahead"] |= {"trace": trace} if self.options.trace else {}
+        return {**self._head, "choices": choices, **end}
 
     async def chunks(self, items: Items) -> AsyncGenerator[dict[str, Any], None]:
         """Objects as they come; those of a trace have no choices."""
@@ -200,20 +169,20 @@ class Reply:
                 elif isinstance(item, Summary):
                     ends[index] = item
                     is_last = len(ends) == self.options.answers and not usage
-                    yield chunk(index, {}, item) | ({"lookahead": self._end(ends).lookahead} if is_last else {})
+                    yield chunk(index, {}, item) | ({"lookahead": self._end(ends)["lookahead"]} if is_last else {})
                 else:
                     for kind, text in item:
                         yield chunk(index, {FIELDS[kind]: text})
         if usage:
-            end = self._end(ends)
-            yield {**head, "choices": [], "usage": end.usage, "lookahead": end.lookahead}
+            yield {**head, "choices": [], **self._end(ends)}
 
-    def _end(self, ends: Mapping[int, Summary]) -> Summary:
-        """That of all answers; the log gets it too."""
-        end = Summary.of_all(list(ends.values()))
-        self.about |= {"tokens": end.written, "prompt_tokens": end.prompt, "steps": end.steps, "alpha": end.alpha}
-        self.about |= {"degraded": end.degraded, "answer_seconds": end.seconds}  # without the queue
-        return end
+    def _end(self, ends: Mapping[int, Summary]) -> dict[str, Any]:
+        """Usage and extension of all answers; the log gets them too."""
+        usage, about = usage_of(list(ends.values())), extension_of(list(ends.values()))
+        self.about |= {"tokens": usage["completion_tokens"], "prompt_tokens": usage["prompt_tokens"]}
+        self.about |= {key: about[key] for key in ("steps", "alpha", "degraded")}
+        self.about["answer_seconds"] = about["seconds"]  # without the queue
+        return {"usage": usage, "lookahead": about}
 
 
 def _choice(index: int, form: dict[str, Any], end: Summary | None) -> dict[str, Any]:

@@ -139,7 +139,7 @@ async def with_calls(
                     yield [Chunk("content", text)]
                 if calls:
                     yield ToolCalls(calls)
-                    item = replace(item, finish="tool_calls")
+                    item = replace(item, calls=True)
             if item != []:
                 yield item
 
