@@ -36,8 +36,7 @@ from lr_sglang.serve.streaming import EventStream, begun, events_of, together, u
 from lr_sglang.serve.target_routes import ANSWERED, OTHERS, TargetRoute
 
 ABORT_SECONDS = 2.0  # at the end, for the runtimes to end the answers that were stopped
-# Threads that render and tokenize prompts beside the event loop. asyncio's own default grows with the machine's cores.
-PROMPT_THREADS = 4
+PROMPT_THREADS = 4  # they render and tokenize prompts; asyncio's own default grows with the machine's cores
 # The page's own files, and those that the HTML report has too.
 PAGE = (Path(__file__).parent / "page", Path(results.__file__).parent / "page" / "shared")
 PAGE_HEADERS = {
@@ -139,7 +138,7 @@ def _answer(engine: AnswerEngine, route: TargetRoute) -> Callable[[Request], Awa
 
 def _models(engine: AnswerEngine, service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/models")
-    own = {"id": service.model, "object": "model", "created": int(time.time()), "owned_by": "lr-sglang"}
+    about = {"object": "model", "created": int(time.time()), "owned_by": "lr-sglang", "root": service.model}
     allowed = {
         "modes": service.modes,
         "verifiers": service.verifiers,
@@ -149,22 +148,22 @@ def _models(engine: AnswerEngine, service: Service) -> APIRouter:
         "max_width": service.widest,
     }
 
-    async def models() -> list[dict[str, Any]]:
-        adapters = await engine.adapters()
-        return [{**own, "lookahead": allowed}, *({**own, "id": one, "parent": service.model} for one in adapters)]
+    def named(name: str) -> dict[str, Any]:
+        """As SGLang lists them; of our own also what its requests may ask for."""
+        own = {"parent": None, "lookahead": allowed} if name == service.model else {"parent": service.model}
+        return {"id": name, **about, "max_model_len": engine.roles["target"].context, **own}
 
     @router.get("", responses={status: ERRORS[status] for status in (401, 403)})
-    async def listed() -> dict[str, Any]:
+    async def models() -> dict[str, Any]:
         """The model that is served and what its requests may ask for, and the target's LoRA adapters."""
-        return {"object": "list", "data": await models()}
+        return {"object": "list", "data": [named(name) for name in (service.model, *await engine.adapters())]}
 
     @router.get("/{model:path}", responses={status: ERRORS[status] for status in (401, 403, 404)})
-    async def one(model: str) -> dict[str, Any]:
+    async def model(model: str) -> dict[str, Any]:
         """One model."""
-        for found in await models():
-            if found["id"] == model:
-                return found
-        raise refusal("model_not_found", param="model", asked=model, known=service.model)
+        if model != service.model and model not in await engine.adapters():
+            raise refusal("model_not_found", param="model", asked=model, known=service.model)
+        return named(model)
 
     return router
 
