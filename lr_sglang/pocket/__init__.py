@@ -7,7 +7,9 @@ from pathlib import Path
 ROLES = ("target", "draft", "judge")
 # Drafts that were trained less, so that about 60 and 40 % of their steps are accepted.
 WEAK_DRAFTS = ("draft-60", "draft-40")
-MODELS = (*ROLES, *WEAK_DRAFTS)
+# They think before they answer, and call a tool.
+THINKING = ("target-thinks", "draft-thinks")
+MODELS = (*ROLES, *WEAK_DRAFTS, *THINKING)
 WEIGHTS = Path(__file__).parent / "weights"
 
 

@@ -15,6 +15,10 @@ system behaves (acceptance, cycles, cache reuse), not how well lookahead reasoni
 - **draft** does the same with two layers and little training; weaker on purpose, so that steps get rejected.
   **draft-60** and **draft-40** had less training still: about 60 and 40 % of their steps are accepted, as of the
   drafts in the paper (`--draft pocket:draft-60`).
+- **target-thinks** and **draft-thinks** went on from target and draft: they write the steps inside `<think>`, then the
+  answer, a call of the one tool that they know (`calculate(expression)`, with the last equation) or `{{"answer": N}}`
+  where the question ends with `Answer in JSON.` (`--target pocket:target-thinks --draft pocket:draft-thinks`). Their
+  template opens the thinking, unless `enable_thinking` is false.
 - **judge** says whether two steps mean the same: one user message `Step 1: ...\\nStep 2: ...`, the answer opened with
   `[`, and the next token is `aligned` or `unaligned`. It compares the numbers and the operation, not the story.
 
@@ -57,10 +61,18 @@ def _shapes(models: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _conclusions(figures: dict[str, Any]) -> str:
+    found = figures["conclusions"]
+    forms = list(next(iter(found.values())))
+    lines = ["| | " + " | ".join(forms) + " |", "|-" * (len(forms) + 1) + "|"]
+    lines += [f"| {name} | {' | '.join(_percent(share) for share in one.values())} |" for name, one in found.items()]
+    return "\n".join(lines)
+
+
 def _accuracies(figures: dict[str, Any]) -> str:
     sizes = list(figures["target_greedy"]["by_operations"])
     lines = ["| | all | " + " | ".join(f"{s} operations" for s in sizes) + " |", "|-" * (len(sizes) + 2) + "|"]
-    for role in (name for name in figures["models"] if name != "judge"):
+    for role in (name for name in figures["models"] if f"{name}_greedy" in figures):
         for name, title in (("greedy", "greedy"), ("sampled", "T 0.6")):
             f = figures[f"{role}_{name}"]
             shares = " | ".join(_percent(v) for v in f["by_operations"].values())
@@ -71,7 +83,7 @@ def _accuracies(figures: dict[str, Any]) -> str:
 def _steps(figures: dict[str, Any]) -> str:
     lines = ["| pairs | n | same by truth | accepted by judge | exact text | precision | recall |", "|-|-|-|-|-|-|-|"]
     for key, title in (
-        *((f"steps_by_{name}", f"target, {name}") for name in figures["models"] if name.startswith("draft")),
+        *((f"steps_by_{name}", f"target, {name}") for name in figures["models"] if f"steps_by_{name}" in figures),
         ("steps_by_target_alone", "target, target"),
         ("judge_synthetic", "made up"),
     ):
@@ -111,6 +123,11 @@ Right answers:
 Steps after the same prefix, temperature 0.6, top-p 0.95:
 
 {_steps(figures)}
+
+Right conclusions after thinking, greedy: `call` and `json` to the letter, `result` the turn after a call, `plain` with
+no thinking:
+
+{_conclusions(figures)}
 {LIMITS}
 ## Training
 Muon for the matrices, AdamW for the rest, bfloat16 compute over float32 weights, seed {seed}. Budgets count tokens and

@@ -15,13 +15,14 @@ from typing import Any
 import click
 import torch
 
-from lr_sglang.pocket import MODELS, WEIGHTS
+from lr_sglang.pocket import MODELS, THINKING, WEIGHTS
 from lr_sglang.pocket.meaning import same_meaning
 from tools.pocket.card import model_card
 from tools.pocket.heldout import held_out_problems
 from tools.pocket.pairs import make_pair
 from tools.pocket.problems import Problem, boxed_answer
 from tools.pocket.sampling import TEMPERATURE, Writer, sample_pairs
+from tools.pocket.thinking import FORMS, parts
 from tools.pocket.tokenizer import chat
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,22 @@ def synthetic(judge: Writer, seed: int) -> dict[str, Any]:
     return agreement(judge.judge([(a, b) for a, b, _ in made]), [same for *_, same in made])
 
 
+def conclusions(writer: Writer, chosen: list[Problem]) -> dict[str, float]:
+    """By form, the share of right conclusions at temperature 0: the answer, and for calls and JSON the whole text."""
+    found = {}
+    for form in FORMS:
+        made = [parts(problem, form, Random(0)) for problem in chosen]
+        ends = [text.partition("</think>")[2] or text for text in writer.write([prompt for prompt, *_ in made], 0.0)]
+        exact = form in ("call", "json")
+        found[form] = _share(
+            [
+                end == wanted if exact else boxed_answer(end) == str(problem.answer)
+                for problem, (_, _, wanted), end in zip(chosen, made, ends, strict=True)
+            ]
+        )
+    return found
+
+
 def _share(values: list[bool]) -> float:
     return round(sum(values) / max(1, len(values)), 4)
 
@@ -78,7 +95,7 @@ def evaluate(folder: Path, count: int, seed: int) -> dict[str, Any]:
     chosen = held_out_problems(count)
     here = [name for name in MODELS if (folder / name).exists()]
     writers = {name: Writer(folder / name) for name in here}
-    target, drafts = writers["target"], [name for name in here if name.startswith("draft")]
+    target, drafts = writers["target"], [name for name in here if name.startswith("draft") and name not in THINKING]
     figures: dict[str, Any] = {"seed": seed}
     for model in ("target", *drafts):
         for name, temperature in (("greedy", 0.0), ("sampled", TEMPERATURE)):
@@ -92,6 +109,7 @@ def evaluate(folder: Path, count: int, seed: int) -> dict[str, Any]:
         figures["steps_by_target_alone"] = acceptance(target, target, judge, chosen, seed + 1)
         figures["judge_synthetic"] = synthetic(judge, seed)
         log.info("%s", {k: v for k, v in figures.items() if k[0] in "sj"})
+    figures["conclusions"] = {name: conclusions(writers[name], chosen) for name in here if name in THINKING}
     figures["models"] = {
         name: json.loads((folder / name / "training.json").read_text())
         | {"bytes": (folder / name / "model.safetensors").stat().st_size}

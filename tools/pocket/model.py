@@ -6,12 +6,15 @@ compiled plain form is nearly twice as fast on a CPU as the fused one, and becau
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Self
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 EPSILON = 1e-6
@@ -144,6 +147,25 @@ class PocketModel(nn.Module):
             for index, value in enumerate(getattr(self, name).unbind(0)):
                 state[f"model.layers.{index}.{hf_name}.weight"] = value
         return {name: value.detach().clone() for name, value in state.items()}
+
+    @classmethod
+    @torch.no_grad()
+    def of_hf(cls, folder: Path) -> Self:
+        """The model that ``Qwen3ForCausalLM`` wrote to ``folder``."""
+        c = json.loads((folder / "config.json").read_text())
+        model = cls(
+            Shape(
+                c["num_hidden_layers"], c["hidden_size"], c["intermediate_size"], c["num_attention_heads"],
+                c["head_dim"], c["vocab_size"], c["rope_parameters"]["rope_theta"],
+            )
+        )  # fmt: skip
+        state = load_file(folder / "model.safetensors")
+        model.embed.copy_(state["model.embed_tokens.weight"])
+        model.norm.copy_(state["model.norm.weight"])
+        for name, hf_name in HF_NAMES.items():
+            layers = [state[f"model.layers.{i}.{hf_name}.weight"] for i in range(model.shape.layers)]
+            getattr(model, name).copy_(torch.stack(layers))
+        return model
 
     def describe(self) -> dict[str, object]:
         return asdict(self.shape) | {"parameters": sum(p.numel() for p in self.parameters())}

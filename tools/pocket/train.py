@@ -17,13 +17,14 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang.pocket import MODELS
+from lr_sglang.pocket import MODELS, weights
 from tools.pocket.data import Batch, Document, Pair, batches, judgements, solutions
 from tools.pocket.export import export
 from tools.pocket.model import PocketModel, Shape
 from tools.pocket.optimizer import Optimizer
 from tools.pocket.recipe import RECIPES
 from tools.pocket.sampling import real_pairs
+from tools.pocket.thinking import THINKING_TEMPLATE, thoughts
 from tools.pocket.tokenizer import train_tokenizer
 
 log = logging.getLogger(__name__)
@@ -38,12 +39,17 @@ class Trainer:
     def __init__(self, role: str, out: Path, seed: int) -> None:
         self.role, self.out, self.seed = role, out, seed
         self.recipe = RECIPES[role]
-        self.tokenizer = shared_tokenizer(out, seed)
+        base = self.recipe.base
+        self.tokenizer = PreTrainedTokenizerFast.from_pretrained(weights(base)) if base else shared_tokenizer(out, seed)
         self.pool = self.tokens = self.steps_in_stage = self.stage = 0
         self.seconds, self.curve = 0.0, list[dict[str, float]]()
         self.real: list[Pair] = []
         torch.manual_seed(seed * 1000 + MODELS.index(role))
-        self.model = PocketModel(Shape(self.recipe.stages[0].layers, vocabulary=len(self.tokenizer)))
+        if self.recipe.base:
+            self.tokenizer.chat_template = THINKING_TEMPLATE
+            self.model = PocketModel.of_hf(weights(self.recipe.base))
+        else:
+            self.model = PocketModel(Shape(self.recipe.stages[0].layers, vocabulary=len(self.tokenizer)))
         self.optimizer = Optimizer(self.model)
         self.checkpoint = out / f"{role}.pt"
         if self.checkpoint.exists():
@@ -86,6 +92,8 @@ class Trainer:
         rng = Random(f"{self.seed} {self.role} {self.pool}")
         if self.role == "judge":
             return judgements(self.tokenizer, rng, self.real)
+        if self.recipe.base:
+            return thoughts(self.tokenizer, rng)
         return solutions(self.tokenizer, rng, easy=self.tokens < self.recipe.easy_tokens)
 
     def _step(self, batch: Batch) -> tuple[float, float]:

@@ -1,0 +1,131 @@
+"""A target that thinks, on real servers: it thinks by lookahead reasoning, and then calls a tool or answers in JSON, by
+SGLang's own parsers and grammar, as the bare target does.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from lr_sglang.runtimes import Fleet, launch, load_deployment, override_all
+from lr_sglang.tasks import Question, load
+from tests.serving import Process, in_flight, serving, until
+from tools.pocket.thinking import AS_JSON, SCHEMA, TOOL, TOOLS
+
+PATH = "/v1/chat/completions"
+EXACT = {"mode": "lossless"}
+SAMPLES = load("pocket", limit=6)
+WHY = {"tool": ["tools"], "json": ["response_format"], "result": ["messages", "tools"]}
+
+
+@dataclass
+class Stand:
+    """Servers of the models that think, and the endpoint before them."""
+
+    fleet: Fleet
+    endpoint: Process
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    folder = tmp_path_factory.mktemp("thinks")
+    models = {"target": "pocket:target-thinks", "draft": "pocket:draft-thinks"}
+    with (
+        launch(override_all(load_deployment("pocket"), models), folder, timeout=280) as fleet,
+        serving(folder, fleet.urls, "--model-name", "thinker") as endpoint,
+    ):
+        yield Stand(fleet, endpoint)
+
+
+def answered(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The only choice, with the message's fields, and what the endpoint says of it; a stream is put together."""
+    reply = httpx.post(url + PATH, json={"temperature": 0, "max_tokens": 300, **body}, timeout=120)
+    assert reply.status_code == 200, reply.text
+    if not body["stream"]:
+        whole = reply.json()
+        (choice,) = whole["choices"]
+        calls = [call["function"] for call in choice["message"].get("tool_calls") or ()]
+        return _told({**choice["message"], "calls": calls}, choice["finish_reason"], whole)
+    lines = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: {")]
+    chunks = [json.loads(line) for line in lines]
+    said: dict[str, Any] = {"content": "", "reasoning_content": "", "calls": []}
+    finish = ""
+    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+        delta, finish = choice["delta"], choice["finish_reason"] or finish
+        for name in ("content", "reasoning_content"):
+            said[name] += delta.get(name) or ""
+        for call in delta.get("tool_calls") or ():
+            if call["function"].get("name"):
+                said["calls"].append({"name": call["function"]["name"], "arguments": ""})
+            said["calls"][-1]["arguments"] += call["function"].get("arguments") or ""
+    return _told(said, finish, chunks[-1])
+
+
+def _told(said: dict[str, Any], finish: str, last: dict[str, Any]) -> dict[str, Any]:
+    thought = said["reasoning_content"]
+    content = (said["content"] or "").strip()
+    calls = [(call["name"], json.loads(call["arguments"])) for call in said["calls"]]
+    return {"thought": thought, "content": content, "calls": calls, "finish": finish, "about": last.get("lookahead")}
+
+
+def asked(sample: Question, way: str, stream: bool) -> dict[str, Any]:
+    """For a call of the tool, for JSON, or for the answer after the tool has said its result."""
+    question = {"role": "user", "content": sample.question}
+    options = {"stream_options": {"include_usage": True}} if stream else {}
+    body = {"model": "thinker", "messages": [question], "stream": stream, **options}
+    if way == "json":
+        form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+        return {**body, "messages": [{**question, "content": f"{sample.question}\n{AS_JSON}"}], "response_format": form}
+    if way == "result":
+        function = {"name": TOOL, "arguments": json.dumps({"expression": "1 + 1"})}
+        called = [{"id": "c", "type": "function", "function": function}]
+        said = {"role": "tool", "tool_call_id": "c", "content": sample.answer}
+        body["messages"] = [question, {"role": "assistant", "content": None, "tool_calls": called}, said]
+    return {**body, "tools": TOOLS}
+
+
+def value(expression: str) -> int:
+    """Of one operation."""
+    tree = ast.parse(expression, mode="eval").body
+    assert isinstance(tree, ast.BinOp)
+    a, b = (ast.literal_eval(side) for side in (tree.left, tree.right))
+    return {ast.Add: a + b, ast.Sub: a - b, ast.Mult: a * b}[type(tree.op)]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("way", ["tool", "json", "result"])
+def test_it_thinks_by_lookahead_and_concludes_as_the_bare_target(way, stream, stand):
+    """By the exact verifier, so that not a word of it may differ."""
+    right, drafted = 0, 0
+    for sample in SAMPLES:
+        body = asked(sample, way, stream)
+        direct = answered(stand.fleet.urls["target"], body)
+        through = answered(stand.endpoint.url, {**body, "lookahead": EXACT})
+        about = through.pop("about")
+        assert {**through, "about": None} == direct
+        assert about["mode"] == "lossless" and sorted(about["why"]) == WHY[way]
+        drafted += about["drafted_tokens"]
+        right += concluded(way, through) == sample.answer
+    assert drafted and right >= len(SAMPLES) - 1
+    until(lambda: not any(in_flight(stand.fleet.urls).values()), 5)
+
+
+def concluded(way: str, said: dict[str, Any]) -> str:
+    """The answer that it comes to; it has the form that was asked for."""
+    assert said["thought"] and "<think>" not in said["thought"] + said["content"]
+    if way == "tool":
+        ((name, arguments),) = said["calls"]
+        assert name == TOOL and set(arguments) == {"expression"} and said["finish"] == "tool_calls"
+        return str(value(arguments["expression"]))
+    assert said["finish"] == "stop" and not said["calls"]
+    if way == "json":
+        made = json.loads(said["content"])
+        assert set(made) == {"answer"} and isinstance(made["answer"], int)
+        return str(made["answer"])
+    return said["content"].partition("boxed{")[2].partition("}")[0]
