@@ -15,7 +15,7 @@ from lr_sglang.bench.order import Order
 from lr_sglang.bench.variants import Setting
 from lr_sglang.cli import bench_show, options, source
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.execute import Execution, execute, need_an_answer
+from lr_sglang.cli.execute import Execution, need_an_answer
 from lr_sglang.cli.run import RANDOM
 from lr_sglang.cli.settings import settle
 from lr_sglang.cli.simulate import simulated
@@ -131,12 +131,12 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
     if baseline := variants.greedy_baseline(setting):
         display.note(f"lossless answers at temperature 0, and {baseline} is made there too, to compare it with")
     most = max(samples_of(name, given) for name in sources)
-    this = Execution(folder, made, display, most, given["launch_timeout"], command=_command(given, made))
-    this.warm_up = next(iter(sources.values())).questions[0].question
+    execution = Execution(folder, made, display, most, given["launch_timeout"], command=_command(given, made))
+    execution.warm_up = next(iter(sources.values())).questions[0].question
     if given["print"]:
-        bench_show.plan(this, {name: len(one.questions) for name, one in sources.items()})
+        bench_show.plan(execution, {name: len(one.questions) for name, one in sources.items()})
     else:
-        _make(this, given, sources)
+        _make(execution, given, sources)
 
 
 def _filled(given: dict[str, Any]) -> dict[str, Any]:
@@ -210,41 +210,41 @@ def _command(given: Mapping[str, Any], made: Order) -> dict[str, Any]:
     }
 
 
-def _make(this: Execution, given: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
-    random, display = given["dummy_weights"], this.display
+def _make(execution: Execution, given: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
+    random, display = given["dummy_weights"], execution.display
     with ExitStack() as stack:
         for task, one in {} if random else sources.items():
-            this.graders[task] = stack.enter_context(one.grader(given))
-            if lacking := source.lacks(this.graders[task]):
+            execution.graders[task] = stack.enter_context(one.grader(given))
+            if lacking := source.lacks(execution.graders[task]):
                 display.warn(f"{task}: {lacking}; lr-sglang grade does it later")
         try:
-            records = execute(this, resume=given["resume"])
+            records = execution.run(resume=given["resume"])
         except KeyboardInterrupt:
-            if random and this.done():  # it may be stopped when its time is over: the figures so far are of use
-                _draw(bench_show.report_of(this), this)
+            if random and execution.done():  # it may be stopped when its time is over: the figures so far are of use
+                _draw(bench_show.report_of(execution), execution)
             raise
         need_an_answer(records)
-    report = bench_show.report_of(this)
+    report = bench_show.report_of(execution)
     if random:
         from lr_sglang.bench import budget
 
-        bench_show.result(this, report, budget.table(report))
-        _draw(report, this)
+        bench_show.result(execution, report, budget.table(report))
+        _draw(report, execution)
         return
-    bench_show.result(this, report)
-    for folder, store in this.stores.items():
-        source.tell_failures(store.records.values(), display, this.folder / folder)
+    bench_show.result(execution, report)
+    for folder, store in execution.stores.items():
+        source.tell_failures(store.records.values(), display, execution.folder / folder)
 
 
-def _draw(report: Report, this: Execution) -> None:
+def _draw(report: Report, execution: Execution) -> None:
     """Pictures of what was bought at which price, where matplotlib is installed."""
     from lr_sglang.bench import charts
 
     try:
-        for path in charts.draw(report, this.folder / "plots"):
-            this.display.note(str(path))
+        for path in charts.draw(report, execution.folder / "plots"):
+            execution.display.note(str(path))
     except SetupError as error:
-        this.display.warn(f"{error.message}; {error.hint}")
+        execution.display.warn(f"{error.message}; {error.hint}")
 
 
 bench.add_command(simulated)

@@ -23,18 +23,23 @@ HEAD = ["task", "mode", "set", "at once", "questions", "samples", "tokens", "T",
 WORDS = ("task", "mode", "verifier", "token layer")
 
 
-def plan(this: Execution, questions: Mapping[str, int]) -> None:
+def plan(execution: Execution, questions: Mapping[str, int]) -> None:
     """What would be made, with which servers and in which order.
 
     Args:
         questions: how many, by task.
     """
-    order, display = this.order, this.display
+    order, display = execution.order, execution.display
     counts = Counter[Any]()
     for turn in order.turns:
         counts[turn.variant.key] += len(turn.items)
     if display.as_json:
-        everything = {**this.command, "order": order.about, "output": str(this.folder), "samples": counts.total()}
+        everything = {
+            **execution.command,
+            "order": order.about,
+            "output": str(execution.folder),
+            "samples": counts.total(),
+        }
         display.out.file.write(json.dumps(everything, ensure_ascii=False) + "\n")
         return
     rows, places = [], []
@@ -48,7 +53,7 @@ def plan(this: Execution, questions: Mapping[str, int]) -> None:
     for line in (
         *places,
         f"servers: {order.about['servers']} ({order.about['why']}); sets up, in order: {starts}",
-        f"{counts.total()} answers; caches are {order.about['caches']}; records go to {this.folder}",
+        f"{counts.total()} answers; caches are {order.about['caches']}; records go to {execution.folder}",
     ):
         display.out.print(Text(line), soft_wrap=True)
 
@@ -74,27 +79,27 @@ def _layers(config: dict[str, Any]) -> str:
     return ", ".join(found)
 
 
-def report_of(this: Execution) -> Report:
+def report_of(execution: Execution) -> Report:
     """Of all records in its folder."""
     from lr_sglang.results import collection
     from lr_sglang.results import report as reports
 
-    return reports.make(collection.read([this.folder]))
+    return reports.make(collection.read([execution.folder]))
 
 
-def result(this: Execution, made: Report, more: Table | None = None) -> None:
+def result(execution: Execution, made: Report, more: Table | None = None) -> None:
     """The tables of the report, one more at their end, and where there are pictures."""
-    if this.display.as_json:
+    if execution.display.as_json:
         from lr_sglang.results import formats
 
-        this.display.out.file.write(formats.as_json(made))
+        execution.display.out.file.write(formats.as_json(made))
         return
     from lr_sglang.cli.report import show
 
     if more is not None:
         made.tables.append(more)
-    show(made, this.display.out)
-    folder = this.folder
-    this.display.note(f"records: {folder}")
-    this.display.note(f"plots: lr-sglang report {folder} --plots {folder / 'plots'}")
-    this.display.note(f"a page: lr-sglang view {folder} --output {folder / 'view.html'}")
+    show(made, execution.display.out)
+    folder = execution.folder
+    execution.display.note(f"records: {folder}")
+    execution.display.note(f"plots: lr-sglang report {folder} --plots {folder / 'plots'}")
+    execution.display.note(f"a page: lr-sglang view {folder} --output {folder / 'view.html'}")

@@ -10,7 +10,7 @@ from lr_sglang import tasks
 from lr_sglang.bench import order
 from lr_sglang.cli import options, source
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.execute import Execution, execute, need_an_answer
+from lr_sglang.cli.execute import Execution, need_an_answer
 from lr_sglang.cli.settings import settle
 from lr_sglang.modes import MODES
 
@@ -46,7 +46,7 @@ def demo(questions: int | None, small: bool, **given: Any) -> None:
     display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
     display.note(f"{len(chosen)} problems, each answered in {len(modes)} modes by SGLang servers on this machine")
     folder = source.folder_for("demo", given)
-    records = execute(Execution(folder, made, display, warm_up=spare))
+    records = Execution(folder, made, display, warm_up=spare).run()
     display.many(records, folder)
     need_an_answer(records)
     display.note(CLOSING)

@@ -109,57 +109,118 @@ class Execution:
         works.sort(key=lambda one: rank.get(one[1].mode, 0))
         return [self.stores[variant.folder].records[work.key] for variant, work in works]
 
+    def run(self, *, resume: bool = False) -> list[Record]:
+        """Makes the samples that have no record yet; returns the records of all.
 
-def execute(this: Execution, *, resume: bool = False) -> list[Record]:
-    """Makes the samples that have no record yet; returns the records of all.
+        Raises:
+            LookaheadError: servers do not come up, or the target is gone; the records that there are stay.
+            KeyboardInterrupt: the user wants no more; the records that there are stay.
+        """
+        display = self.display
+        with ExitStack() as stack:
+            self.open(stack, resume=resume)
+            stack.enter_context(self._resumable())
+            for stretch in self.order.stretches:
+                todo = [(turn.variant, works) for turn in stretch.turns if (works := self.left(turn))]
+                if not todo:
+                    continue
+                with ExitStack() as up:
+                    variants = list({variant.key: variant for variant, _ in todo}.values())
+                    watches = self._servers(stretch.servers, up)
+                    found = ((v.plan, v.modes, watches[v.key].live, v.concurrency) for v in variants)
+                    sessions.tell_shortages((one for about in found for one in sessions.shortages(*about)), display)
+                    from lr_sglang.api.runner import Runner  # it imports SGLang, which was done while servers started
 
-    Raises:
-        LookaheadError: servers do not come up, or the target is gone; the records that there are stay.
-        KeyboardInterrupt: the user wants no more; the records that there are stay.
-    """
-    display = this.display
-    with ExitStack() as stack:
-        this.open(stack, resume=resume)
-        stack.enter_context(_resumable(this))
-        for stretch in this.order.stretches:
-            todo = [(turn.variant, works) for turn in stretch.turns if (works := this.left(turn))]
-            if not todo:
-                continue
-            with ExitStack() as up:
-                variants = list({variant.key: variant for variant, _ in todo}.values())
-                watches = _servers(this, stretch.servers, up)
-                found = ((v.plan, v.modes, watches[v.key].live, v.concurrency) for v in variants)
-                sessions.tell_shortages((one for about in found for one in sessions.shortages(*about)), display)
-                from lr_sglang.api.runner import Runner  # it imports SGLang, which was done while servers started
+                    runners = {}
+                    for variant in variants:
+                        live = watches[variant.key].live
+                        settings = variant.settings({**self.versions, **live.versions}, display.on_step)
+                        runners[variant.key] = up.enter_context(Runner(live.roles, settings, variant.concurrency))
+                    if self.warm_up:
+                        self._warm_up(variants, watches, runners)
+                    so_far = {variant.key: Running(self.made(variant)) for variant in variants}
+                    done, caches, before = self.done(), Caches(display.warn), None
+                    for watch in watches.values():
+                        up.callback(watch.servers)
+                    up.callback(display.end)
+                    display.begin(self.total, done)
+                    for variant, works in todo:
+                        watch, store, sums = watches[variant.key], self.stores[variant.folder], so_far[variant.key]
+                        grader = self.graders.get(variant.task)
+                        if self.order.about and variant is not before:
+                            caches.empty(watch.live.roles)
+                        before = variant
+                        for record in runners[variant.key].run(works, watch.servers):
+                            record = grader.apply(record) if grader else record
+                            store.append(record)
+                            sums.add(record)
+                            watch.record(record)
+                            done += store.done(key(record))
+                            shown = {**record, "mode": variant.name(record["mode"])}
+                            display.sample(shown, done, self.total, sums)
+            return self.records()
 
-                runners = {}
-                for variant in variants:
-                    live = watches[variant.key].live
-                    settings = variant.settings({**this.versions, **live.versions}, display.on_step)
-                    runners[variant.key] = up.enter_context(Runner(live.roles, settings, variant.concurrency))
-                if this.warm_up:
-                    _warm_up(this, variants, watches, runners)
-                so_far = {variant.key: Running(this.made(variant)) for variant in variants}
-                done, caches, before = this.done(), Caches(display.warn), None
-                for watch in watches.values():
-                    up.callback(watch.servers)
-                up.callback(display.end)
-                display.begin(this.total, done)
-                for variant, works in todo:
-                    watch, store, sums = watches[variant.key], this.stores[variant.folder], so_far[variant.key]
-                    grader = this.graders.get(variant.task)
-                    if this.order.about and variant is not before:
-                        caches.empty(watch.live.roles)
-                    before = variant
-                    for record in runners[variant.key].run(works, watch.servers):
-                        record = grader.apply(record) if grader else record
-                        store.append(record)
-                        sums.add(record)
-                        watch.record(record)
-                        done += store.done(key(record))
-                        shown = {**record, "mode": variant.name(record["mode"])}
-                        display.sample(shown, done, this.total, sums)
-        return this.records()
+    @contextmanager
+    def _resumable(self) -> Iterator[None]:
+        """Says how many samples there are already, and how to go on when they are interrupted."""
+        if before := self.done():
+            self.display.note(f"{before} of {self.total} samples are done already")
+        try:
+            yield
+        except (KeyboardInterrupt, LookaheadError):
+            if kept := self.done():
+                again = f"the same options with --resume --output {self.folder} go on from there"
+                self.display.warn(f"{kept} of {self.total} samples are kept; {again}")
+            raise
+
+    def _servers(self, numbers: Sequence[int], up: ExitStack) -> dict[Key, Watch]:
+        """Brings up the sets that are to be up together; what two of them would start alike is started once."""
+        known: dict[str, Runtime] = {}
+        watches: dict[Key, Watch] = {}
+        lean = all(variant.plan.lean() for variant in self.order.variants)
+        for number in numbers:
+            variants, wanted = self.order.sets[number]
+            logs = self.folder / "logs" / (f"set-{number + 1}" if self.command else "")
+            runtimes = {role: known.get(alike(role, one), one) for role, one in wanted.runtimes.items()}
+            with self.display.starting() as progress:
+                opened = sessions.session(
+                    wanted.replace(runtimes=runtimes), logs, progress, self.launch_timeout, lean=lean
+                )
+                live = up.enter_context(opened)
+            if live.simulated and not any(watch.live.simulated for watch in watches.values()):
+                self.display.warn(SIMULATED)
+            known |= {alike(role, wanted.runtimes[role]): one for role, one in live.started().items()}
+            watches |= dict.fromkeys((variant.key for variant in variants), Watch(live, self.display))
+        if self.command:
+            started = {"servers": [number + 1 for number in numbers], "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+            self._write_command(started)
+        return watches
+
+    def _write_command(self, started: dict[str, Any]) -> None:
+        """What was asked for and in which order, and what was up when: a run may have been stopped and resumed."""
+        path = self.folder / RUN
+        try:
+            earlier = json.loads(path.read_text(encoding="utf-8"))["starts"]
+        except (OSError, ValueError, KeyError, TypeError):
+            earlier = []
+        with writing(path):
+            write_whole(path, {**self.command, "order": self.order.about, "starts": [*earlier, started]})
+
+    def _warm_up(
+        self, variants: Sequence[Variant], watches: Mapping[Key, Watch], runners: Mapping[Key, Runner]
+    ) -> None:
+        """One answer of each mode on each set of servers, of which no record is kept and nothing is learnt."""
+        from lr_sglang.api.runner import Runner
+
+        warmed = set()
+        for variant in variants:
+            watch = watches[variant.key]
+            modes = [mode for mode in variant.modes if (mode, id(watch)) not in warmed]
+            warmed |= {(mode, id(watch)) for mode in modes}
+            with Runner(watch.live.roles, runners[variant.key].settings) as runner:
+                works = [Work(Question("warm-up", self.warm_up), 0, mode) for mode in modes]
+                for _ in runner.run(works, watch.servers):
+                    pass
 
 
 def need_an_answer(records: Sequence[Record]) -> None:
@@ -167,70 +228,6 @@ def need_an_answer(records: Sequence[Record]) -> None:
     if records and all(record["error"] for record in records):
         error = records[-1]["error"]
         raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
-
-
-@contextmanager
-def _resumable(this: Execution) -> Iterator[None]:
-    """Says how many samples there are already, and how to go on when they are interrupted."""
-    if before := this.done():
-        this.display.note(f"{before} of {this.total} samples are done already")
-    try:
-        yield
-    except (KeyboardInterrupt, LookaheadError):
-        if kept := this.done():
-            again = f"the same options with --resume --output {this.folder} go on from there"
-            this.display.warn(f"{kept} of {this.total} samples are kept; {again}")
-        raise
-
-
-def _servers(this: Execution, numbers: Sequence[int], up: ExitStack) -> dict[Key, Watch]:
-    """Brings up the sets that are to be up together; a server that two of them would start alike is started once."""
-    known: dict[str, Runtime] = {}
-    watches: dict[Key, Watch] = {}
-    lean = all(variant.plan.lean() for variant in this.order.variants)
-    for number in numbers:
-        variants, wanted = this.order.sets[number]
-        logs = this.folder / "logs" / (f"set-{number + 1}" if this.command else "")
-        runtimes = {role: known.get(alike(role, one), one) for role, one in wanted.runtimes.items()}
-        with this.display.starting() as progress:
-            opened = sessions.session(wanted.replace(runtimes=runtimes), logs, progress, this.launch_timeout, lean=lean)
-            live = up.enter_context(opened)
-        if live.simulated and not any(watch.live.simulated for watch in watches.values()):
-            this.display.warn(SIMULATED)
-        known |= {alike(role, wanted.runtimes[role]): one for role, one in live.started().items()}
-        watches |= dict.fromkeys((variant.key for variant in variants), Watch(live, this.display))
-    if this.command:
-        started = {"servers": [number + 1 for number in numbers], "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        _write_command(this, started)
-    return watches
-
-
-def _write_command(this: Execution, started: dict[str, Any]) -> None:
-    """What was asked for and in which order, and what was really up when: a run may have been stopped and resumed."""
-    path = this.folder / RUN
-    try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))["starts"]
-    except (OSError, ValueError, KeyError, TypeError):
-        earlier = []
-    with writing(path):
-        write_whole(path, {**this.command, "order": this.order.about, "starts": [*earlier, started]})
-
-
-def _warm_up(
-    this: Execution, variants: Sequence[Variant], watches: Mapping[Key, Watch], runners: Mapping[Key, Runner]
-) -> None:
-    """One answer of each mode on each set of servers, of which no record is kept and nothing is learnt."""
-    from lr_sglang.api.runner import Runner
-
-    warmed = set()
-    for variant in variants:
-        watch = watches[variant.key]
-        modes = [mode for mode in variant.modes if (mode, id(watch)) not in warmed]
-        warmed |= {(mode, id(watch)) for mode in modes}
-        with Runner(watch.live.roles, runners[variant.key].settings) as runner:
-            works = [Work(Question("warm-up", this.warm_up), 0, mode) for mode in modes]
-            for _ in runner.run(works, watch.servers):
-                pass
 
 
 class Watch:

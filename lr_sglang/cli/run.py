@@ -54,7 +54,7 @@ def run(question: str | None, **given: Any) -> None:
     from lr_sglang.bench import order
     from lr_sglang.cli import source
     from lr_sglang.cli.display import Display
-    from lr_sglang.cli.execute import Execution, execute, need_an_answer
+    from lr_sglang.cli.execute import Execution, need_an_answer
     from lr_sglang.cli.settings import settle
 
     display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
@@ -66,13 +66,13 @@ def run(question: str | None, **given: Any) -> None:
     items = order.samples_of(asked.questions, given["samples"])
     task = asked.name or asked.questions[0].question
     made = order.side_by_side(plan, task, asked.suffix, items, given["concurrency"])
-    this = Execution(folder, made, display, given["samples"], given["launch_timeout"])
+    execution = Execution(folder, made, display, given["samples"], given["launch_timeout"])
     with ExitStack() as stack:
         if asked.name:
-            grader = this.graders[task] = stack.enter_context(asked.grader(given))
+            grader = execution.graders[task] = stack.enter_context(asked.grader(given))
             if lacking := source.lacks(grader):
                 display.warn(f"{lacking}; lr-sglang grade {folder} does it later")
-        records = execute(this, resume=given["resume"])
+        records = execution.run(resume=given["resume"])
     (display.single if len(records) == 1 else display.many)(records, folder)
     need_an_answer(records)
     source.tell_failures(records, display, folder)

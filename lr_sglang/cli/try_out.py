@@ -10,7 +10,7 @@ import click
 from lr_sglang.bench import order
 from lr_sglang.cli import options, source
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.execute import Execution, execute, need_an_answer
+from lr_sglang.cli.execute import Execution, need_an_answer
 from lr_sglang.cli.settings import modes_of, settle
 from lr_sglang.modes import MODES
 
@@ -64,8 +64,8 @@ def try_(**given: Any) -> None:
     made = order.side_by_side(plan, asked.name, asked.suffix, items, given["concurrency"])
     display = Display(as_json=given["json"], quiet=given["quiet"])
     warm_up = asked.questions[-1].question
-    this = Execution(folder, made, display, 1, given["launch_timeout"], warm_up)
-    need_an_answer(execute(this, resume=given["resume"]))
+    execution = Execution(folder, made, display, 1, given["launch_timeout"], warm_up)
+    need_an_answer(execution.run(resume=given["resume"]))
     from lr_sglang.results import collection  # it imports SciPy, which takes seconds
     from lr_sglang.results.gain import gain
 
