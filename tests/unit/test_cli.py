@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -312,10 +313,6 @@ def test_a_runtime_with_another_token_layer_than_the_mode_is_refused(call, serve
 # -- which setting wins
 
 
-def settled(**given):
-    return settings.settle(dict(**given))
-
-
 FILE = """
 judge_prompt = "pocket"
 [runtimes.target]
@@ -337,68 +334,59 @@ def file(tmp_path):
     return str(path)
 
 
-def test_command_line_over_file_over_family_over_defaults(file):
-    plan = settled(deployment=file, depth=3, top_p=0.5)
-    assert (plan.lookahead.depth, plan.lookahead.schedule, plan.lookahead.max_step_tokens) == (3, "sync", 100)
-    assert plan.sampling.to_dict() == {"temperature": 0.3, "top_p": 0.5, "top_k": 20, "min_p": 0.0, "seed": 0}
+POCKET = {"target", "draft", "judge"}
 
 
 @pytest.mark.parametrize(
-    ("model", "wanted"),
+    ("given", "wanted"),
     [
-        ("Qwen/Qwen3-32B", (0.6, 0.95, 20)),
-        ("/models/DeepSeek-R1-Distill-Qwen-7B", (0.6, 0.95, -1)),
-        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", (0.6, 0.95, -1)),
-        ("some/other", (0.6, 0.95, -1)),
+        # the command line over the file over the model family over defaults
+        ({"deployment": "FILE", "depth": 3}, {"lookahead.depth": 3, "lookahead.schedule": "sync"}),
+        ({"deployment": "FILE", "top_p": 0.5}, {"sampling.temperature": 0.3, "sampling.top_p": 0.5}),
+        ({"deployment": "FILE"}, {"sampling.top_k": 20, "sampling.seed": 0, "lookahead.max_step_tokens": 100}),
+        ({"deployment": "FILE", "temperature": 0.0}, {"sampling.temperature": 0.0}),
+        ({"half_sentence_guard": False}, {"lookahead.half_sentence_guard": False}),
+        # makers' advice
+        ({"target": "Qwen/Qwen3-32B"}, {"sampling.temperature": 0.6, "sampling.top_k": 20}),
+        ({"target": "/models/DeepSeek-R1-Distill-Qwen-7B"}, {"sampling.top_p": 0.95, "sampling.top_k": -1}),
+        ({"target": "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B"}, {"sampling.top_k": -1}),
+        ({"target": "some/other"}, {"sampling.temperature": 0.6, "sampling.top_p": 0.95, "sampling.top_k": -1}),
+        # the paper's numbers, and the reference code's
+        ({}, {"lookahead.width": 1, "lookahead.max_step_tokens": 100, "lookahead.half_sentence_guard": True}),
+        ({"target": "a/b"}, {"lookahead.depth": 6, "lookahead.verifier": "judge"}),
+        ({"reference_defaults": True}, {"lookahead.depth": 4}),
+        ({"reference_defaults": True, "deployment": "FILE"}, {"lookahead.depth": 4}),
+        ({"reference_defaults": True, "depth": 2}, {"lookahead.depth": 2}),
+        # a target of one's own does not get the pocket models beside it
+        ({"target": "a/b"}, {"models": {"target": "a/b"}}),
+        ({"target": "a/b", "judge": "target"}, {"models": {"target": "a/b", "judge": "a/b"}}),
+        ({"draft": "a/b"}, {"models.keys": POCKET}),
+        # the judge's prompt follows the judge
+        ({}, {"judge_prompt": "pocket"}),
+        ({"judge": "Qwen/Qwen2.5-7B-Instruct"}, {"judge_prompt": "paper"}),
+        ({"deployment": "FILE"}, {"judge_prompt": "pocket"}),
+        ({"deployment": "FILE", "judge_prompt": "paper"}, {"judge_prompt": "paper"}),
     ],
+    ids=str,
 )
-def test_the_model_family_has_a_say(model, wanted):
-    sampling = settled(target=model).sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == wanted
-
-
-def test_the_papers_numbers_hold_if_nobody_says_otherwise():
-    look = settled().lookahead
-    assert (look.width, look.max_step_tokens, look.half_sentence_guard, look.verifier) == (1, 100, True, "judge")
-    assert settled(target="a/b").lookahead.depth == 6
-
-
-def test_reference_defaults_yield_to_what_is_given(file):
-    assert settled(reference_defaults=True).lookahead.depth == 4
-    assert settled(reference_defaults=True, deployment=file).lookahead.depth == 4
-    assert settled(reference_defaults=True, depth=2).lookahead.depth == 2
-
-
-def test_zero_and_no_are_values(file):
-    plan = settled(deployment=file, temperature=0.0, half_sentence_guard=False)
-    assert plan.sampling.temperature == 0
-    assert plan.lookahead.half_sentence_guard is False
-
-
-def test_a_target_of_ones_own_does_not_get_pocket_helpers():
-    assert settled(target="a/b").models == {"target": "a/b"}
-    assert settled(target="a/b", judge="target").models == {"target": "a/b", "judge": "a/b"}
-    assert set(settled(draft="a/b").models) == {"target", "draft", "judge"}
+def test_which_setting_wins(file, given, wanted):
+    plan = settings.settle({name: file if value == "FILE" else value for name, value in given.items()})
+    for name, value in wanted.items():
+        found = attrgetter(name)(plan)
+        assert (set(found()) if callable(found) else found) == value, name
 
 
 def test_a_runtime_at_a_url_is_asked_for_its_model(monkeypatch):
     info = probe.ModelInfo("/somewhere/pocket/weights/judge", "", True)
     monkeypatch.setattr(probe, "model_info", lambda url, **more: info)
-    plan = settled(judge="http://user:secret@host:1")
+    plan = settings.settle({"judge": "http://user:secret@host:1"})
     assert plan.models["judge"] == "pocket:judge"
     assert plan.judge_prompt == "pocket"
     assert "secret" not in json.dumps([plan.placement(), plan.configured("lookahead")])
 
 
-def test_the_judges_prompt_follows_the_judge(file):
-    assert settled().judge_prompt == "pocket"
-    assert settled(judge="Qwen/Qwen2.5-7B-Instruct").judge_prompt == "paper"
-    assert settled(deployment=file).judge_prompt == "pocket"
-    assert settled(deployment=file, judge_prompt="paper").judge_prompt == "paper"
-
-
 def test_gpus_are_placed(file):
-    plan = settled(deployment=file, target_gpus=(1, 2))
+    plan = settings.settle({"deployment": file, "target_gpus": (1, 2)})
     assert plan.placement()["target"]["gpus"] == (1, 2)
     assert "gpus" not in json.dumps(plan.configured("lookahead"))
 
