@@ -140,9 +140,8 @@ class Display:
             self.out.print(Text(f"{mark} " + text.replace("\n", "\n  ")), soft_wrap=True)
         self._steps += 1
 
-    def single(self, records: list[Record], folder: Path) -> None:
+    def single(self, record: Record, folder: Path) -> None:
         """The result of the only question."""
-        (record,) = records
         if self.as_json:
             self.out.file.write(json.dumps(dict(record), ensure_ascii=False) + "\n")
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import click
 
@@ -18,18 +18,7 @@ MARKS = {"ok": ("ok", "green"), "note": ("-", "yellow"), "missing": ("missing", 
 FOR_GPUS = "flashinfer-python"  # servers on a CPU are kept from importing it
 
 
-@dataclass(frozen=True)
-class Findings:
-    """All checks, and what follows. ``cpu``: the embedded default can run; ``gpu``: models on a GPU can."""
-
-    checks: list[checks.Check]
-    cpu: bool
-    gpu: bool
-    presets: list[str]
-    verdict: list[str]
-
-
-def examine() -> Findings:
+def examine() -> checks.Findings:
     """Runs all checks; a few seconds at most."""
     both = [*checks.system(), *checks.sglang(), *checks.packages(), checks.port()]
     for_cpu = [checks.memory(), checks.pack(), checks.pocket_models()]
@@ -40,7 +29,7 @@ def examine() -> Findings:
     gpu = bool(seen) and not any(check.status == "missing" for check in (*both, *for_gpu))
     ours = {name: one for name in built_in() if (one := load_deployment(name)).runtimes["target"].gpus} if gpu else {}
     presets = [name for name, one in ours.items() if assign.fits(one, [gpu.memory for gpu in seen])]
-    return Findings([*both, *for_cpu, *for_gpu, *also], cpu, gpu, presets, list(_verdict(cpu, gpu, presets)))
+    return checks.Findings([*both, *for_cpu, *for_gpu, *also], cpu, gpu, presets, list(_verdict(cpu, gpu, presets)))
 
 
 def _verdict(cpu: bool, gpu: bool, presets: list[str]) -> Iterator[str]:
@@ -85,7 +74,7 @@ def doctor(json: bool, report: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _show(found: Findings) -> None:
+def _show(found: checks.Findings) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

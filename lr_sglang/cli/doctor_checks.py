@@ -48,6 +48,17 @@ class Check:
     get: str = ""
 
 
+@dataclass(frozen=True)
+class Findings:
+    """All checks, and what follows. ``cpu``: the embedded default can run; ``gpu``: models on a GPU can."""
+
+    checks: list[Check]
+    cpu: bool
+    gpu: bool
+    presets: list[str]
+    verdict: list[str]
+
+
 def needed(name: str, good: bool, found: str, get: str, otherwise: Literal["missing", "note"] = "missing") -> Check:
     """``ok`` if it is good, else ``missing`` with how to get it."""
     return Check(name, "ok", found) if good else Check(name, otherwise, found, get)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lr_sglang.cli.doctor import Findings
+from lr_sglang.cli.doctor_checks import Findings
 from lr_sglang.results import machine
 
 ALSO = ("uvloop", "tokenizers", "triton", "numpy", "click", "fastapi", "uvicorn", "math-verify", "sglang-router")

@@ -73,6 +73,9 @@ def run(question: str | None, **given: Any) -> None:
             if lacking := source.lacks(grader):
                 display.warn(f"{lacking}; lr-sglang grade {folder} does it later")
         records = execution.run(resume=given["resume"])
-    (display.single if len(records) == 1 else display.many)(records, folder)
+    if len(records) == 1:
+        display.single(records[0], folder)
+    else:
+        display.many(records, folder)
     need_an_answer(records)
     source.tell_failures(records, display, folder)

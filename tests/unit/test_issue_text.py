@@ -4,8 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli, issue_text
-from lr_sglang.cli.doctor import Findings
-from lr_sglang.cli.doctor_checks import Check
+from lr_sglang.cli.doctor_checks import Check, Findings
 from lr_sglang.sglang_api import release
 
 FOUND = Findings([Check("model hub", "ok", "https://me:pw@mirror.example/hub?key=1")], True, False, [], ["It runs."])
