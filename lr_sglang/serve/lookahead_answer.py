@@ -111,8 +111,9 @@ class LookaheadAnswer(ServedAnswer):
             nonlocal known
             if self.stopping:
                 raise Cancelled("stopped")
-            ids, known = self.job.record.ids[known:], len(self.job.record.ids)
-            own = ids if step is None else step.spoken(ids, self.engine.roles["target"].ends)
+            record = self.job.record
+            ids, known = record.ids[known:], len(record.ids)
+            own = record.steps[-1].spoken(ids, self.engine.roles["target"].ends) if record.steps else ids
             if chunks := self.delivery.add(own, len(ids) - len(own)):
                 self.ready.put_nowait(chunks)
             if self.delivery.stopped:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,6 +117,14 @@ def place(parts: Sequence[GenerationTrace], text: TokenText) -> None:
         if part.at is None and wrote and (found := left.find(wrote)) >= 0:
             part.at = found
             left = left[:found] + _TAKEN * len(wrote) + left[found + len(wrote) :]
+
+
+def ended(parts: Sequence[GenerationTrace], text: TokenText, ends: Collection[int]) -> tuple[int, ...]:
+    """The end of sequence of the generation that an answer ends with; none where the program's own text follows it."""
+    last = max((part for part in parts if part.at is not None), key=lambda part: part.at or 0, default=None)
+    if last is None or text[last.at or 0 :].strip() != last.given.strip():
+        return ()
+    return tuple(token for token in last.trace.ids[-1:] if token in ends)
 
 
 def write(record: Trace, parts: Sequence[GenerationTrace]) -> list[dict[str, Any]]:

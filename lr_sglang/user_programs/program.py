@@ -103,7 +103,6 @@ async def perform(
         LookaheadError: a runtime failed, or the job was stopped.
     """
     backend.bind(asyncio.get_running_loop())
-    known = backend.target.tokenizer
     run = ProgramRun(job, backend.runtimes if backend.ahead else {"target": backend.target})
     inside = backend.within(run)
     text: TokenText | None = None
@@ -130,7 +129,7 @@ async def perform(
     finally:
         await run.close()
         told = len(job.record.steps)
-        run.complete(text, finish if text is not None else "", known)
+        run.complete(text, finish if text is not None else "", backend.target)
         job.record.program = {"name": program.name, **job.record.program}
     if not program.takes_job and job.on_step:
         for step in job.record.steps[told:]:  # only now it is known which generations are in the answer

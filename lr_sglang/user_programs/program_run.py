@@ -183,14 +183,14 @@ class ProgramRun:
         self._running.pop(id(one), None)
         self._changed.set()
 
-    def complete(self, text: TokenText | None, finish: str | None, known: Tokenizer) -> None:
+    def complete(self, text: TokenText | None, finish: str | None, target: RuntimeBackend) -> None:
         """Writes the job's record: the answer, the steps of the generations that are in it, and all branches.
 
         Args:
             text: the answer; None for a program that has failed: then the shown text is kept.
             finish: of the answer; None takes that of the last generation in it.
         """
-        record, seconds = self.job.record, self._returned
+        record, seconds, known = self.job.record, self._returned, target.tokenizer
         if record.branches:  # the program has used its job for an answer of its own
             own = TokenText.wrap(record.text)
             self._parts.append(GenerationTrace(0.0, "target", dataclasses.replace(record), given=own))
@@ -203,6 +203,7 @@ class ProgramRun:
         begun = record.ids if self.shown else ()  # what was shown stays the tokens that it was
         record.text = joined(answer, known.vocabulary, known.decode)
         record.ids = begun + resolve(answer[len(self.shown) :], known)
+        record.ids += generation_trace.ended(made, answer, target.ends)
         record.finish = record.finish if finish is None else finish
         record.seconds, record.drained = seconds, self.now()
         record.program = {"answered": dict(self.counts), "generations": generations}

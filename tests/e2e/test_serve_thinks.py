@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,8 @@ def _told(said: dict[str, Any], finish: str, last: dict[str, Any]) -> dict[str, 
     thought = said["reasoning_content"]
     content = (said["content"] or "").strip()
     calls = [(call["name"], json.loads(call["arguments"])) for call in said["calls"]]
-    return {"thought": thought, "content": content, "calls": calls, "finish": finish, "about": last.get("lookahead")}
+    told = {"thought": thought, "content": content, "calls": calls, "finish": finish}
+    return {**told, "tokens": last["usage"]["completion_tokens"], "about": last.get("lookahead")}
 
 
 def asked(sample: Question, way: str, stream: bool) -> dict[str, Any]:
@@ -129,3 +131,14 @@ def concluded(way: str, said: dict[str, Any]) -> str:
         assert set(made) == {"answer"} and isinstance(made["answer"], int)
         return str(made["answer"])
     return said["content"].partition("boxed{")[2].partition("}")[0]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_who_hangs_up_while_it_thinks_leaves_nothing_on_the_servers(stream, stand):
+    body = json.dumps({**asked(SAMPLES[2], "tool", stream), "temperature": 0}).encode()
+    url = httpx.URL(stand.endpoint.url)
+    head = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    with socket.create_connection((url.host, url.port), 10) as client:
+        client.sendall(f"{head}\r\n\r\n".encode() + body)
+        until(lambda: in_flight(stand.fleet.urls)["target"], 10, every=0.01)
+    assert until(lambda: not any(in_flight(stand.fleet.urls).values()), 5, every=0.02) < 1

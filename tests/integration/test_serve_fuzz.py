@@ -29,6 +29,7 @@ from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import set_up
 from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
+from lr_sglang.serve.target_routes import PATHS
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
@@ -167,19 +168,33 @@ CHECKS = (
 )
 
 
-def test_whatever_the_schema_allows_or_forbids_is_answered_as_documented(endpoint, tmp_path):
-    options = ["--phases", "coverage,fuzzing", "--checks", ",".join(CHECKS), "--mode", "all"]
-    options += ["--max-examples", str(EXAMPLES), "--generation-deterministic", "--continue-on-failure"]
-    options += ["--header", f"Authorization: Bearer {KEY}", "--request-timeout", "60", "--suppress-health-check", "all"]
+def schemathesis(url: str, folder: Path, key: str, *options: str) -> None:
+    """Sends requests made by the endpoint's own description of all its routes; none may be answered otherwise."""
     # a body with more in it than the schema allows may be refused for its size
-    (tmp_path / "schemathesis.toml").write_text('[checks.negative_data_rejection]\nexpected-statuses = ["4xx"]\n')
-    command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{endpoint.url}/openapi.json", *options]
+    (folder / "schemathesis.toml").write_text('[checks.negative_data_rejection]\nexpected-statuses = ["4xx"]\n')
+    command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{url}/openapi.json", *options]
+    checks = [check for check in CHECKS if key == KEY or check != "unsupported_method"]  # 401 comes before 405
+    command += ["--checks", ",".join(checks), "--mode", "all", "--generation-deterministic", "--continue-on-failure"]
+    command += ["--header", f"Authorization: Bearer {key}", "--request-timeout", "60", "--suppress-health-check", "all"]
     environ = {**os.environ, "SCHEMATHESIS_HOOKS": "tests.schema_hooks", "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=1500, check=False)
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode == 0, done.stdout[:10_000] + done.stderr[:10_000]
+
+
+def test_whatever_the_schema_allows_or_forbids_is_answered_as_documented(endpoint, tmp_path):
+    schemathesis(endpoint.url, tmp_path, KEY, "--phases", "coverage,fuzzing", "--max-examples", str(EXAMPLES))
     answered = Counter((line["route"], line["status"]) for line in endpoint.lines("request"))
     for route in (CHAT, COMPLETIONS):
         assert answered[route, 200] >= 5 and answered[route, 400] >= 5, answered
+    assert {route for route, _ in answered} >= PATHS
+
+
+def test_without_a_key_no_request_that_the_schema_knows_of_comes_in(endpoint, tmp_path):
+    before = len(endpoint.lines("request"))
+    schemathesis(endpoint.url, tmp_path, SECRET, "--phases", "coverage")
+    told = {(line["route"], line["status"]) for line in endpoint.lines("request")[before:]}
+    inside = {(route, status) for route, status in told if route in PATHS or route.startswith("/v1/")}
+    assert {route for route, _ in inside} >= PATHS and {status for _, status in inside} == {401}, inside
 
 
 def whole(parts: Any) -> str:

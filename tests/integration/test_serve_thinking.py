@@ -115,7 +115,9 @@ def test_it_thinks_with_lookahead_and_answers_by_the_targets_grammar(thinker, wa
     assert one.roles["draft"].transport.requests and about["alpha"] == 1
     marker = len("<think>") if way.get("marked") else 0
     thought = marker + len("Well, 2 + 3.\n\nIt is 5.\n</think>")
-    assert answer["usage"]["completion_tokens"] == thought + len(message["content"])
+    ended = 1  # the end of sequence counts, as on the target
+    assert answer["usage"]["completion_tokens"] == thought + len(message["content"]) + ended
+    assert choice["matched_stop"] == END
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == thought
     concluding = one.target.requests[-1]
     assert concluding["text"].endswith("It is 5.\n</think>") and "stop" not in concluding["sampling_params"]
