@@ -25,8 +25,7 @@ from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
 from lr_sglang.serve.middleware import Guard, refuse
-from lr_sglang.serve.pass_through import PassedAnswer
-from lr_sglang.serve.passed_request import PassedRequest
+from lr_sglang.serve.pass_through import PassedAnswer, PassedRequest
 from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.reading import read_json
 from lr_sglang.serve.replies import Reply

@@ -20,7 +20,7 @@ from lr_sglang.serve.health import Health
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.lookahead_answer import LookaheadAnswer
 from lr_sglang.serve.metrics import Metrics
-from lr_sglang.serve.passed_request import PassedRequest, passed_request
+from lr_sglang.serve.pass_through import PassedRequest, passed_request
 from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.processes.sharing import Sharing
 from lr_sglang.serve.program import ServedProgram

@@ -78,16 +78,16 @@ class Service(ConfigModel):
         need(bool(self.modes) and bool(self.verifiers), "modes, verifiers: at least one of each")
         for mode in self.modes:
             need(mode in MODES, f"modes: {mode!r} is not one of {', '.join(MODES)}")
-        for name in ("max_depth", "max_width", "max_prompt_tokens"):
+        for name in (
+            *("max_depth", "max_width", "max_prompt_tokens", "max_body_bytes"),
+            *("concurrency", "max_connections", "max_connections_per_address"),
+        ):
             value = getattr(self, name)
             need(value is None or value >= 1, f"{name}: must be at least 1")
-        for name in ("concurrency", "max_connections", "max_connections_per_address"):
-            need(getattr(self, name) >= 1, f"{name}: must be at least 1")
         need(self.queue >= 0, "queue: must be 0 or more")
         for name in ("timeout", "stall", "header_timeout", "body_timeout", "send_timeout"):
             need(0 < getattr(self, name) < math.inf, f"{name}: must be more than 0 seconds")
         need(0 <= self.drain < math.inf, "drain: must be 0 seconds or more")
-        need(self.max_body_bytes >= 1, "max_body_bytes: must be at least 1")
 
     @property
     def deepest(self) -> int:

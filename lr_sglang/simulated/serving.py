@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import signal
 import socket
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -117,18 +118,13 @@ def serve(
 
 
 def _listen(host: str, port: int, role: str) -> socket.socket:
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock = socket.create_server((host, port))
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise LaunchError(f"cannot listen on {host}:{port}: {why}", role=role, hint="give another --port") from error
     # Its connections have it too. asyncio sets it on its own sockets only, and a reply in two parts would take 40 ms.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        sock.bind((host, port))
-        sock.listen()  # only this fails if another process has the port: two may be bound to one
-    except OSError as error:
-        sock.close()
-        raise LaunchError(
-            f"cannot listen on {host}:{port}: {error.strerror}", role=role, hint="give another --port"
-        ) from error
     return sock
 
 
