@@ -33,57 +33,53 @@ class Acceptor:
     def __init__(self, sock: socket.socket, make: Callable[[], Any], board: Board, most: int) -> None:
         self._sock, self._make, self._board, self._most = sock, make, board, most
         self._opening: set[asyncio.Task[Any]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        asyncio.get_running_loop().add_reader(self._sock, self._look)
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
         """Takes no more; those that it has taken stay."""
-        asyncio.get_running_loop().remove_reader(self._sock)
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
-    def _look(self) -> None:
-        if behind := self._behind():
-            self._pause(min(LONGEST_SECONDS, BEHIND_SECONDS * behind))
-        else:
-            self._accept()
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._readable()
+            if behind := self._own() - self._fewest(self._own()):
+                await asyncio.sleep(min(LONGEST_SECONDS, BEHIND_SECONDS * behind))
+            if self._own() >= self._most > self._fewest(self._most):  # it leaves it to those that are not full
+                await asyncio.sleep(LONGEST_SECONDS)
+                continue
+            try:
+                connection, _ = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                continue  # another process has taken it, or it is gone
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                log("no connection can be taken", logging.ERROR, reason=errno.errorcode[error.errno])
+                await asyncio.sleep(WANT_SECONDS)
+                continue
+            connection.setblocking(False)
+            task = loop.create_task(loop.connect_accepted_socket(self._make, connection))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
 
-    def _behind(self) -> float:
-        """Connections that this process has more than the one that has the fewest."""
-        return max(0.0, self._own() - min(self._board.others(Column.CONNECTIONS), default=self._own()))
+    async def _readable(self) -> None:
+        """Returns when a client has connected."""
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_reader(self._sock, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(self._sock)
 
     def _own(self) -> float:
         return self._board.column(Column.CONNECTIONS)[self._board.number] + len(self._opening)
 
-    def _pause(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._sock)
-        self._timer = loop.call_later(seconds, self._go_on)
-
-    def _go_on(self) -> None:
-        """Takes the connection unless another process has; one that is full leaves it to those that are not."""
-        full = self._own() >= self._most
-        if full and min(self._board.others(Column.CONNECTIONS), default=self._most) < self._most:
-            self._pause(LONGEST_SECONDS)
-            return
-        self.start()
-        self._accept()
-
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._sock.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # another process has taken it, or it is gone
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                raise
-            log("no connection can be taken", logging.ERROR, reason=errno.errorcode[error.errno])
-            self._pause(WANT_SECONDS)
-            return
-        connection.setblocking(False)
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(loop.connect_accepted_socket(self._make, connection))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+    def _fewest(self, most: float) -> float:
+        """Connections of the other process that has the fewest, if that is fewer than ``most``."""
+        return min([most, *self._board.others(Column.CONNECTIONS)])
