@@ -203,9 +203,11 @@ async def _refused(request: Request, error: Exception) -> Response:
     """The response for an error; starlette's own are about routes and methods."""
     if not isinstance(error, HTTPException):
         return refuse(refusal_of(error), request.scope)
-    said = {404: "There is no such route; GET /v1/models says which model there is"}
-    said[405] = f"This route does not take {request.method}"
-    response = refuse(Refusal(error.status_code, said.get(error.status_code, error.detail)), request.scope)
+    said = {
+        404: "There is no such route; /v1/chat/completions, /v1/completions and /v1/models are there",
+        405: f"This route does not take {request.method}",
+    }.get(error.status_code, error.detail)
+    response = refuse(Refusal(error.status_code, said), request.scope)
     response.headers.update(error.headers or {})
     return response
 
