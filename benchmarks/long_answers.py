@@ -6,9 +6,10 @@
 ``servers``: target and draft have the architecture of the pocket draft with a context of 40,960 tokens and random
 weights; verdicts are chance. The answer up to each position is put into the servers step by step, so that their prefix
 caches hold a node for each step, as after an answer that they wrote; then every mode goes on with it, in turns. Shown
-are seconds a step of 32 tokens, and milliseconds of two requests that write one token: ``read`` has one step to read,
-and ``repeat`` nothing, for it is the same again. What a repeat takes beyond a token of plain decoding is neither
-attention nor the rest of the model: HTTP, JSON, and the scheduler with its prefix cache.
+are seconds a step of 32 tokens, processor seconds of each server in them, and milliseconds of two requests that write
+one token: ``read`` has one step to read, and ``repeat`` nothing, for it is the same again. What a repeat takes beyond a
+token of plain decoding is neither attention nor the rest of the model: HTTP, JSON, and the scheduler with its prefix
+cache.
 
 ``controller``: one answer over simulated runtimes in the same process, with its own CPU time alone.
 """
@@ -27,6 +28,7 @@ from typing import Any
 
 import click
 import orjson
+import psutil
 
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
@@ -141,6 +143,15 @@ def read(backend: RuntimeBackend, known: Sequence[TokenText], begin: int, end: i
     return statistics.median(took[-TIMED:]), statistics.median(milliseconds() for _ in range(TIMED))
 
 
+def processor_seconds(backend: RuntimeBackend) -> float:
+    """Of a runtime's server and the processes that it started, so far: other work on the machine is not in it."""
+    port = backend.transport.url.rsplit(":", 1)[1]
+    for process in psutil.Process().children(recursive=True):
+        if port in process.cmdline():
+            return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
+    raise click.ClickException(f"no server of this process listens on port {port}")
+
+
 def on_servers(modes: Sequence[str], positions: Sequence[int], steps: int, rounds: int) -> Iterator[dict[str, Any]]:
     """For each position: a read and a repeat by role, and seconds a step by mode."""
     known = known_steps(positions[-1])
@@ -153,12 +164,16 @@ def on_servers(modes: Sequence[str], positions: Sequence[int], steps: int, round
                 row: dict[str, Any] = {"position": position}
                 for role, backend in roles.items():
                     row[f"{role} read"], row[f"{role} repeat"] = read(backend, known, begin, end)
-                found: dict[str, list[float]] = {mode: [] for mode in mine}
+                found: dict[str, list[float]] = {}
                 for number in range(rounds + (begin == 0)):  # the very first is for warm-up
                     for mode in mine:
-                        found[mode].append(seconds_a_step(mode, known[:end], roles, steps, number))
+                        before = {role: processor_seconds(backend) for role, backend in roles.items()}
+                        found.setdefault(mode, []).append(seconds_a_step(mode, known[:end], roles, steps, number))
+                        for role, backend in roles.items():
+                            used = (processor_seconds(backend) - before[role]) / steps
+                            found.setdefault(f"{mode}, processor of {role}", []).append(used)
                 begin = end
-                yield row | {mode: statistics.median(each[-rounds:]) for mode, each in found.items()}
+                yield row | {name: statistics.median(each[-rounds:]) for name, each in found.items()}
 
 
 def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float, float, float]]:
