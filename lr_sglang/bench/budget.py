@@ -7,13 +7,12 @@ from typing import Any
 
 from lr_sglang.algorithm import policy
 from lr_sglang.config import Lookahead, TokenLayer
-from lr_sglang.results.cells import NONE, times
 from lr_sglang.results.collection import Group
 from lr_sglang.results.expected import Expected
 from lr_sglang.results.measures import Measures
 from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate
-from lr_sglang.results.tables import Table
+from lr_sglang.results.tables import Table, times
 from lr_sglang.runtimes.launching import token_layer
 
 
@@ -40,14 +39,14 @@ class Spent:
 def spent(report: Report) -> list[Spent]:
     """Of every group that looks ahead and has something to be compared with."""
     found = []
-    for m, expected in zip(report.measures, report.expected, strict=True):
+    for m in report.measures:
         look = m.group.records[0]["config"].get("lookahead")
         if look and m.speed is not None:
-            found.append(_of(m, look, expected, m.speed.tokens))
+            found.append(_of(m, look, m.speed.tokens))
     return found
 
 
-def _of(m: Measures, look: dict[str, Any], expected: Expected | None, speedup: Estimate) -> Spent:
+def _of(m: Measures, look: dict[str, Any], speedup: Estimate) -> Spent:
     ended = m.group.ended
     written = sum(_cost(branch) for record in ended for branch in record["branches"] if branch["role"] == "target")
     used = sum(record["tokens"]["used"] for record in ended)
@@ -60,7 +59,7 @@ def _of(m: Measures, look: dict[str, Any], expected: Expected | None, speedup: E
         _steps(look) * (_tokens(m.group) + 1),
         written / used if used else 0.0,
         speedup,
-        expected,
+        m.expected,
     )
 
 
@@ -100,8 +99,8 @@ def table(report: Report) -> Table | None:
             str(one.budget),
             f"{one.spent:.2f}",
             times(one.speedup),
-            f"{one.expected.paper:.2f}x" if one.expected else NONE,
-            f"{one.expected.slowdown:.2f}x" if one.expected and one.expected.slowdown else NONE,
+            times(one.expected.paper if one.expected else None),
+            times(one.expected.slowdown if one.expected else None),
         ]
         for one in sorted(spent(report), key=lambda one: (one.share or 0, one.concurrency, one.budget))
     ]

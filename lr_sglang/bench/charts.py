@@ -9,8 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lr_sglang.bench.budget import Spent, spent
-from lr_sglang.results.charts import MARKERS, legend_below, new_figure, whiskers
-from lr_sglang.results.plots import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, draw_each
+from lr_sglang.results.plots import (
+    BLUE,
+    GREEN,
+    MARKERS,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    draw_each,
+    legend_below,
+    new_figure,
+    whiskers,
+)
 from lr_sglang.results.report import Report
 from lr_sglang.results.store import write_whole, writing
 

@@ -84,7 +84,7 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
     deepest, step_seconds = _deepest(case, given["max_depth"]), _step_seconds(given, measured)
     found = forecast.forecast(case, tokens, given["budget"], deepest, measured, step_seconds)
     if picture is not None:
-        from lr_sglang.theory.picture import draw
+        from lr_sglang.results.surfaces import draw
 
         draw(picture, case, tokens, given["budget"], deepest)
     if json:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 from lr_sglang.results.record import Record
 
-PARTS = ("target", "late", "draft", "judge", "prefill", "queue", "controller")
 MEANING = {
     "target": "target decoding",
     "late": "target decoding after a late draft",
@@ -26,9 +25,8 @@ MEANING = {
     "queue": "queueing in a runtime",
     "controller": "controller",
 }
-
-# What begins so soon after its prefix was there, in seconds, began because of it.
-AT_ONCE = 0.005
+PARTS = tuple(MEANING)
+AT_ONCE = 0.005  # What begins so soon after its prefix was there, in seconds, began because of it.
 _SAME = 1e-5  # times in records are rounded
 
 
@@ -44,14 +42,34 @@ class Span:
 
 @dataclass(frozen=True)
 class _End:
-    """Something that ended and that others may have waited for."""
+    """Something that ended and that others may have waited for; ``kind`` is "keep" or the role of a branch."""
 
     when: float
     position: int
-    kind: str  # "keep", or the role of a branch
+    kind: str
     start: float = 0.0
     queued: float = 0.0
     prefill: float = 0.0
+
+    @property
+    def rank(self) -> tuple[float, bool, float, int]:
+        return self.when, self.kind != "keep", self.start, self.position
+
+    def before(self, now: float, below: _End | None) -> bool:
+        """Whether it can have caused what happened; of the steps kept in one moment the earlier one is the cause."""
+        if self.when > now + _SAME or self is below:
+            return False
+        if self.kind == "keep":
+            return below is None or below.kind != "keep" or self.position < below.position
+        return self.start < now - _SAME
+
+    def spans(self, part: str, began: float, now: float) -> Iterator[Span]:
+        """What it spent until ``now``, from the last piece to the first."""
+        start = max(began, self.start)
+        queued = min(start + self.queued, now)
+        wrote = min(queued + self.prefill, now)
+        for name, first, last in ((part, wrote, now), ("prefill", queued, wrote), ("queue", start, queued)):
+            yield Span(name, first, last, self.position)
 
 
 def parts(record: Record) -> dict[str, float]:
@@ -62,196 +80,134 @@ def parts(record: Record) -> dict[str, float]:
     return sums
 
 
+def total(records: Iterable[Record]) -> dict[str, Any]:
+    """Of many answers together: seconds by part, their sum, and the wall time that they explain.
+
+    ``waits_known`` says whether the runtimes reported queueing and prefill; else both are in the other parts.
+    """
+    ended = [record for record in records if record["error"] is None]
+    each = [parts(record) for record in ended]
+    sums = {part: sum((one[part] for one in each), 0.0) for part in PARTS}
+    explained, wall = sum(sums.values()), sum(record["seconds"] for record in ended)
+    known = any(branch.get("prefill") is not None for record in ended for branch in record["branches"])
+    share = explained / wall if wall else None
+    return {"parts": sums, "explained": explained, "wall": wall, "share": share, "waits_known": known}
+
+
 def critical_path(record: Record) -> list[Span]:
     """From the question to the last step that was kept; no gaps, no overlaps. Empty for an answer without a step.
 
     That of a program goes back from its end to the generation that ended last, along that one's own path, and from its
     beginning on likewise: what the program waited for is taken to be what it heard of last.
     """
-    return _of_program(record) if "program" in record else _Path(record).pieces
+    back = _of_program(record) if "program" in record else _back(record, 0.0)
+    return [piece for piece in back if piece.end > piece.start][::-1]
 
 
-def total(records: Iterable[Record]) -> dict[str, Any]:
-    """Of many answers together: seconds by part, their sum, and the wall time that they explain.
-
-    ``waits_known`` says whether the runtimes reported queueing and prefill; else both are in the other parts.
-    """
-    sums, wall, known = dict.fromkeys(PARTS, 0.0), 0.0, False
-    for record in records:
-        if record["error"] is None:
-            wall += record["seconds"]
-            known = known or any(branch.get("prefill") is not None for branch in record["branches"])
-            for part, seconds in parts(record).items():
-                sums[part] += seconds
-    explained = sum(sums.values())
-    return {
-        "parts": sums,
-        "explained": explained,
-        "wall": wall,
-        "share": explained / wall if wall else None,
-        "waits_known": known,
-    }
-
-
-def _of_program(record: Record) -> list[Span]:
+def _of_program(record: Record) -> Iterator[Span]:
     generations = record["program"]["generations"]
     if not record["steps"] or not all("branches" in one for one in generations):
-        return []  # a record from before these were kept
-    pieces: list[Span] = []
+        return  # a record from before these were kept
     now, branches = float(record["seconds"]), iter(record["branches"])
     made = [(one, list(islice(branches, one["branches"]))) for one in generations]
     for one, own in sorted(made, key=lambda pair: pair[0]["began"] + pair[0]["seconds"], reverse=True):
         began, ended = one["began"], one["began"] + one["seconds"]
         if ended > now + _SAME or began >= now:
             continue  # it went on beside another one that was waited for
-        pieces.append(Span("controller", min(ended, now), now, one["first"]))
-        pieces += reversed(_of_generation(record, one, own, min(ended, now)))
+        yield Span("controller", min(ended, now), now, one["first"])
+        yield from _of_generation(record, one, own, min(ended, now))
         now = began
-    pieces.append(Span("controller", 0.0, now, 0))
-    return [piece for piece in reversed(pieces) if piece.end > piece.start]
+    yield Span("controller", 0.0, now, 0)
 
 
-def _of_generation(record: Record, one: dict[str, Any], branches: list[dict[str, Any]], ended: float) -> list[Span]:
+def _of_generation(record: Record, one: dict[str, Any], branches: list[dict[str, Any]], ended: float) -> Iterator[Span]:
     """The path of one generation of a program, as that of an answer of its own; its steps count from 0 there."""
     first, began = one["first"], one["began"]
     steps = one.get("aside") or (record["steps"][first : first + one["steps"]] if one["in_answer"] else [])
     if not one["lookahead"] or not steps:  # one request, or a generation that has failed
         alone = branches[0] if len(branches) == 1 else {}
-        queued = min(began + (alone.get("queued") or 0.0), ended)
-        wrote = min(queued + (alone.get("prefill") or 0.0), ended)
-        spans = (("queue", began, queued), ("prefill", queued, wrote), (one["role"], wrote, ended))
-        return [Span(part, start, end, first) for part, start, end in spans]
+        return _End(ended, first, one["role"], began, *_waits(alone)).spans(one["role"], began, ended)
     own = [branch | {"position": branch["position"] - first} for branch in branches]
-    found = _Path({"seconds": ended, "steps": steps, "branches": own}, began).pieces
-    return [replace(piece, position=piece.position + first) for piece in found]
+    found = _back({"seconds": ended, "steps": steps, "branches": own}, began)
+    return (replace(piece, position=piece.position + first) for piece in found)
 
 
-@dataclass
-class _Path:
-    """Followed from ``record["seconds"]`` back to ``began``."""
+def _back(record: Record, began: float) -> Iterator[Span]:
+    """The path of an answer that began then, from its last piece to its first; some are empty."""
+    steps = record["steps"]
+    if not steps:
+        return
+    kept = [_End(float(step["seconds"]), n, "keep") for n, step in enumerate(steps)]
+    of: dict[int, list[_End]] = defaultdict(list)
+    for one in chain(_branches(record, kept), _verdicts(record, kept)):
+        of[one.position].append(one)
+    everything = sorted(chain(kept, *of.values()), key=lambda end: end.rank)
 
-    record: Record
-    began: float = 0.0
-    pieces: list[Span] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.steps: list[dict[str, Any]] = self.record["steps"]
-        self.kept = [float(step["seconds"]) for step in self.steps]
-        if not self.steps:
-            return
-        self.late = {
-            n + 1
-            for n, step in enumerate(self.steps)
-            if step["source"] == "target" and any(v is not None and v["by"] == "late" for v in step["verdicts"])
-        }
-        self.corrected = [n for n, step in enumerate(self.steps) if step["source"] == "target"]
-        ends = [*self._branches(), *self._verdicts_without_a_branch()]
-        self.of: dict[int, list[_End]] = defaultdict(list)
-        for end in ends:
-            self.of[end.position].append(end)
-        everything = [*ends, *(_End(when, n, "keep") for n, when in enumerate(self.kept))]
-        self.ends = sorted(everything, key=lambda end: (end.when, end.kind != "keep", end.position))
-        self.whens = [end.when for end in self.ends]
-        self._follow(float(self.record["seconds"]))
-        self.pieces.reverse()
-
-    def _branches(self) -> list[_End]:
-        found = []
-        for branch in self.record["branches"]:
-            ended, outcome, position = branch["ended"], branch["outcome"], branch["position"]
-            if ended is None:
-                continue
-            if outcome == "cancelled" and ended > self._dropped(position, branch["started"]):
-                continue  # it was stopped, and nobody waited for it
-            waits = (branch.get("queued") or 0.0, branch.get("prefill") or 0.0)
-            found.append(_End(ended, position, branch["role"], branch["started"], *waits))
-        return found
-
-    def _dropped(self, position: int, started: float) -> float:
-        """When a branch was given up, at the latest: as a step before it was corrected, or at the end."""
-        # Steps are kept one after the other.
-        first = bisect_right(self.corrected, started, key=self.kept.__getitem__)
-        within = first < len(self.corrected) and self.corrected[first] <= position
-        return self.kept[self.corrected[first]] if within else self.kept[-1]
-
-    def _verdicts_without_a_branch(self) -> list[_End]:
-        """Of verifiers that work here; their time is counted from when both versions were there."""
-        asked = {b["position"] for b in self.record["branches"] if b["role"] == "judge"}
-        found = []
-        by_position = defaultdict(list)
-        for branch in self.record["branches"]:
-            if branch["ended"] is not None and branch["role"] != "judge" and branch["outcome"] != "cancelled":
-                by_position[branch["position"]].append(float(branch["ended"]))
-        for n, step in enumerate(self.steps):
-            seconds = max((v["seconds"] for v in step["verdicts"] if v is not None), default=0.0)
-            there = [when for when in by_position[n] if when + seconds <= self.kept[n] + _SAME]
-            if n not in asked and seconds > 0 and there:
-                found.append(_End(max(there) + seconds, n, "judge", max(there)))
-        return found
-
-    def _follow(self, now: float) -> None:
-        """Back from the last step."""
-        last = len(self.steps) - 1
-        written = self.steps[last]["outcome"] == "written"
-        cause = self._cause(now, [*self.of[last], *(self.of[0] if written else ()), *self._keep(last - 1)])
-        while cause is not None:
-            now = self._gap(cause, now)
-            if cause.kind == "keep":
-                n = cause.position
-                cause = self._cause(now, [*self.of[n], *self._keep(n - 1)], below=cause)
-                continue
-            now = self._branch(cause, now)
-            before = cause.position - (cause.kind != "judge")
-            cause = self._cause(now, self._prefix(before, cause.kind), below=cause) if before >= 0 else None
-        self._piece("controller", self.began, now, 0)
-
-    def _prefix(self, position: int, kind: str) -> list[_End]:
-        """What a branch needs before it can start: a judge both versions, another one the step before."""
-        found = self.of[position]
-        return [end for end in found if end.kind != "judge"] if kind == "judge" else [*found, *self._keep(position)]
-
-    def _keep(self, n: int) -> list[_End]:
-        return [_End(self.kept[n], n, "keep")] if 0 <= n < len(self.kept) else []
-
-    def _cause(self, now: float, needed: list[_End], below: _End | None = None) -> _End | None:
+    def cause(now: float, needed: list[_End], below: _End | None) -> _End | None:
         """The latest of what was needed; if that was there long before, the latest of anything that was heard of."""
-        ready = max((end for end in needed if self._before(end, now, below)), key=self._rank, default=None)
+        ready = max((end for end in needed if end.before(now, below)), key=lambda end: end.rank, default=None)
         if ready is not None and now - ready.when <= AT_ONCE:
             return ready
-        for number in reversed(range(bisect_right(self.whens, now + _SAME))):
-            end = self.ends[number]
+        for number in reversed(range(bisect_right(everything, now + _SAME, key=lambda end: end.when))):
+            end = everything[number]
             if ready is not None and end.when <= ready.when:
                 break
-            if self._before(end, now, below):
+            if end.before(now, below):
                 return end
         return ready
 
-    def _before(self, end: _End, now: float, below: _End | None) -> bool:
-        """Steps of one moment are kept in order, so that of two the earlier one is the cause."""
-        if end.when > now + _SAME or end is below:
-            return False
+    now, last = float(record["seconds"]), len(steps) - 1
+    below: _End | None = None
+    needed = [*of[last], *(of[0] if steps[last]["outcome"] == "written" else ()), *kept[:last][-1:]]
+    while (end := cause(now, needed, below)) is not None:
+        yield Span("controller", end.when, now, end.position)
+        now, below, n = min(now, end.when), end, end.position
         if end.kind == "keep":
-            return below is None or below.kind != "keep" or end.position < below.position
-        return end.start < now - _SAME
+            needed = [*of[n], *kept[:n][-1:]]
+            continue
+        late = end.kind == "target" and 0 < n <= len(steps) and _late(steps[n - 1])
+        yield from end.spans("late" if late else end.kind, began, now)
+        now = min(now, max(began, end.start))
+        if end.kind == "judge":  # it needs both versions
+            needed = [other for other in of[n] if other.kind != "judge"]
+        elif n > 0:  # another branch needs the step before
+            needed = [*of[n - 1], *kept[n - 1 : n]]
+        else:
+            break
+    yield Span("controller", began, now, 0)
 
-    @staticmethod
-    def _rank(end: _End) -> tuple[float, bool, float]:
-        return end.when, end.kind != "keep", end.start
 
-    def _gap(self, cause: _End, now: float) -> float:
-        self._piece("controller", cause.when, now, cause.position)
-        return min(now, cause.when)
+def _late(step: dict[str, Any]) -> bool:
+    return step["source"] == "target" and any(v is not None and v["by"] == "late" for v in step["verdicts"])
 
-    def _branch(self, end: _End, now: float) -> float:
-        start = max(self.began, end.start)
-        queued = min(start + end.queued, now)
-        began = min(queued + end.prefill, now)
-        part = "late" if end.kind == "target" and end.position in self.late else end.kind
-        self._piece(part, began, now, end.position)
-        self._piece("prefill", queued, began, end.position)
-        self._piece("queue", start, queued, end.position)
-        return min(now, start)
 
-    def _piece(self, part: str, start: float, end: float, position: int) -> None:
-        if end > start:
-            self.pieces.append(Span(part, start, end, position))
+def _waits(branch: dict[str, Any]) -> tuple[float, float]:
+    return branch.get("queued") or 0.0, branch.get("prefill") or 0.0
+
+
+def _branches(record: Record, kept: list[_End]) -> Iterator[_End]:
+    """Those that ended, without those that were stopped: nobody waited for them."""
+    corrected = [end for end, step in zip(kept, record["steps"], strict=True) if step["source"] == "target"]
+    for branch in record["branches"]:
+        ended, position, started = branch["ended"], branch["position"], branch["started"]
+        if ended is None:
+            continue
+        # It was given up as a step before it was corrected, or at the end; steps are kept one after the other.
+        first = bisect_right(corrected, started, key=lambda end: end.when)
+        within = first < len(corrected) and corrected[first].position <= position
+        if branch["outcome"] != "cancelled" or ended <= (corrected[first] if within else kept[-1]).when:
+            yield _End(ended, position, branch["role"], started, *_waits(branch))
+
+
+def _verdicts(record: Record, kept: list[_End]) -> Iterator[_End]:
+    """Of verifiers that work here, without a branch; their time is counted from when both versions were there."""
+    asked = {branch["position"] for branch in record["branches"] if branch["role"] == "judge"}
+    written: dict[int, list[float]] = defaultdict(list)
+    for branch in record["branches"]:
+        if branch["ended"] is not None and branch["role"] != "judge" and branch["outcome"] != "cancelled":
+            written[branch["position"]].append(float(branch["ended"]))
+    for n, step in enumerate(record["steps"]):
+        seconds = max((v["seconds"] for v in step["verdicts"] if v is not None), default=0.0)
+        there = [when for when in written[n] if when + seconds <= kept[n].when + _SAME]
+        if n not in asked and seconds > 0 and there:
+            yield _End(max(there) + seconds, n, "judge", max(there))

@@ -1,107 +1,112 @@
-"""Charts of a report: speed-ups, sweeps, acceptance, and where the time went."""
+"""Charts of a report: speed-ups, acceptance, where the time went, and what was varied: depth, tokens, concurrency."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from lr_sglang.config import Schedule
+from lr_sglang.errors import ConfigError
 from lr_sglang.results import accounting
+from lr_sglang.results.expected import Expected
 from lr_sglang.results.measures import Measures
-from lr_sglang.results.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, YELLOW, look
+from lr_sglang.results.plots import MARKERS, PART_LOOKS, legend_below, look, new_figure, new_grid, whiskers
 from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate
+from lr_sglang.theory import Case
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 MAX_BARS = 8  # beside each other, for a task
 MAX_LINES = 4  # in a panel, with intervals
 MAX_PANELS = 4  # of tasks, that can be read beside each other
 LEAST_JUDGED = 5  # below that a share is noise
-PARTS = dict(zip(accounting.PARTS, (BLUE, SKY, GREEN, ORANGE, YELLOW, PURPLE, GREY), strict=True))
-HATCHES = dict(zip(accounting.PARTS, ("", "..", "//", "\\\\", "", "xx", ""), strict=True))
+_ONE: Any = {"color": "#333333", "linewidth": 1}  # the line of no speed-up
+
+Item = TypeVar("Item")
 
 
-def speedup(report: Report) -> Figure | None:
-    """Speed-up by task and mode."""
-    tasks = report.collection.tasks
-    chosen = {task: _few([m for m in report.measures if m.group.task == task and m.speed], MAX_BARS) for task in tasks}
-    names = list(dict.fromkeys(m.group.name for of in chosen.values() for m in of))
-    if not names:
-        return None
-    shown = [task for task in tasks if chosen[task]]
-    figure, axes = new_figure(max(6.4, 1.6 + 0.55 * sum(len(chosen[task]) + 1 for task in shown)))
-    width = 0.8 / max(3, len(names))
-    shades = _shades(names, [m for of in chosen.values() for m in of])
-    for number, name in enumerate(names):
-        found = [(at, m) for at, task in enumerate(shown) for m in chosen[task] if m.group.name == name]
-        places = [at + (number - (len(names) - 1) / 2) * width for at, _ in found]
-        estimates = [m.speed.tokens for _, m in found if m.speed]
-        heights, _, hatch = [e.value for e in estimates], *look(found[0][1].group.mode)[1:]
-        axes.bar(
-            places, heights, width * 0.92, color=shades[name], hatch=hatch, edgecolor="white", label=name, linewidth=0
-        )
-        axes.errorbar(places, heights, errors_of(estimates), fmt="none", ecolor="#333333", capsize=3, linewidth=1.2)
-        for place, e in zip(places, estimates, strict=True):
-            top = e.high if e.high is not None else e.value
-            axes.annotate(f"{e.value:.2f}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=10)
-    axes.axhline(1, color="#333333", linewidth=1)
-    axes.set_xticks(range(len(shown)), shown)
-    axes.tick_params(axis="x", length=0)
-    axes.margins(y=0.12)
-    what = "by task and mode" if len(names) > 1 else f"of {names[0]} by task"
-    axes.set(ylabel="speed-up, tokens/s\nover autoregressive", title=f"Speed-up {what} (95 % intervals)")
-    axes.set_xlim(-0.6, len(shown) - 0.4)
-    legend_below(figure, axes)
-    return figure
+def _by(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
+    found: dict[Any, list[Item]] = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
+    return found
 
 
 def _few(measures: Sequence[Measures], most: int) -> list[Measures]:
     """All, if they can be shown beside each other; else of every mode that was swept the fastest variant."""
     if len(measures) <= most:
         return list(measures)
-    variants: dict[str, list[Measures]] = defaultdict(list)
-    for m in measures:
-        variants[m.group.mode].append(m)
+    variants = _by(measures, lambda m: m.group.mode)
     return [max(of, key=lambda m: m.speed.tokens.value if m.speed else 0.0) for of in variants.values()]
 
 
-def _shades(names: Sequence[str], measures: Sequence[Measures]) -> dict[str, Any]:
-    """A mode's colour, lighter for each further variant of it."""
+def _shades(measures: Sequence[Measures]) -> dict[str, Any]:
+    """By name a mode's colour, lighter for each further variant of it."""
     from matplotlib.colors import to_rgb
 
-    modes = {m.group.name: m.group.mode for m in measures}
     shades: dict[str, Any] = {}
     seen: dict[str, int] = defaultdict(int)
-    for name in names:
-        share = 0.75 ** seen[modes[name]]
-        shades[name] = tuple(1 - share * (1 - part) for part in to_rgb(look(modes[name])[0]))
-        seen[modes[name]] += 1
+    for name, mode in {m.group.name: m.group.mode for m in measures}.items():
+        share = 0.75 ** seen[mode]
+        shades[name] = tuple(1 - share * (1 - part) for part in to_rgb(look(mode)[0]))
+        seen[mode] += 1
     return shades
+
+
+def _whole_numbers(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def speedup(report: Report) -> Figure | None:
+    """Speed-up by task and mode."""
+    by_task = _by((m for m in report.measures if m.speed), lambda m: m.group.task)
+    chosen = {task: _few(of, MAX_BARS) for task, of in by_task.items()}
+    everything = [m for of in chosen.values() for m in of]
+    if not everything:
+        return None
+    shades, places = _shades(everything), {task: at for at, task in enumerate(chosen)}
+    figure, axes = new_figure(max(6.4, 1.6 + 0.55 * (len(everything) + len(chosen))))
+    width = 0.8 / max(3, len(shades))
+    for number, (name, colour) in enumerate(shades.items()):
+        found = [m for m in everything if m.group.name == name]
+        shift = (number - (len(shades) - 1) / 2) * width
+        points = [(places[m.group.task] + shift, m.speed.tokens) for m in found if m.speed]
+        style = {"color": colour, "hatch": look(found[0].group.mode)[2], "edgecolor": "white", "linewidth": 0}
+        axes.bar([at for at, _ in points], [e.value for _, e in points], width * 0.92, label=name, **style)
+        whiskers(axes, points, fmt="none", ecolor="#333333", linewidth=1.2)
+        for at, e in points:
+            top = (at, e.high if e.high is not None else e.value)
+            axes.annotate(f"{e.value:.2f}", top, (0, 3), textcoords="offset points", ha="center", fontsize=10)
+    axes.axhline(1, **_ONE)
+    axes.set_xticks(range(len(chosen)), list(chosen))
+    axes.tick_params(axis="x", length=0)
+    axes.margins(y=0.12)
+    what = "by task and mode" if len(shades) > 1 else f"of {everything[0].group.name} by task"
+    axes.set(ylabel="speed-up, tokens/s\nover autoregressive", title=f"Speed-up {what} (95 % intervals)")
+    axes.set_xlim(-0.6, len(chosen) - 0.4)
+    legend_below(figure, axes)
+    return figure
 
 
 def acceptance(report: Report) -> Figure | None:
     """Acceptance by position, in the cycle and in the answer; tasks beside each other."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    ahead = [m for m in report.measures if m.alpha]
-    tasks = list(dict.fromkeys(m.group.task for m in ahead))[:MAX_PANELS]
-    if not tasks:
+    panels = list(_by((m for m in report.measures if m.alpha), lambda m: m.group.task).items())[:MAX_PANELS]
+    if not panels:
         return None
-    several = len(tasks) > 1
-    figure = Figure(figsize=(max(9.0, 4.0 * len(tasks)), 7.4 if several else 4.8), layout="constrained")
-    grid = figure.subplots(2 if several else 1, len(tasks) if several else 2, sharey=True, squeeze=False)
-    if several:
-        grid = grid.T
+    several = len(panels) > 1
+    size = max(9.0, 4.0 * len(panels)), 7.4 if several else 4.8
+    figure, grid = new_grid(*size, 2 if several else 1, len(panels) if several else 2)
     handles: dict[str, Any] = {}
-    for task, (left, right) in zip(tasks, grid, strict=True):
-        mine = _few([m for m in ahead if m.group.task == task], MAX_LINES)
-        shades = _shades([m.group.name for m in mine], mine)
+    for (task, of), (left, right) in zip(panels, grid.T if several else grid, strict=True):
+        mine = _few(of, MAX_LINES)
+        shades = _shades(mine)
         for number, m in enumerate(mine):
             shift = (number - (len(mine) - 1) / 2) * 0.1
             marker = look(m.group.mode)[1] if not m.group.label else MARKERS[number % len(MARKERS)]
@@ -113,7 +118,7 @@ def acceptance(report: Report) -> Figure | None:
         right.set(xlabel="step of the answer")
         for axes in (left, right):
             axes.set_ylim(0, 1.03)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            _whole_numbers(axes)
     figure.supylabel("share of judged steps accepted", fontsize=12)
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3, fontsize=11)
     figure.suptitle("Acceptance by position (95 % intervals)", fontsize=13)
@@ -128,24 +133,13 @@ def time(report: Report) -> Figure | None:
     figure, axes = new_figure(8.5, max(2.6, 1.6 + 0.42 * len(shown)))
     tasks = len(report.collection.tasks) > 1
     names = [f"{m.group.task}: {m.group.name}" if tasks else m.group.name for m in shown]
-    lefts = [0.0] * len(shown)
-    for part in accounting.PARTS:
+    lefts, least = [0.0] * len(shown), 1e-3 * sum(m.time["wall"] / len(m.group.ended) for m in shown)
+    for part, meaning in accounting.MEANING.items():
         seconds = [m.time["parts"][part] / len(m.group.ended) for m in shown]
-        if sum(seconds) < 1e-3 * sum(m.time["wall"] / len(m.group.ended) for m in shown):
-            continue
-        label = accounting.MEANING[part]
-        axes.barh(
-            range(len(shown)),
-            seconds,
-            0.68,
-            left=lefts,
-            color=PARTS[part],
-            hatch=HATCHES[part],
-            edgecolor="white",
-            linewidth=0,
-            label=label,
-        )
-        lefts = [left + more for left, more in zip(lefts, seconds, strict=True)]
+        if sum(seconds) >= least:
+            style: Any = {**PART_LOOKS[part], "edgecolor": "white", "linewidth": 0}
+            axes.barh(range(len(shown)), seconds, 0.68, left=lefts, label=meaning, **style)
+            lefts = [left + more for left, more in zip(lefts, seconds, strict=True)]
     axes.set_yticks(range(len(shown)), names)
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
@@ -158,34 +152,106 @@ def time(report: Report) -> Figure | None:
     return figure
 
 
-def new_figure(width: float, height: float = 4.5) -> tuple[Figure, Axes]:
-    """Sizes are inches."""
-    from matplotlib.figure import Figure
+def depth(report: Report) -> Figure | None:
+    """Speed-up against depth, and what the formulas expect of the measured numbers; at the least concurrency."""
+    known = [m for m in report.measures if m.expected and m.expected.measured is not None]
+    known = [m for m in known if isinstance(m.group.value("depth"), int)]
+    alone = min((m.group.concurrency for m in known), default=1)
+    by_task = _by((m for m in known if m.group.concurrency == alone), lambda m: m.group.task)
+    panels = list(by_task.items())[:MAX_PANELS]
+    if not panels:
+        return None
+    figure, (grid,) = new_grid(max(8.5, 4.4 * len(panels)), 5, 1, len(panels))
+    for axes, (task, of) in zip(grid, panels, strict=True):
+        for mode, mine in _by(of, lambda m: m.group.mode).items():
+            colour, marker, _ = look(mode)
+            mine.sort(key=lambda m: int(m.group.value("depth")))
+            places = [int(m.group.value("depth")) for m in mine]
+            over = [m.over_sd if mode == "lookahead+sd" and m.over_sd else m.speed for m in mine]
+            if shown := [(d, speed.tokens) for d, speed in zip(places, over, strict=True) if speed is not None]:
+                whiskers(axes, shown, fmt=marker, color=colour, label=f"{mode}, measured")
+            depths = range(1, max(8, *places) + 1)
+            papers, ours = _curves([m.expected for m in mine if m.expected], mine[0].group.value("schedule"), depths)
+            axes.plot(depths, papers, color=colour, linestyle=":", label=f"{mode}, the paper's formula")
+            axes.plot(depths, ours, color=colour, label=f"{mode}, with verdicts, ends, slow-down")
+        axes.axhline(1, **_ONE)
+        _whole_numbers(axes)
+        axes.set(title=task, xlabel="depth (steps ahead)")
+        axes.set_ylim(bottom=0)
+    grid[0].set_ylabel("speed-up, tokens/s\nover no lookahead")
+    legend_below(figure, grid[0])
+    figure.suptitle("Speed-up against depth: measured and expected", fontsize=13)
+    return figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots()
+
+def _curves(of: Sequence[Expected], name: Any, depths: Sequence[int]) -> tuple[list[float], list[float]]:
+    """The paper's formula and ours, with the means of what was measured at all depths."""
+    schedule: Schedule = "sync" if name == "sync" else "async"
+    alpha, c1, judge = fmean(e.alpha for e in of), fmean(e.c1 for e in of), fmean(e.verdict for e in of)
+    slower, steps = [e.slower for e in of if e.slower], round(fmean(e.steps for e in of))
+    try:
+        ours = Case(alpha, c1, judge, fmean(slower) if slower else 1.0, steps=steps)
+        return [Case(alpha, c1).speedup(schedule, d) for d in depths], [ours.speedup(schedule, d) for d in depths]
+    except ConfigError:
+        return [float("nan")] * len(depths), [float("nan")] * len(depths)
 
 
-def whiskers(axes: Axes, points: Sequence[tuple[float, Estimate]], **style: Any) -> Any:
-    """Draws estimates at their places, with their intervals."""
-    places, estimates = [place for place, _ in points], [e for _, e in points]
-    values = [e.value for e in estimates]
-    return axes.errorbar(places, values, errors_of(estimates), **{"capsize": 3, **style})
+def sd_tokens(report: Report) -> Figure | None:
+    """Speed-up against the token layer's drafted tokens, with and without lookahead (the paper's Figures 2 and 3)."""
+    alone, tasks = min(m.group.concurrency for m in report.measures), report.collection.tasks
+    found = [m for m in report.measures if m.speed and m.group.concurrency == alone]
+    tokens = {m.group.name: m.group.value("sd tokens") if m.group.mode.endswith("sd") else 0 for m in found}
+    if len({tokens[m.group.name] for m in found if m.group.mode.endswith("sd")} - {None}) < 2:
+        return None
+    figure, axes = new_figure(8)
+    for task in tasks:
+        for mode, modes in (("sd", ("sd",)), ("lookahead+sd", ("lookahead", "lookahead+sd"))):
+            of = [m for m in found if (m.group.task, m.group.mode) in [(task, name) for name in modes]]
+            # By drafted tokens, where their number is known; where more was varied, the fastest's.
+            speeds = sorted(
+                ((tokens[m.group.name], m.speed.tokens) for m in of if m.speed), key=lambda one: one[1].value
+            )
+            at = {int(number): speed for number, speed in speeds if number is not None}
+            if not at:
+                continue
+            if mode == "sd":  # no drafted token is what it is compared with
+                at = {0: Estimate(1.0, None, None, 0, 0), **at}
+            colour, marker, _ = look(mode)
+            label = f"{task}: {mode}" if len(tasks) > 1 else mode
+            whiskers(axes, sorted(at.items(), key=lambda one: one[0]), color=colour, marker=marker, label=label)
+    axes.axhline(1, **_ONE)
+    axes.set(xlabel="drafted tokens per verification", ylabel="speed-up, tokens/s\nover autoregressive")
+    axes.set_title("Speed-up against the token layer's draft, with and without lookahead")
+    legend_below(figure, axes)
+    return figure
 
 
-def errors_of(estimates: Sequence[Estimate]) -> list[list[float]]:
-    """Lengths of the whiskers, down and up; none where there is no interval."""
-    down = [0.0 if e.low is None else e.value - e.low for e in estimates]
-    return [down, [0.0 if e.high is None else e.high - e.value for e in estimates]]
-
-
-def legend_below(figure: Figure, axes: Axes) -> None:
-    """Under the axes, in as many columns as there is room for, in a taller figure; none for one series."""
-    handles, labels = axes.get_legend_handles_labels()
-    if len(handles) < 2:
-        return
-    room = int(figure.get_figwidth() * 13)
-    labels = [label if len(label) < room - 8 else label[: room - 9] + "…" for label in labels]
-    columns = min(len(handles), 4, max(1, room // (max(map(len, labels)) + 7)))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=11)
-    figure.set_figheight(figure.get_figheight() + 0.25 * (math.ceil(len(handles) / columns) - 1))
+def concurrency(report: Report) -> Figure | None:
+    """Throughput against how many answers are made at a time."""
+    ticks = sorted({m.group.concurrency for m in report.measures if m.rate})
+    if len({m.group.concurrency for m in report.measures}) < 2:
+        return None
+    figure, axes = new_figure(8)
+    series: dict[tuple[str, str, str], list[tuple[int, Estimate]]] = defaultdict(list)
+    for m in report.measures:
+        if m.rate is not None:
+            words = [w for w in m.group.label.split(", ") if w and not w.endswith(" at once")]
+            who = f"{m.group.task} {m.group.mode}"
+            point = m.group.concurrency, m.rate.scaled(m.group.concurrency)
+            series[who, m.group.mode, ", ".join([who, *words])].append(point)
+    shown = list(series)
+    if len(shown) > MAX_BARS:  # of every task and mode the one with the highest throughput
+        shown = [
+            max(of, key=lambda key: max(e.value for _, e in series[key])) for of in _by(shown, lambda k: k[0]).values()
+        ]
+    for key in shown:
+        colour, marker, _ = look(key[1])
+        points = sorted(series[key], key=lambda point: point[0])
+        whiskers(axes, points, color=colour, marker=marker, label=key[2])
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(n) for n in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set(xlabel="answers at a time", ylabel="tokens/s of all answers\n(while all are at work)", title="Throughput")
+    legend_below(figure, axes)
+    return figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -57,13 +57,12 @@ class Group:
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
-        return marks(self.records)
+        return tuple(mark for mark, said in _MARKS.items() if any(map(said, self.records)))
 
     @property
     def models(self) -> dict[str, str]:
         """Those that are known, by role."""
-        roles = self.records[0]["config"].get("runtimes") or {}
-        return {role: str(one["model"]) for role, one in roles.items() if one.get("model")}
+        return {role: str(one["model"]) for role, one in _runtimes(self.records[0]).items() if one.get("model")}
 
     @property
     def ended(self) -> list[Record]:
@@ -82,9 +81,36 @@ class Group:
 
     def value(self, setting: str) -> Any:
         """A setting by its short name or its own, such as ``depth``."""
-        if setting == "concurrency":
-            return self.concurrency
         return next((value for name, value in self.settings.items() if setting in (short(name), name)), None)
+
+    def comparable(self, other: Group) -> bool:
+        """Whether both are of the same task, target, sampling, limits and concurrency."""
+        ours, theirs = (
+            {k: v for k, v in one.settings.items() if v is not None and k.startswith(("sampling.", "limits."))}
+            for one in (self, other)
+        )
+        places = [(g.task, g.concurrency, g.models.get("target")) for g in (self, other)]
+        return ours == theirs and places[0] == places[1]
+
+
+def _runtimes(record: Record) -> dict[str, Any]:
+    return record["config"].get("runtimes") or {}
+
+
+def _versions(record: Record) -> dict[str, Any]:
+    return record.get("versions") or {}
+
+
+def _asked_for(layer: Any) -> bool:
+    return isinstance(layer, dict) and bool(layer.get("accept_length"))
+
+
+_MARKS: dict[str, Callable[[Record], bool]] = {
+    "simulated": lambda r: _versions(r).get("runtimes") == "simulated",
+    "dummy weights": lambda r: any(str(one.get("model", "")).startswith("dummy:") for one in _runtimes(r).values()),
+    "simulated acceptance": lambda r: any(_asked_for(one.get("token_layer")) for one in _runtimes(r).values()),
+    "reference": lambda r: _versions(r).get("made_by") == "reference",
+}
 
 
 @dataclass(frozen=True)
@@ -117,23 +143,11 @@ class Collection:
         return "; ".join(f"{role} {', '.join(of)}" for role, of in names.items() if of)
 
     def base(self, group: Group, mode: str = "autoregressive") -> Group | None:
-        """What a group is compared with: the same task, target, sampling and concurrency; of several the likest."""
-        alike = [g for g in self.groups if g.mode == mode and g is not group and _comparable(g, group)]
+        """What a group is compared with: one of this mode that is comparable; of several the one with the likest
+        settings."""
+        alike = [g for g in self.groups if g.mode == mode and g is not group and g.comparable(group)]
         wanted = group.settings.items()
         return max(alike, key=lambda g: sum(item in wanted for item in g.settings.items()), default=None)
-
-
-def marks(records: Iterable[Record]) -> tuple[str, ...]:
-    """What must be said of every figure that these records go into."""
-    found = dict.fromkeys(("simulated", "dummy weights", "simulated acceptance", "reference"), False)
-    for record in records:
-        versions, runtimes = record.get("versions") or {}, record["config"].get("runtimes") or {}
-        found["simulated"] |= versions.get("runtimes") == "simulated"
-        found["reference"] |= versions.get("made_by") == "reference"
-        layers = [one.get("token_layer") for one in runtimes.values()]
-        found["simulated acceptance"] |= any(isinstance(it, dict) and it.get("accept_length") for it in layers)
-        found["dummy weights"] |= any(str(one.get("model", "")).startswith("dummy:") for one in runtimes.values())
-    return tuple(mark for mark, true in found.items() if true)
 
 
 def read(arguments: Sequence[str | Path]) -> Collection:
@@ -146,25 +160,19 @@ def read(arguments: Sequence[str | Path]) -> Collection:
     Raises:
         RecordError: nothing is there, or something that is no record.
     """
-    records: list[tuple[Record, int]] = []
+    groups: dict[str, Group] = {}
     notes: list[str] = []
     folders: list[str] = []
     for argument in arguments:
         try:
             path, mode, task = _argument(str(argument))
             for folder in _folders(path):
-                found, about = _read(folder, mode, task, notes)
-                records += [(record, about) for record in found]
+                _sort(*_read(folder, mode, task, notes), groups)
                 folders.append(str(folder))
         except OSError as error:
             raise RecordError(f"{error.filename or argument}: cannot be read: {error.strerror}") from error
-    if not records:
+    if not groups:
         raise RecordError("there is no record yet", hint="lr-sglang run or bench makes some")
-    groups: dict[str, Group] = {}
-    for record, about in records:
-        group = _group_of(record, about)
-        name = json.dumps([group.task, group.mode, group.concurrency, group.settings], sort_keys=True)
-        groups.setdefault(name, group).records.append(record)
     return Collection(labelled(list(groups.values())), notes, folders)
 
 
@@ -187,13 +195,15 @@ def _argument(text: str) -> tuple[Path, str, str]:
 
 
 def _folders(path: Path) -> list[Path]:
-    if path.is_file() or (path / RECORDS).exists() or (path.is_dir() and reference.is_reference(path)):
+    def is_run(folder: Path) -> bool:
+        return (folder / RECORDS).exists() or (folder.is_dir() and reference.is_reference(folder))
+
+    if path.is_file() or is_run(path):
         return [path]
-    if not path.is_dir():
-        raise RecordError(f"{path}: there is no such folder", hint=f"give the folder of a run, which has {RECORDS}")
-    below = sorted(p for p in path.iterdir() if p.is_dir() and ((p / RECORDS).exists() or reference.is_reference(p)))
+    below = sorted(folder for folder in path.iterdir() if folder.is_dir() and is_run(folder)) if path.is_dir() else []
     if not below:
-        raise RecordError(f"{path}: there are no records in it", hint=f"give the folder of a run, which has {RECORDS}")
+        why = "there are no records in it" if path.is_dir() else "there is no such folder"
+        raise RecordError(f"{path}: {why}", hint=f"give the folder of a run, which has {RECORDS}")
     return below
 
 
@@ -215,30 +225,19 @@ def _read(folder: Path, mode: str, task: str, notes: list[str]) -> tuple[list[Re
         if missing := [name for name in _NEEDED if name not in record]:
             raise RecordError(f"{path}, line {number}: this record has no {', '.join(missing)}")
     once = {(*key(r), r.get("concurrency"), json.dumps(r["config"], sort_keys=True)): r for r in records}
-    return list(once.values()), _concurrency(path.parent / RUN)
-
-
-def _concurrency(path: Path) -> int:
     try:
-        return int(json.loads(path.read_text(encoding="utf-8")).get("concurrency") or 1)
+        at_once = int(json.loads((path.parent / RUN).read_text(encoding="utf-8")).get("concurrency") or 1)
     except (OSError, ValueError, TypeError, AttributeError):
-        return 1
+        at_once = 1
+    return list(once.values()), at_once
 
 
-def _group_of(record: Record, concurrency: int) -> Group:
-    """The group that a record belongs to, empty."""
-    config = record["config"]
-    task = str(record.get("task") or config.get("task") or config.get("questions") or "questions")
-    at_once = record.get("concurrency") or config.get("concurrency") or concurrency
-    settings = {name: value for name, value in flat(config) if name not in _LOOSE}
-    return Group(task, record["mode"], int(at_once), settings, [])
-
-
-def _comparable(one: Group, other: Group) -> bool:
-    same = all(
-        one.settings.get(name) == other.settings.get(name)
-        for name in {*one.settings, *other.settings}
-        if name.startswith(("sampling.", "limits."))
-    )
-    models = one.models.get("target") == other.models.get("target")
-    return same and models and (one.task, one.concurrency) == (other.task, other.concurrency)
+def _sort(records: Iterable[Record], concurrency: int, groups: dict[str, Group]) -> None:
+    """Puts records into the groups that they belong to."""
+    for record in records:
+        config, mode = record["config"], record["mode"]
+        task = str(record.get("task") or config.get("task") or config.get("questions") or "questions")
+        at_once = int(record.get("concurrency") or config.get("concurrency") or concurrency)
+        settings = {name: value for name, value in flat(config) if name not in _LOOSE}
+        name = json.dumps([task, mode, at_once, settings], sort_keys=True)
+        groups.setdefault(name, Group(task, mode, at_once, settings, [])).records.append(record)

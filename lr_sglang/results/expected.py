@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
 from lr_sglang.results.collection import Collection, Group
 from lr_sglang.results.labels import program
@@ -48,18 +47,20 @@ def expected(collection: Collection, group: Group) -> Expected | None:
     if group.mode not in AHEAD or not _at_one_depth(group.records[0]) or program(group):
         return None
     base = collection.base(group, without(group.records))  # that of the same token layer, if there is one
-    measured = _measured([*group.records, *(base.records if base else ())], group.mode)
-    if measured is None:
+    found = _measured([*group.records, *(base.records if base else ())], group.mode)
+    if found is None:
         return None
-    schedule: Schedule = "sync" if measured.schedule == "sync" else "async"
-    alpha, c1, judge, slower = measured.alpha, measured.c1, measured.judge, measured.slowdown
-    steps = min(measured.steps, MAX_STEPS)
+    alpha, c1, judge, steps, slower = found.alpha, found.c1, found.judge, min(found.steps, MAX_STEPS), found.slowdown
+
+    def gains(case: Case) -> float:
+        return case.speedup(found.schedule, found.depth)
+
     return Expected(
-        paper=Case(alpha, c1).speedup(schedule, measured.depth),
-        judge=Case(alpha, c1, judge).speedup(schedule, measured.depth),
-        ends=Case(alpha, c1, judge, steps=steps).speedup(schedule, measured.depth),
-        slowdown=Case(alpha, c1, judge, slower, steps=steps).speedup(schedule, measured.depth) if slower else None,
-        measured=measured.speedup,
+        paper=gains(Case(alpha, c1)),
+        judge=gains(Case(alpha, c1, judge)),
+        ends=gains(Case(alpha, c1, judge, steps=steps)),
+        slowdown=gains(Case(alpha, c1, judge, slower, steps=steps)) if slower else None,
+        measured=found.speedup,
         alpha=alpha,
         c1=c1,
         verdict=judge,
@@ -79,12 +80,11 @@ def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float
         return length
     if not all(_at_one_depth(record) for record in records if record["mode"] == mode):
         return None
-    measured = _measured(records, mode)
-    if measured is None:
+    found = _measured(records, mode)
+    if found is None:
         return None
-    steps = min(measured.steps, MAX_STEPS)
-    case = Case(measured.alpha, measured.c1, measured.judge, measured.slowdown or 1.0, steps=steps)
-    return case.speedup("sync" if measured.schedule == "sync" else "async", measured.depth) * (length or 1.0)
+    case = Case(found.alpha, found.c1, found.judge, found.slowdown or 1.0, steps=min(found.steps, MAX_STEPS))
+    return case.speedup(found.schedule, found.depth) * (length or 1.0)
 
 
 def _at_one_depth(record: Record) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ from lr_sglang.errors import RecordError
 from lr_sglang.results import statistics
 from lr_sglang.results.collection import Collection, Group
 from lr_sglang.results.measures import differences, speed
-from lr_sglang.results.record import Record
 from lr_sglang.results.statistics import Difference, Estimate
 
 
@@ -46,10 +45,7 @@ class Gain:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "mode": self.mode,
-            "plain": self.plain,
-            "pays": self.pays,
-            "clear": self.clear,
+            **{"mode": self.mode, "plain": self.plain, "pays": self.pays, "clear": self.clear},
             "speedup": asdict(self.speed),
             "accuracy": asdict(self.accuracy) if self.accuracy else None,
             "target_tokens": {"generated": list(self.written), "prefilled": list(self.read)},
@@ -66,22 +62,12 @@ def gain(collection: Collection, mode: str, plain: str) -> Gain:
     found = speed(groups[mode], groups[plain]) if mode in groups and plain in groups else None
     if found is None:
         raise RecordError(f"no question was answered in both {mode} and {plain}")
-    both = groups[mode].ended, groups[plain].ended
+
+    def each(name: str, count: Callable[[dict[str, int]], int]) -> float:
+        tokens = [record["tokens"] for record in groups[name].ended]
+        return float(sum(count(one["target"]) for one in tokens) / max(1, sum(one["used"] for one in tokens)))
+
+    written = each(mode, lambda t: t["generated"]), each(plain, lambda t: t["generated"])
+    read = each(mode, lambda t: t["prompt"] - t["cached"]), each(plain, lambda t: t["prompt"] - t["cached"])
     accuracy = statistics.difference(differences(groups[mode], groups[plain]))
-    return Gain(mode, plain, found.seconds, accuracy, _each(both, _generated), _each(both, _prefilled))
-
-
-def _each(both: Sequence[Sequence[Record]], count: Callable[[Record], int]) -> tuple[float, float]:
-    one, two = (
-        sum(map(count, records)) / max(1, sum(record["tokens"]["used"] for record in records)) for records in both
-    )
-    return one, two
-
-
-def _generated(record: Record) -> int:
-    return int(record["tokens"]["target"]["generated"])
-
-
-def _prefilled(record: Record) -> int:
-    target = record["tokens"]["target"]
-    return int(target["prompt"] - target["cached"])
+    return Gain(mode, plain, found.seconds, accuracy, written, read)

@@ -38,9 +38,15 @@ def labelled(groups: list[Group]) -> list[Group]:
             words += [f"program {program(group)}"] if programs and program(group) else []  # a plain run is beside it
             words += [group.settings["fair"]] if group.settings.get("fair") else []  # also where all have it
             made.append(replace(group, label=", ".join(dict.fromkeys(words))))
-    tasks = list(dict.fromkeys(group.task for group in groups))
-    rank = {mode: number for number, mode in enumerate(MODES)}
-    return sorted(made, key=lambda g: (tasks.index(g.task), rank.get(g.mode, len(rank)), _numbers(g), g.concurrency))
+    tasks, modes = list(dict.fromkeys(group.task for group in groups)), list(MODES)
+
+    def place(group: Group) -> tuple[Any, ...]:
+        """Settings that are numbers count, so that a sweep comes in its order."""
+        numbers = sorted((k, float(v)) for k, v in group.settings.items() if type(v) in (int, float))
+        rank = modes.index(group.mode) if group.mode in modes else len(modes)
+        return tasks.index(group.task), rank, numbers, group.concurrency
+
+    return sorted(made, key=place)
 
 
 def program(group: Group) -> str:
@@ -58,12 +64,6 @@ def _differing(alike: Sequence[Group]) -> list[str]:
         if len(set(values)) > 1:
             found.setdefault(str([values.index(value) for value in values]), name)
     return list(found.values())
-
-
-def _numbers(group: Group) -> list[tuple[str, float]]:
-    """Settings that are numbers, so that a sweep comes in its order."""
-    values = {name: value for name, value in group.settings.items() if not isinstance(value, bool)}
-    return sorted((name, float(value)) for name, value in values.items() if isinstance(value, (int, float)))
 
 
 def short(setting: str) -> str:

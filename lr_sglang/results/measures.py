@@ -12,6 +12,7 @@ import numpy as np
 from lr_sglang.results import accounting
 from lr_sglang.results import statistics as st
 from lr_sglang.results.collection import Collection, Group
+from lr_sglang.results.expected import Expected, expected
 from lr_sglang.results.record import Record
 from lr_sglang.results.statistics import Difference, Estimate
 from lr_sglang.theory.measured import finished
@@ -72,21 +73,14 @@ class Measures:
     judge_seconds: Estimate | None
     wasted: float | None
     time: dict[str, Any]
+    expected: Expected | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         group = self.group
-        about = {
-            "task": group.task,
-            "mode": group.mode,
-            "label": group.label,
-            "marks": list(group.marks),
-            "concurrency": group.concurrency,
-            "models": group.models,
-            "settings": group.settings,
-            "samples": len(group.records),
-            "questions": len({r["question_id"] for r in group.records}),
-        }
+        names = ("task", "mode", "label", "marks", "concurrency", "models", "settings")
+        about = {name: getattr(group, name) for name in names} | {"marks": list(group.marks)}
+        about |= {"samples": len(group.records), "questions": len({r["question_id"] for r in group.records})}
         return about | {name: _plain(value) for name, value in vars(self).items() if name != "group"}
 
 
@@ -100,129 +94,114 @@ def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> 
     sd = collection.base(group, "sd") if group.mode == "lookahead+sd" else None
     ended, graded = group.ended, [r for r in group.records if r["correct"] is not None]
     generated = sum(r["tokens"]["generated"] for r in group.records)
-    alphas = [r["alpha"] for r in ended if r.get("alpha") is not None]
-    rates = [r["tokens"]["used"] / r["seconds"] for r in ended if r["seconds"] > 0]
+    judged = [(r["question_id"], list(_judged(r))) for r in ended]
     return Measures(
         group=group,
         errors=len(group.records) - len(ended),
         cut_off=sum(r.get("finish") == "length" for r in ended),
-        accuracy=st.share(_counts(graded, lambda r: (float(bool(r["correct"])), 1.0))),
+        accuracy=st.share(_counts(graded, lambda r: (bool(r["correct"]), 1))),
         spread=_spread(graded),
         difference=st.difference(differences(group, base), margin) if base else None,
         speed=speed(group, base) if base else None,
         over_sd=speed(group, sd) if sd else None,
         seconds=_per(ended, lambda r: (r["seconds"], 1)),
-        tokens=sum(r["tokens"]["used"] for r in ended) / len(ended) if ended else None,
+        tokens=_mean([r["tokens"]["used"] for r in ended]),
         rate=_per(ended, lambda r: (r["tokens"]["used"], r["seconds"])),
-        rate_mean=_mean(rates),
+        rate_mean=_mean([r["tokens"]["used"] / r["seconds"] for r in ended if r["seconds"] > 0]),
         thinks=_mean([r["text"].count("</think>") for r in ended]),
         alpha=st.share(_counts(ended, lambda r: (r["accepted"], r["judged"]))),
-        alpha_mean=_mean(alphas),
-        runs=_by(ended, runs),
-        positions=_by(ended, lambda record: ((n, ok) for n, ok, _ in judged(record))),
-        late=sum(map(_late, ended)),
+        alpha_mean=_mean([r["alpha"] for r in ended if r.get("alpha") is not None]),
+        runs=_by((name, before, ok) for name, steps in judged for _, before, ok in steps),
+        positions=_by((name, place, ok) for name, steps in judged for place, _, ok in steps),
+        late=sum(any(v is not None and v["by"] == "late" for v in s["verdicts"]) for r in ended for s in r["steps"]),
         judged=sum(r["judged"] for r in ended),
         c1=_c1(ended),
         step_seconds=_per(ended, lambda r: _times(r, "target")) if group.mode.startswith("lo") else None,
         judge_seconds=_per(ended, _verdicts),
         wasted=sum(r["tokens"]["wasted"] for r in group.records) / generated if generated else None,
         time=accounting.total(ended),
+        expected=expected(collection, group),
     )
 
 
 def speed(group: Group, base: Group) -> Speed | None:
     """The speed-up over another group; None if they have no answer in common."""
-    mine, other = group.by_pair(), base.by_pair()
-    both = [key for key in mine if key in other and mine[key]["error"] is None and other[key]["error"] is None]
-    rows: dict[Hashable, list[float]] = defaultdict(lambda: [0.0] * 4)
-    for key in both:
-        one, two = mine[key], other[key]
-        values = (two["seconds"], one["seconds"], one["tokens"]["used"], two["tokens"]["used"])
-        rows[key[0]] = [a + b for a, b in zip(rows[key[0]], values, strict=True)]
-    columns = list(zip(*rows.values(), strict=True))
+    pairs = [(key[0], m, b) for key, m, b in _pairs(group, base) if m["error"] is None and b["error"] is None]
+    sums = _sums((q, (b["seconds"], m["seconds"], m["tokens"]["used"], b["tokens"]["used"])) for q, m, b in pairs)
+    columns = list(zip(*sums.values(), strict=True))
     if not columns:
         return None
-    seconds = st.product(columns[:2], [1, -1], len(both))
-    tokens = st.product(columns, [1, -1, 1, -1], len(both))
+    seconds = st.product(columns[:2], [1, -1], len(pairs))
+    tokens = st.product(columns, [1, -1, 1, -1], len(pairs))
     if seconds is None or tokens is None:
         return None
-    ratios = (other[key]["seconds"] / mine[key]["seconds"] for key in both if mine[key]["seconds"] > 0)
+    ratios = [b["seconds"] / m["seconds"] for _, m, b in pairs if m["seconds"] > 0]
     return Speed(base.name, seconds, tokens, st.geometric_mean(ratios))
 
 
-def judged(record: Record) -> Iterable[tuple[int, bool, bool]]:
-    """Steps of which a drafted version was compared or came too late: position, whether it was kept, whether late."""
-    for n, step in enumerate(record["steps"]):
-        verdicts = [v for v in step["verdicts"] if v is not None and not v["failed"]]
-        if verdicts:
-            yield n, step["source"] == "draft", any(v["by"] == "late" for v in verdicts)
+def differences(group: Group, base: Group) -> dict[Hashable, list[float]]:
+    """By question, for each sample that both answered: 1 if only the group's answer is right, -1 if only the other."""
+    found: dict[Hashable, list[float]] = defaultdict(list)
+    for key, mine, other in _pairs(group, base):
+        if mine["correct"] is not None and other["correct"] is not None:
+            found[key[0]].append(float(bool(mine["correct"])) - bool(other["correct"]))
+    return found
 
 
-def runs(record: Record) -> Iterable[tuple[int, bool]]:
-    """Judged steps by how many were accepted just before, and whether this one was too."""
-    accepted = {n: ok for n, ok, _ in judged(record)}
+def _pairs(group: Group, base: Group) -> Iterable[tuple[tuple[str, int, int], Record, Record]]:
+    other = base.by_pair()
+    return ((key, record, other[key]) for key, record in group.by_pair().items() if key in other)
+
+
+def _judged(record: Record) -> Iterable[tuple[int, int, bool]]:
+    """Steps of which a drafted version was compared or came too late: position, how many steps were accepted just
+    before, and whether this one was."""
     before = 0
-    for n in range(len(record["steps"])):
-        if n in accepted:
-            yield before, accepted[n]
-        before = before + 1 if accepted.get(n) else 0
+    for place, step in enumerate(record["steps"]):
+        if any(v is not None and not v["failed"] for v in step["verdicts"]):
+            kept = step["source"] == "draft"
+            yield place, before, kept
+            before = before + 1 if kept else 0
+        else:
+            before = 0
 
 
-def _by(records: Sequence[Record], places: Callable[[Record], Iterable[tuple[int, bool]]]) -> list[Estimate]:
+def _by(places: Iterable[tuple[Hashable, int, bool]]) -> list[Estimate]:
     """Acceptance by place; it ends where nothing was judged."""
-    table: list[dict[Hashable, tuple[float, float]]] = [{} for _ in range(MAX_POSITIONS)]
-    for record in records:
-        for place, ok in places(record):
-            if place < MAX_POSITIONS:
-                good, tried = table[place].get(record["question_id"], (0.0, 0.0))
-                table[place][record["question_id"]] = good + ok, tried + 1
+    table: dict[int, list[tuple[Hashable, tuple[float, float]]]] = defaultdict(list)
+    for question, place, ok in places:
+        table[place].append((question, (ok, 1)))
     found = []
-    for counts in table:
-        estimate = st.share(counts)
-        if estimate is None:
+    for place in range(MAX_POSITIONS):
+        if (estimate := st.share(_sums(table[place]))) is None:
             break
         found.append(estimate)
     return found
 
 
-def _counts(
-    records: Iterable[Record], count: Callable[[Record], tuple[float, float]]
-) -> dict[Hashable, tuple[float, float]]:
-    sums: dict[Hashable, tuple[float, float]] = {}
-    for record in records:
-        good, tried = sums.get(record["question_id"], (0.0, 0.0))
-        more = count(record)
-        sums[record["question_id"]] = good + more[0], tried + more[1]
+def _sums(rows: Iterable[tuple[Hashable, tuple[float, ...]]]) -> dict[Hashable, Any]:
+    """Columns of numbers, summed by question."""
+    sums: dict[Hashable, tuple[float, ...]] = {}
+    for question, values in rows:
+        sums[question] = tuple(map(sum, zip(sums.get(question, (0.0,) * len(values)), values, strict=True)))
     return sums
+
+
+def _counts(records: Iterable[Record], count: Callable[[Record], tuple[float, float]]) -> dict[Hashable, Any]:
+    return _sums((record["question_id"], count(record)) for record in records)
 
 
 def _per(records: Sequence[Record], of: Callable[[Record], tuple[float, float]]) -> Estimate | None:
     """A sum over another, both over all records."""
-    counts = [pair for pair in _counts(records, of).values() if pair[0] or pair[1]]
-    columns = list(zip(*counts, strict=True))
+    columns = list(zip(*(pair for pair in _counts(records, of).values() if any(pair)), strict=True))
     return st.product(columns, [1, -1], len(records)) if columns else None
-
-
-def differences(group: Group, base: Group) -> dict[Hashable, list[float]]:
-    """By question, for each sample that both answered: 1 if only the group's answer is right, -1 if only the other."""
-    mine, other = group.by_pair(), base.by_pair()
-    found: dict[Hashable, list[float]] = defaultdict(list)
-    for key, record in mine.items():
-        if key in other and record["correct"] is not None and other[key]["correct"] is not None:
-            found[key[0]].append(float(bool(record["correct"])) - float(bool(other[key]["correct"])))
-    return found
 
 
 def _spread(graded: Sequence[Record]) -> float | None:
     by_sample: dict[int, list[bool]] = defaultdict(list)
     for record in graded:
         by_sample[record["sample"]].append(bool(record["correct"]))
-    shares = [sum(of) / len(of) for of in by_sample.values()]
-    return float(np.std(shares, ddof=1)) if len(shares) > 1 else None
-
-
-def _late(record: Record) -> int:
-    return sum(any(v is not None and v["by"] == "late" for v in step["verdicts"]) for step in record["steps"])
+    return float(np.std(list(map(np.mean, by_sample.values())), ddof=1)) if len(by_sample) > 1 else None
 
 
 def _times(record: Record, role: str) -> tuple[float, float]:
@@ -232,19 +211,14 @@ def _times(record: Record, role: str) -> tuple[float, float]:
 
 def _c1(records: Sequence[Record]) -> Estimate | None:
     """Mean draft step over mean target step."""
-    draft, target = (_counts(records, lambda r, role=role: _times(r, role)) for role in ("draft", "target"))  # type: ignore[misc]
-    rows = [(*draft[q], *target[q]) for q in draft if draft[q][1] and target[q][1]]
-    samples = int(sum(row[1] for row in rows))
-    return st.product(list(zip(*rows, strict=True)), [1, -1, -1, 1], samples) if rows else None
+    sums = _sums((r["question_id"], (*_times(r, "draft"), *_times(r, "target"))) for r in records)
+    rows = [row for row in sums.values() if row[1] and row[3]]
+    return st.product(list(zip(*rows, strict=True)), [1, -1, -1, 1], int(sum(r[1] for r in rows))) if rows else None
 
 
 def _verdicts(record: Record) -> tuple[float, float]:
-    seconds = [
-        v["seconds"]
-        for step in record["steps"]
-        for v in step["verdicts"]
-        if v is not None and not v["failed"] and v["by"] not in _UNASKED and v["seconds"] > 0
-    ]
+    said = [v for step in record["steps"] for v in step["verdicts"] if v is not None and not v["failed"]]
+    seconds = [v["seconds"] for v in said if v["by"] not in _UNASKED and v["seconds"] > 0]
     return sum(seconds), len(seconds)
 
 

@@ -1,16 +1,20 @@
-"""Plots of a report as PNG and SVG, drawn by matplotlib (the extra ``plots``)."""
+"""Plots of a report as PNG and SVG, drawn by matplotlib (the extra ``plots``): how they look, and how they are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lr_sglang.errors import SetupError
+from lr_sglang.results.accounting import PARTS
 from lr_sglang.results.report import Report
+from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.store import writing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SUFFIXES = ("png", "svg")
@@ -18,6 +22,7 @@ SUFFIXES = ("png", "svg")
 BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PURPLE, GREY = (
     *("#0072B2", "#56B4E9", "#009E73", "#F0E442", "#E69F00", "#D55E00", "#CC79A7", "#767676"),
 )
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 MODES = {
     "autoregressive": (GREY, "o", ""),
     "sd": (ORANGE, "s", "//"),
@@ -25,25 +30,18 @@ MODES = {
     "lookahead+sd": (GREEN, "^", "\\\\"),
     "lossless": (PURPLE, "v", ".."),
 }
+# Of a part of the critical path.
+_LOOKS = ((BLUE, ""), (SKY, ".."), (GREEN, "//"), (ORANGE, "\\\\"), (YELLOW, ""), (PURPLE, "xx"), (GREY, ""))
+PART_LOOKS = {part: {"color": colour, "hatch": hatch} for part, (colour, hatch) in zip(PARTS, _LOOKS, strict=True)}
+# Text stays text, and nothing in the file depends on when it was drawn: the same numbers make the same file.
+FIXED: Any = {"svg.fonttype": "none", "svg.hashsalt": "lr-sglang"}
 STYLE: Any = {
-    # Text stays text, and nothing in the file depends on when it was drawn: the same numbers make the same file.
-    "svg.fonttype": "none",
-    "svg.hashsalt": "lr-sglang",
+    **FIXED,
     # A model's name or an answer may hold a dollar sign, which is no formula.
     "text.parse_math": False,
-    "font.size": 12,
-    "axes.titlesize": 13,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": "#d8d8d8",
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 7,
-    "hatch.linewidth": 0.6,
+    **{"font.size": 12, "axes.titlesize": 13, "lines.linewidth": 1.8, "lines.markersize": 7, "hatch.linewidth": 0.6},
+    **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "axes.axisbelow": True},
+    **{"axes.grid": True, "axes.grid.axis": "y", "grid.color": "#d8d8d8", "grid.linewidth": 0.8},
 }
 
 Subject = TypeVar("Subject")
@@ -61,15 +59,11 @@ def draw(report: Report, folder: Path) -> list[Path]:
         SetupError: matplotlib is not there.
         RecordError: the folder cannot be written.
     """
-    from lr_sglang.results import charts, sweeps, timeline
+    from lr_sglang.results import charts, timeline
 
     makers = {
-        "speedup": charts.speedup,
-        "depth": sweeps.depth,
-        "sd_tokens": sweeps.sd_tokens,
-        "concurrency": sweeps.concurrency,
-        "acceptance": charts.acceptance,
-        "time": charts.time,
+        **{"speedup": charts.speedup, "depth": charts.depth, "sd_tokens": charts.sd_tokens},
+        **{"concurrency": charts.concurrency, "acceptance": charts.acceptance, "time": charts.time},
         "timeline": timeline.timeline,
     }
     return draw_each(makers, report, folder, report.warning)
@@ -78,40 +72,78 @@ def draw(report: Report, folder: Path) -> list[Path]:
 def draw_each(
     makers: Mapping[str, Callable[[Subject], Figure | None]], subject: Subject, folder: Path, warning: str
 ) -> list[Path]:
-    """Draws a picture by each maker that has figures for one, with what must be said of it; returns the files.
+    """Draws a picture by each maker that has figures for one; returns the files.
+
+    What must be said of the figures stands in the picture itself, which travels alone.
 
     Raises:
         SetupError, RecordError: as ``draw``.
     """
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise SetupError("plots need matplotlib", hint="pip install 'lr-sglang[plots]'") from error
-    made = []
-    with mpl.rc_context(STYLE):
+    words, made = warning[:1].upper() + warning[1:], []
+    with matplotlib().rc_context(STYLE):
         for name, maker in makers.items():
             figure = maker(subject)
-            if figure is not None:
-                _mark(figure, warning)
-                made += [_save(figure, folder / f"{name}.{suffix}") for suffix in SUFFIXES]
+            if figure is None:
+                continue
+            if title := words and figure.get_suptitle():
+                figure.suptitle(f"{title}\n{words}", fontsize=12)
+            elif words:
+                figure.suptitle(words, fontsize=12, color="#a03000")
+            for path in [folder / f"{name}.{suffix}" for suffix in SUFFIXES]:
+                with writing(path, "give another --plots"):
+                    folder.mkdir(parents=True, exist_ok=True)
+                    save(figure, path, 150)
+                made.append(path)
     return made
 
 
-def _mark(figure: Figure, warning: str) -> None:
-    """What must be said of the figures stands in the picture itself, which travels alone."""
-    if not warning:
+def matplotlib() -> Any:
+    """The module.
+
+    Raises:
+        SetupError: it is not there.
+    """
+    try:
+        import matplotlib as module
+    except ImportError as error:
+        raise SetupError("plots need matplotlib", hint="pip install 'lr-sglang[plots]'") from error
+    return module
+
+
+def save(figure: Figure, path: Path, dpi: int) -> None:
+    """Writes a picture, without its date."""
+    figure.savefig(path, dpi=dpi, metadata={"Date" if path.suffix.lower() == ".svg" else "Software": None})
+
+
+def new_figure(width: float, height: float = 4.5) -> tuple[Figure, Axes]:
+    """A figure of one panel; sizes are inches."""
+    figure, grid = new_grid(width, height, 1, 1)
+    return figure, grid[0][0]
+
+
+def new_grid(width: float, height: float, rows: int, columns: int) -> tuple[Figure, Any]:
+    """A figure of panels that share their upright axis, and its panels by row and column."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, sharey=True, squeeze=False)
+
+
+def whiskers(axes: Axes, points: Sequence[tuple[float, Estimate]], **style: Any) -> Any:
+    """Draws estimates at their places, with their intervals; none where there is no interval."""
+    down = [0.0 if e.low is None else e.value - e.low for _, e in points]
+    up = [0.0 if e.high is None else e.high - e.value for _, e in points]
+    places, values = [place for place, _ in points], [e.value for _, e in points]
+    return axes.errorbar(places, values, [down, up], **{"capsize": 3, **style})
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """Under the axes, in as many columns as there is room for, in a taller figure; none for one series."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(handles) < 2:
         return
-    words = warning[0].upper() + warning[1:]
-    title = figure.get_suptitle()
-    if title:
-        figure.suptitle(f"{title}\n{words}", fontsize=12)
-    else:
-        figure.suptitle(words, fontsize=12, color="#a03000")
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-    with writing(path, "give another --plots"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150, metadata=metadata)
-    return path
+    room = int(figure.get_figwidth() * 13)
+    labels = [label if len(label) < room - 8 else label[: room - 9] + "…" for label in labels]
+    columns = min(len(handles), 4, max(1, room // (max(map(len, labels)) + 7)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=11)
+    figure.set_figheight(figure.get_figheight() + 0.25 * (math.ceil(len(handles) / columns) - 1))

@@ -14,7 +14,6 @@ from lr_sglang.errors import RecordError
 from lr_sglang.results.record import SCHEMA, Record
 from lr_sglang.tasks.boxed import boxed, correct
 
-MODE = "unknown"
 _FOLDER = re.compile(r"(?P<prefix>.*)_\d{8}_\d{6}_\d+$")
 _FILE = re.compile(r"\d+\.json$")
 _NEEDED = ("question", "generation_text", "time_taken")
@@ -38,7 +37,7 @@ def read(folder: Path, mode: str = "", task: str = "") -> list[Record]:
     named = _FOLDER.match(folder.name)
     task = task or (named["prefix"] if named else folder.name)
     files = sorted((path for path in folder.iterdir() if _FILE.match(path.name)), key=lambda path: int(path.stem))
-    return [_record(path, mode or MODE, task) for path in files]
+    return [_record(path, mode or "unknown", task) for path in files]
 
 
 def _record(path: Path, mode: str, task: str) -> Record:
@@ -50,51 +49,27 @@ def _record(path: Path, mode: str, task: str) -> Record:
     if missing:
         raise RecordError(f"{path}: no result of the reference: it has no {', '.join(missing)}")
     try:
-        seconds, tokens = float(table["time_taken"]), _tokens(table)
+        seconds, ids = float(table["time_taken"]), table.get("generation_tokens")
+        known = len(ids) if isinstance(ids, list) else ids
+        tokens = round(float(table.get("speed") or 0) * seconds) if known is None else int(known)
     except (TypeError, ValueError) as error:
         raise RecordError(f"{path}: time_taken or speed is no number") from error
     text, gold = str(table["generation_text"]), table.get("gold")
-    answer = boxed(text)
-    config = table.get("target_config") if isinstance(table.get("target_config"), dict) else {}
-    draft = table.get("draft_config") if isinstance(table.get("draft_config"), dict) else {}
+    gold, answer = None if gold is None else str(gold), boxed(text)
+    target, draft = (of if isinstance(of := table.get(f"{role}_config"), dict) else {} for role in ("target", "draft"))
+    # Families at most; the target's configuration names the judge.
+    models = {"target": target.get("name"), "draft": draft.get("name"), "judge": target.get("judge_model")}
+    config: dict[str, Any] = {
+        "questions": task,
+        "runtimes": {role: {"model": str(name)} for role, name in models.items() if name},
+        "sampling": {name: target[name] for name in ("temperature", "top_p", "top_k") if name in target},
+    }
     return {
-        "schema": SCHEMA,
-        "question_id": str(table.get("question_id", path.stem)),
-        "sample": 0,
-        "mode": mode,
-        "question": str(table["question"]),
-        "gold": None if gold is None else str(gold),
-        "text": text,
-        "answer": answer,
-        "correct": correct(answer, None if gold is None else str(gold)),
-        "error": None,
-        "finish": "",
-        "seconds": seconds,
-        "judged": 0,
-        "accepted": 0,
-        "alpha": None,
-        "cycles": 0,
+        **{"schema": SCHEMA, "question_id": str(table.get("question_id", path.stem)), "sample": 0, "mode": mode},
+        **{"question": str(table["question"]), "gold": gold, "text": text, "answer": answer},
+        **{"correct": correct(answer, gold), "error": None, "finish": "", "seconds": seconds},
+        **{"judged": 0, "accepted": 0, "alpha": None, "cycles": 0, "failures": {}, "steps": [], "branches": []},
         "tokens": {"used": tokens, "generated": tokens, "wasted": 0},
-        "failures": {},
-        "steps": [],
-        "branches": [],
-        "config": {"questions": task, "runtimes": _runtimes(config, draft), "sampling": _sampling(config)},
+        "config": config,
         "versions": {"made_by": "reference"},
     }
-
-
-def _tokens(table: dict[str, Any]) -> int:
-    ids = table.get("generation_tokens")
-    if isinstance(ids, list):
-        return len(ids)
-    return int(ids) if ids is not None else round(float(table.get("speed") or 0) * float(table["time_taken"]))
-
-
-def _runtimes(target: dict[str, Any], draft: dict[str, Any]) -> dict[str, Any]:
-    """Families at most; the target's configuration names the judge."""
-    names = {"target": target.get("name"), "draft": draft.get("name"), "judge": target.get("judge_model")}
-    return {role: {"model": str(name)} for role, name in names.items() if name}
-
-
-def _sampling(config: dict[str, Any]) -> dict[str, Any]:
-    return {name: config[name] for name in ("temperature", "top_p", "top_k") if name in config}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from lr_sglang.results import statistics as st
 from lr_sglang.results import tables
 from lr_sglang.results.collection import Collection
-from lr_sglang.results.expected import Expected, expected
 from lr_sglang.results.measures import Measures, measure
 from lr_sglang.results.tables import Table
 
@@ -27,7 +26,6 @@ class Report:
 
     collection: Collection
     measures: list[Measures]
-    expected: list[Expected | None]
     margin: float
     tables: list[Table] = field(default_factory=list)
 
@@ -38,28 +36,15 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure, for JSON; shares are between 0 and 1, times in seconds."""
-        rows = [
-            {**m.to_dict(), "expected": asdict(e) if e else None}
-            for m, e in zip(self.measures, self.expected, strict=True)
-        ]
         return {
-            "schema": SCHEMA,
-            "folders": self.collection.folders,
-            "notes": self.collection.notes,
-            "marks": list(self.collection.marks),
-            "warning": self.warning,
-            "margin": self.margin,
-            "groups": rows,
+            **{"schema": SCHEMA, "folders": self.collection.folders, "notes": self.collection.notes},
+            **{"marks": list(self.collection.marks), "warning": self.warning, "margin": self.margin},
+            "groups": [m.to_dict() for m in self.measures],
         }
 
 
 def make(collection: Collection, margin: float = st.MARGIN) -> Report:
-    """Measures everything.
-
-    Args:
-        margin: see ``measures.measure``.
-    """
-    measures = [measure(collection, group, margin) for group in collection.groups]
-    report = Report(collection, measures, [expected(collection, group) for group in collection.groups], margin)
+    """Measures everything; ``margin`` as in ``measures.measure``."""
+    report = Report(collection, [measure(collection, group, margin) for group in collection.groups], margin)
     report.tables.extend(tables.all_of(report))
     return report

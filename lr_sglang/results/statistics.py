@@ -53,11 +53,30 @@ class Estimate:
         return self.low is not None and self.high is not None and self.low <= value <= self.high
 
 
+@dataclass(frozen=True)
+class Difference(Estimate):
+    """Accuracy of one way less that of another on the same questions and samples, in shares of 1.
+
+    ``verdict`` is ``kept`` if all of the interval is above -margin, ``worse`` if all of it is below, else ``open``.
+    """
+
+    margin: float
+    verdict: Verdict
+
+
 @lru_cache(maxsize=8)
 def _weights(questions: int, seed: int = 0) -> Floats:
     """How often each question is in each resample. The same for every figure of a report, and from run to run."""
     drawn = np.random.default_rng(seed).multinomial(questions, np.full(questions, 1 / questions), size=RESAMPLES)
     return drawn.astype(float)
+
+
+def _t(questions: int) -> float:
+    return float(stats.t.ppf(0.975, questions - 1))
+
+
+def _estimate(value: float, low: float, high: float, samples: int, questions: int) -> Estimate:
+    return Estimate(value, min(low, value), max(high, value), samples, questions)
 
 
 def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
@@ -75,15 +94,11 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
     value = float(good.sum() / tried.sum())
     if (tried == 1).all():
         low, high = wilson(int(good.sum()), trials) or (value, value)
-        return _estimate(value, low, high, trials, questions)
-    if questions < 2:
+    elif questions < 2:
         return Estimate(value, None, None, trials, questions)
-    low, high = wilson_of(value, _worth(value, good, tried), float(stats.t.ppf(0.975, questions - 1)))
+    else:
+        low, high = wilson_of(value, _worth(value, good, tried), _t(questions))
     return _estimate(value, low, high, trials, questions)
-
-
-def _estimate(value: float, low: float, high: float, samples: int, questions: int) -> Estimate:
-    return Estimate(value, min(low, value), max(high, value), samples, questions)
 
 
 def _worth(value: float, good: Floats, tried: Floats) -> float:
@@ -112,19 +127,13 @@ def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: 
     middle = float(signs @ np.log(sums))
     if questions < 2:
         return Estimate(exp(middle), None, None, samples, questions)
-    spread = sqrt(float((_influence(table, sums, signs) ** 2).sum()) * questions / (questions - 1))
-    t = float(stats.t.ppf(0.975, questions - 1))
-    down, up = t, t
+    # How much each question moves the logarithm: the sum of power * its part of the factor's sum.
+    influence = (signs[:, None] * table / sums[:, None]).sum(axis=0) - signs.sum() / questions
+    spread = sqrt(float((influence**2).sum()) * questions / (questions - 1))
+    down = up = _t(questions)
     if questions >= LEAST_BOOTSTRAP and spread > 0:
-        down, up = _studentised(table, signs, middle, spread) or (t, t)
+        down, up = _studentised(table, signs, middle, spread) or (down, up)
     return _estimate(exp(middle), exp(middle - down * spread), exp(middle + up * spread), samples, questions)
-
-
-def _influence(table: Floats, sums: Floats, signs: Floats) -> Floats:
-    """How much each question moves the logarithm: the sum of power * its part of the factor's sum."""
-    moved: Floats = (signs[:, None] * table / sums[:, None]).sum(axis=0)
-    influence: Floats = moved - signs.sum() / table.shape[1]
-    return influence
 
 
 def _studentised(table: Floats, signs: Floats, middle: float, spread: float) -> tuple[float, float] | None:
@@ -138,20 +147,8 @@ def _studentised(table: Floats, signs: Floats, middle: float, spread: float) -> 
     sound = errors > LEAST_SPREAD * spread
     if sound.mean() < 1 - MAX_WITHOUT:
         return None
-    drawn = (np.log(sums[sound]) @ signs - middle) / errors[sound]
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    low, high = np.quantile((np.log(sums[sound]) @ signs - middle) / errors[sound], [0.025, 0.975])
     return float(high), float(-low)
-
-
-@dataclass(frozen=True)
-class Difference(Estimate):
-    """Accuracy of one way less that of another on the same questions and samples, in shares of 1.
-
-    ``verdict`` is ``kept`` if all of the interval is above -margin, ``worse`` if all of it is below, else ``open``.
-    """
-
-    margin: float
-    verdict: Verdict
 
 
 def difference(pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN) -> Difference | None:
@@ -170,15 +167,11 @@ def difference(pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN
     value = sum(map(sum, kept)) / samples
     if questions < 2:
         return Difference(value, None, None, samples, questions, margin, "open")
-    each = samples / questions
-    sums = np.array([*(sum(of) for of in kept), 1.0, -1.0])
-    sizes = np.array([*(len(of) for of in kept), each, each])
-    weights = _weights(questions + 2)
-    drawn = (weights @ sums) / (weights @ sizes)
-    n = questions + 2
-    tail = float(stats.norm.cdf(-sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1)))
-    low, high = (float(bound) for bound in np.quantile(drawn, [tail, 1 - tail]))
-    low, high = max(-1.0, low), min(1.0, high)
+    n, each = questions + 2, samples / questions
+    sums, sizes = np.array([*map(sum, kept), 1.0, -1.0]), np.array([*map(len, kept), each, each])
+    tail = float(stats.norm.cdf(-sqrt(n / (n - 1)) * _t(n)))
+    drawn = (_weights(n) @ sums) / (_weights(n) @ sizes)
+    low, high = np.clip(np.quantile(drawn, [tail, 1 - tail]), -1, 1).tolist()
     verdict: Verdict = "kept" if low > -margin else "worse" if high < -margin else "open"
     return Difference(value, min(low, value), max(high, value), samples, questions, margin, verdict)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lr_sglang.config import ROLES
@@ -29,38 +30,35 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
     ``wasted`` is the share of generated tokens that are in no answer; ``reuse`` is what a role's runtime had cached of
     what an earlier request left to share, ``hit_rate`` of all prompt tokens; ``sd`` is what its token layer did.
     """
+
+    def total(count: Callable[[Record], Any], of: list[Record] = records) -> Any:
+        return sum(map(count, of))
+
     ended = [r for r in records if r["error"] is None]
     graded = [r for r in records if r["correct"] is not None]
     right = sum(bool(r["correct"]) for r in graded)
-    used = sum(r["tokens"]["used"] for r in ended)
-    seconds = sum(r["seconds"] for r in ended)
-    generated = sum(r["tokens"]["generated"] for r in records)
+    used, seconds = total(lambda r: r["tokens"]["used"], ended), total(lambda r: r["seconds"], ended)
+    judged, accepted = total(lambda r: r["judged"]), total(lambda r: r["accepted"])
+    wasted = total(lambda r: r["tokens"]["wasted"])
+    known = [r["false_accepts"] for r in records if "false_accepts" in r]
     return {
-        "samples": len(records),
-        "errors": len(records) - len(ended),
-        "graded": len(graded),
-        "grading_failed": len(grading_failed(records)),
-        "correct": right,
-        "accuracy": _over(right, len(graded)),
-        "interval": _interval(graded),
-        "steps": sum(map(packed.steps, records)),
-        "judged": sum(r["judged"] for r in records),
-        "accepted": sum(r["accepted"] for r in records),
-        "alpha": _over(sum(r["accepted"] for r in records), sum(r["judged"] for r in records)),
-        "cycles": sum(r["cycles"] for r in records),
-        "tokens": used,
-        "seconds": seconds,
-        "seconds_mean": _over(seconds, len(ended)),
-        "tokens_per_s": _over(used, seconds),
-        "wasted_tokens": sum(r["tokens"]["wasted"] for r in records),
-        "wasted": _over(sum(r["tokens"]["wasted"] for r in records), generated),
-        "cut_off": sum(r["finish"] == "length" for r in ended),
-        "judge_calls": sum(r["tokens"]["judge"]["calls"] for r in records),
-        "false_accepts": max(
-            (r["false_accepts"] for r in records if "false_accepts" in r), key=lambda f: f["asked"], default=None
-        ),
+        **{"samples": len(records), "errors": len(records) - len(ended), "graded": len(graded)},
+        **{"grading_failed": len(grading_failed(records)), "correct": right},
+        **{"accuracy": _over(right, len(graded)), "interval": _interval(graded)},
+        **{"steps": total(packed.steps), "judged": judged, "accepted": accepted, "alpha": _over(accepted, judged)},
+        **{
+            "cycles": total(lambda r: r["cycles"]),
+            "tokens": used,
+            "seconds": seconds,
+            "seconds_mean": _over(seconds, len(ended)),
+        },
+        **{"tokens_per_s": _over(used, seconds), "wasted_tokens": wasted},
+        "wasted": _over(wasted, total(lambda r: r["tokens"]["generated"])),
+        "cut_off": total(lambda r: r["finish"] == "length", ended),
+        "judge_calls": total(lambda r: r["tokens"]["judge"]["calls"]),
+        "false_accepts": max(known, key=lambda one: one["asked"], default=None),
         "failures": {role: n for role in ROLES if (n := sum(r["failures"].get(role, 0) for r in records))},
-        "roles": {role: _role(records, role) for role in ROLES},
+        "roles": {role: _role([r["tokens"][role] for r in records]) for role in ROLES},
     }
 
 
@@ -71,27 +69,23 @@ def grading_failed(records: Iterable[Record]) -> list[Record]:
 
 def _interval(graded: list[Record]) -> tuple[float, float] | None:
     """Wilson's; where questions have several samples, which are much alike, as ``statistics.share``."""
-    counts: dict[Hashable, tuple[float, float]] = {}
+    samples: dict[str, list[bool]] = defaultdict(list)
     for record in graded:
-        good, tried = counts.get(record["question_id"], (0.0, 0.0))
-        counts[record["question_id"]] = good + bool(record["correct"]), tried + 1
-    if len(counts) == len(graded):
-        return wilson(sum(bool(record["correct"]) for record in graded), len(graded))
+        samples[record["question_id"]].append(bool(record["correct"]))
+    if len(samples) == len(graded):
+        return wilson(sum(map(sum, samples.values())), len(graded))
     from lr_sglang.results.statistics import share  # it imports scipy, which takes a second
 
-    found = share(counts)
+    found = share({name: (sum(of), len(of)) for name, of in samples.items()})
     return None if found is None or found.low is None or found.high is None else (found.low, found.high)
 
 
-def _role(records: list[Record], role: str) -> dict[str, Any]:
+def _role(tokens: list[dict[str, Any]]) -> dict[str, Any]:
     names = ("calls", "generated", "prompt", "cached", "shareable")
-    sums: dict[str, Any] = {name: sum(r["tokens"][role][name] for r in records) for name in names}
-    sums["reuse"] = _over(sums["cached"], sums["shareable"])
-    sums["hit_rate"] = _over(sums["cached"], sums["prompt"])
-    counts = ("verified", "drafted", "accepted")
-    sd = Speculation(*(sum(r["tokens"][role]["sd"][name] for r in records) for name in counts))
-    sums["sd"] = sd.to_dict()
-    return sums
+    sums: dict[str, Any] = {name: sum(one[name] for one in tokens) for name in names}
+    counts = (sum(one["sd"][name] for one in tokens) for name in ("verified", "drafted", "accepted"))
+    more = {"reuse": _over(sums["cached"], sums["shareable"]), "hit_rate": _over(sums["cached"], sums["prompt"])}
+    return sums | more | {"sd": Speculation(*counts).to_dict()}
 
 
 class Running:
@@ -129,7 +123,7 @@ def speed_up(records: Iterable[Record], mode: str) -> float | None:
         if record["error"] is None and record["mode"] in seconds:
             seconds[record["mode"]][record["question_id"], record["sample"]] = record["seconds"]
     mine, plain = seconds[mode], seconds["autoregressive"]
-    both = mine.keys() & plain.keys()
+    both = [key for key in mine if key in plain]
     return _over(sum(plain[k] for k in both), sum(mine[k] for k in both))
 
 

@@ -7,44 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.results import accounting, labels
-from lr_sglang.results.cells import NONE, number, percent, plus_minus, points, spanned, times
 from lr_sglang.results.collection import Group
 from lr_sglang.results.measures import Measures
+from lr_sglang.results.statistics import Estimate
 
 if TYPE_CHECKING:
     from lr_sglang.results.report import Report
 
+NONE = "-"
 VERDICTS = {"kept": "kept", "worse": "worse", "open": "not shown"}
 Cell = Callable[[Measures], str]
-QUALITY: dict[str, Cell] = {
-    "samples": lambda m: str(len(m.group.records)) + (f" ({m.errors} failed)" if m.errors else ""),
-    "accuracy %": lambda m: percent(m.accuracy),
-    "to the target, points": lambda m: points(m.difference),
-    "quality": lambda m: VERDICTS[m.difference.verdict] if m.difference else NONE,
-}
-SPEED: dict[str, Cell] = {
-    "speed-up, seconds": lambda m: times(m.speed.seconds if m.speed else None),
-    "speed-up, tokens/s": lambda m: times(m.speed.tokens if m.speed else None),
-    "over sd": lambda m: times(m.over_sd.tokens if m.over_sd else None),
-    "tokens/s": lambda m: number(m.rate, 1),
-    "seconds": lambda m: number(m.seconds, 2),
-    "tokens": lambda m: number(m.tokens, 0),
-}
-ACCEPTANCE: dict[str, Cell] = {
-    "alpha, pooled": lambda m: spanned(m.alpha, 2),
-    "alpha, mean": lambda m: number(m.alpha_mean, 2),
-    "c1": lambda m: spanned(m.c1, 2),
-    "verdict, ms": lambda m: spanned(m.judge_seconds, 1, 1000),
-    "late %": lambda m: number(100 * m.late / m.judged if m.judged else None, 1),
-    "wasted %": lambda m: number(m.wasted, 0, 100),
-}
-REFERENCE: dict[str, Cell] = {
-    "answers": lambda m: str(len(m.group.ended)),
-    "speed": lambda m: number(m.rate_mean, 2),
-    "tokens": lambda m: number(m.tokens, 1),
-    "</think>": lambda m: number(m.thinks, 2),
-    "accuracy %": lambda m: number(m.accuracy, 2, 100),
-}
 
 
 @dataclass(frozen=True)
@@ -57,25 +29,156 @@ class Table:
     note: str = ""
 
 
+def cell(value: Estimate | float | None, digits: int, scale: float = 1.0, unit: str = "", sign: str = "") -> str:
+    """A figure, and its interval if it has one."""
+    if value is None:
+        return NONE
+    low, high = (value.low, value.high) if isinstance(value, Estimate) else (None, None)
+    middle = value.value if isinstance(value, Estimate) else value
+    said = f"{scale * middle:{sign}.{digits}f}{unit}"
+    if low is None or high is None:
+        return said
+    return f"{said} ({scale * low:{sign}.{digits}f}..{scale * high:{sign}.{digits}f})"
+
+
+def times(speed: Estimate | float | None) -> str:
+    """A speed-up, and its interval if it has one."""
+    return cell(speed, 2, unit="x")
+
+
+def plain(value: Estimate | float | None, digits: int, scale: float = 1.0, unit: str = "") -> str:
+    """A figure without its interval."""
+    return cell(value.value if isinstance(value, Estimate) else value, digits, scale, unit)
+
+
+QUALITY: dict[str, Cell] = {
+    "samples": lambda m: str(len(m.group.records)) + (f" ({m.errors} failed)" if m.errors else ""),
+    "accuracy %": lambda m: cell(m.accuracy, 1, 100),
+    "to the target, points": lambda m: cell(m.difference, 1, 100, sign="+"),
+    "quality": lambda m: VERDICTS[m.difference.verdict] if m.difference else NONE,
+}
+SPEED: dict[str, Cell] = {
+    "speed-up, seconds": lambda m: times(m.speed.seconds if m.speed else None),
+    "speed-up, tokens/s": lambda m: times(m.speed.tokens if m.speed else None),
+    "over sd": lambda m: times(m.over_sd.tokens if m.over_sd else None),
+    "tokens/s": lambda m: plain(m.rate, 1),
+    "seconds": lambda m: plain(m.seconds, 2),
+    "tokens": lambda m: plain(m.tokens, 0),
+}
+ACCEPTANCE: dict[str, Cell] = {
+    "alpha, pooled": lambda m: cell(m.alpha, 2),
+    "alpha, mean": lambda m: plain(m.alpha_mean, 2),
+    "c1": lambda m: cell(m.c1, 2),
+    "verdict, ms": lambda m: cell(m.judge_seconds, 1, 1000),
+    "late %": lambda m: plain(m.late / m.judged if m.judged else None, 1, 100),
+    "wasted %": lambda m: plain(m.wasted, 0, 100),
+}
+THEORY: dict[str, Cell] = {
+    "paper": lambda m: times(m.expected.paper if m.expected else None),
+    "+ verdicts": lambda m: times(m.expected.judge if m.expected else None),
+    "+ ends": lambda m: times(m.expected.ends if m.expected else None),
+    "+ slow-down": lambda m: times(m.expected.slowdown if m.expected else None),
+    "measured": lambda m: times(m.expected.measured if m.expected else None),
+}
+REFERENCE: dict[str, Cell] = {
+    "answers": lambda m: str(len(m.group.ended)),
+    "speed": lambda m: plain(m.rate_mean, 2),
+    "tokens": lambda m: plain(m.tokens, 1),
+    "</think>": lambda m: plain(m.thinks, 2),
+    "accuracy %": lambda m: plain(m.accuracy, 2, 100),
+}
+
+
 def all_of(report: Report) -> Iterator[Table]:
     """Those that the runs have something for."""
-    makers = (_table1, _quality, _speed, _verifiers, _widths, _acceptance, _theory, _time, _runs, _reference)
-    return (table for maker in makers if (table := maker(report)) is not None)
+    tables = (
+        _table1(report),
+        _rows(
+            report,
+            "Quality",
+            QUALITY,
+            "95 % intervals over questions; the difference is paired; kept: all of the interval is above"
+            f" -{100 * report.margin:g} points, worse: all below",
+            of=lambda m: m.accuracy is not None or m.errors,
+        ),
+        _rows(
+            report,
+            "Speed",
+            {name: of for name, of in SPEED.items() if name != "over sd" or any(m.over_sd for m in report.measures)},
+            "of answers without an error, on the questions and samples that both have",
+        ),
+        _varied(report, "verifier", "Table 2: verifiers", ("alpha", "accuracy %", "speed-up")),
+        _varied(report, "width", "Table 3: width", ("accuracy % / alpha / speed-up",)),
+        _rows(
+            report,
+            "Acceptance",
+            ACCEPTANCE,
+            "alpha: accepted of the judged steps, of all answers together and as the mean of the answers; c1: time of a"
+            " draft step over a target step; late: refused because the draft came too late; wasted: of the tokens"
+            " generated",
+            of=lambda m: m.alpha is not None,
+        ),
+        _rows(
+            report,
+            "Expected and measured",
+            THEORY,
+            "speed-ups in tokens/s over the mode without lookahead. The formulas expect of the measured alpha and c1:"
+            " the paper's (S1, S2 or sync); with verdicts that take time; with answers that end; with target steps"
+            " slowed down by each other. The last is measured",
+            of=lambda m: m.expected is not None,
+        ),
+        _time(report),
+        _runs(report),
+        _rows(
+            report,
+            "Per answer",
+            REFERENCE,
+            "as the reference's report: means over answers, so speed is the mean of each answer's tokens/s",
+        ),
+    )
+    return (table for table in tables if table is not None)
+
+
+def _rows(
+    report: Report, title: str, columns: Mapping[str, Cell], note: str, *, of: Callable[[Measures], Any] = bool
+) -> Table | None:
+    """A row for each group that ``of`` holds for, with what the columns say of it."""
+    # Marks stand beside the mode where others do not have them.
+    mixed = len({m.group.marks for m in report.measures}) > 1
+    rows = []
+    for m in filter(of, report.measures):
+        name = m.group.name + "".join(f" [{mark}]" for mark in m.group.marks if mixed)
+        rows.append([m.group.task, name, *(say(m) for say in columns.values())])
+    return Table(title, ["task", "mode", *columns], rows, note) if rows else None
+
+
+def _crossed(
+    title: str, cells: Mapping[tuple[str, Any], str], columns: Sequence[Any], names: Sequence[str], note: str
+) -> Table | None:
+    """A table of cells by row and column."""
+    rows = list(dict.fromkeys(row for row, _ in cells))
+    lines = [[row, *(cells.get((row, column), NONE) for column in columns)] for row in rows]
+    return Table(title, ["", *names], lines, note) if lines else None
 
 
 def _table1(report: Report) -> Table | None:
     """As the paper's Table 1: tasks side by side, for each way accuracy, alpha and speed-up."""
+    cells: dict[tuple[str, Any], str] = {}
     tasks = report.collection.tasks
-    rows: dict[str, dict[str, str]] = {}
-    for task in tasks:
-        for m in _of(report, task):
-            name, cells = _alone(report, m.group), _cells(m)
-            if m.group.label:  # one of a sweep: a row, not three
-                rows.setdefault(f"{name}: {' / '.join(cells)}", {})[task] = " / ".join(cells.values())
-                continue
-            for what, cell in cells.items():
-                rows.setdefault(f"{name} {what}", {})[task] = cell
-    lines = [[name, *(of.get(task, NONE) for task in tasks)] for name, of in rows.items()]
+    for m in report.measures:
+        name, task, said = _alone(report, m.group), m.group.task, {}
+        if m.accuracy:
+            said["%" if m.group.label else "accuracy %"] = _plus_minus(m)
+        if m.alpha:
+            said["alpha"] = plain(m.alpha, 2)
+        if m.speed:
+            said["speed-up"] = plain(m.speed.tokens, 2, unit="x")
+        elif m.group.mode != "autoregressive" and m.rate:
+            said["tokens/s"] = plain(m.rate, 1)
+        if m.group.label:  # one of a sweep: a row, not three
+            cells[f"{name}: {' / '.join(said)}", task] = " / ".join(said.values())
+        else:
+            cells |= {(f"{name} {what}", task): value for what, value in said.items()}
     note = (
         "as the paper's Table 1; speed-up is in tokens/s over the target's autoregressive;"
         " +- is the deviation between samples (paper), of one sample there is none"
@@ -84,20 +187,12 @@ def _table1(report: Report) -> Table | None:
     programs = {labels.program(group) for group in report.collection.groups}
     if len(programs) == 1 and (program := programs.pop()):  # else it is in the rows' names
         title += f"; program {program}"
-    return Table(title, ["", *tasks], lines, note) if lines else None
+    return _crossed(title, cells, tasks, tasks, note)
 
 
-def _cells(m: Measures) -> dict[str, str]:
-    cells = {}
-    if m.accuracy:
-        cells["accuracy %" if not m.group.label else "%"] = plus_minus(m)
-    if m.alpha:
-        cells["alpha"] = number(m.alpha.value, 2)
-    if m.speed:
-        cells["speed-up"] = f"{m.speed.tokens.value:.2f}x"
-    elif m.group.mode != "autoregressive" and m.rate:
-        cells["tokens/s"] = f"{m.rate.value:.1f}"
-    return cells
+def _plus_minus(m: Measures) -> str:
+    """Accuracy as the paper gives it."""
+    return plain(m.accuracy, 1, 100) + (f"+-{100 * m.spread:.1f}" if m.spread is not None else "")
 
 
 def _alone(report: Report, group: Group) -> str:
@@ -110,123 +205,44 @@ def _alone(report: Report, group: Group) -> str:
     return group.name
 
 
-def _rows(
-    report: Report, title: str, columns: Mapping[str, Cell], note: str, *, of: Callable[[Measures], Any] = bool
-) -> Table | None:
-    """A row for each group that ``of`` holds for, with what the columns say of it."""
-    rows = [[*_who(report, m), *(cell(m) for cell in columns.values())] for m in report.measures if of(m)]
-    return Table(title, ["task", "mode", *columns], rows, note) if rows else None
-
-
-def _quality(report: Report) -> Table | None:
-    note = (
-        f"95 % intervals over questions; the difference is paired; kept: all of the interval is above"
-        f" -{100 * report.margin:g} points, worse: all below"
-    )
-    return _rows(report, "Quality", QUALITY, note, of=lambda m: m.accuracy is not None or m.errors)
-
-
-def _speed(report: Report) -> Table | None:
-    over_sd = any(m.over_sd for m in report.measures)
-    columns = {name: cell for name, cell in SPEED.items() if over_sd or name != "over sd"}
-    return _rows(report, "Speed", columns, "of answers without an error, on the questions and samples that both have")
-
-
-def _verifiers(report: Report) -> Table | None:
-    """As the paper's Table 2."""
-    return _varied(report, "verifier", "Table 2: verifiers", ("alpha", "accuracy %", "speed-up"))
-
-
-def _widths(report: Report) -> Table | None:
-    """As the paper's Table 3."""
-    return _varied(report, "width", "Table 3: width", ("accuracy % / alpha / speed-up",))
-
-
 def _varied(report: Report, setting: str, title: str, what: Sequence[str]) -> Table | None:
+    """As the paper's Tables 2 and 3: the values of a setting side by side."""
     ahead = [m for m in report.measures if m.group.value(setting) is not None and m.group.mode != "lossless"]
     values = list(dict.fromkeys(m.group.value(setting) for m in ahead))
     if len(values) < 2:
         return None
-    rows: dict[str, dict[Any, str]] = {}
+    cells: dict[tuple[str, Any], str] = {}
     for m in ahead:
         rest = [w for w in m.group.label.split(", ") if w and not w.startswith(f"{setting} ")]
         who = " ".join([m.group.task, m.group.mode, *rest])
-        cells = {
-            "alpha": number(m.alpha, 2),
-            "accuracy %": plus_minus(m),
-            "speed-up": f"{m.speed.tokens.value:.2f}x" if m.speed else NONE,
-        }
-        cells["accuracy % / alpha / speed-up"] = " / ".join((cells["accuracy %"], cells["alpha"], cells["speed-up"]))
+        speed = plain(m.speed.tokens if m.speed else None, 2, unit="x")
+        said = {"alpha": plain(m.alpha, 2), "accuracy %": _plus_minus(m), "speed-up": speed}
+        said["accuracy % / alpha / speed-up"] = " / ".join((said["accuracy %"], said["alpha"], speed))
         for name in what:
-            rows.setdefault(f"{who} {name}" if len(what) > 1 else who, {})[m.group.value(setting)] = cells[name]
-    cells_of = [[name, *(of.get(value, NONE) for value in values)] for name, of in rows.items()]
-    note = "" if len(what) > 1 else what[0]
-    return Table(title, ["", *(f"{setting} {value}" for value in values)], cells_of, note)
-
-
-def _acceptance(report: Report) -> Table | None:
-    note = (
-        "alpha: accepted of the judged steps, of all answers together and as the mean of the answers; c1: time of a"
-        " draft step over a target step; late: refused because the draft came too late; wasted: of the tokens generated"
-    )
-    return _rows(report, "Acceptance", ACCEPTANCE, note, of=lambda m: m.alpha is not None)
-
-
-def _theory(report: Report) -> Table | None:
-    rows = []
-    for m, e in zip(report.measures, report.expected, strict=True):
-        if e is not None:
-            speeds = (e.paper, e.judge, e.ends, e.slowdown, e.measured)
-            said = [NONE if speed is None else f"{speed:.2f}x" for speed in speeds]
-            rows.append([*_who(report, m), *said])
-    names = ["task", "mode", "paper", "+ verdicts", "+ ends", "+ slow-down", "measured"]
-    note = (
-        "speed-ups in tokens/s over the mode without lookahead. The formulas expect of the measured alpha and c1: the"
-        " paper's (S1, S2 or sync); with verdicts that take time; with answers that end; with target steps slowed down"
-        " by each other. The last is measured"
-    )
-    return Table("Expected and measured", names, rows, note) if rows else None
+            cells[f"{who} {name}" if len(what) > 1 else who, m.group.value(setting)] = said[name]
+    names = [f"{setting} {value}" for value in values]
+    return _crossed(title, cells, values, names, "" if len(what) > 1 else what[0])
 
 
 def _time(report: Report) -> Table | None:
-    rows, known = [], False
-    used = [part for part in accounting.PARTS if any(m.time["parts"][part] for m in report.measures)]
-    for m in report.measures:
-        wall, done = m.time["wall"], len(m.group.ended)
-        if wall and any(r["branches"] for r in m.group.ended):
-            known = known or m.time["waits_known"]
-            shares = [f"{100 * m.time['parts'][part] / wall:.1f}" for part in used]
-            rows.append([*_who(report, m), f"{wall / done:.2f}", *shares, f"{100 * m.time['share']:.1f}"])
-    names = ["task", "mode", "seconds", *(f"{accounting.MEANING[part]} %" for part in used), "accounted %"]
+    shown = [m for m in report.measures if m.time["wall"] and any(r["branches"] for r in m.group.ended)]
+    columns: dict[str, Cell] = {"seconds": lambda m: plain(m.time["wall"] / len(m.group.ended), 2)}
+    for part, meaning in accounting.MEANING.items():
+        if any(m.time["parts"][part] for m in report.measures):
+            columns[f"{meaning} %"] = lambda m, part=part: plain(m.time["parts"][part] / m.time["wall"], 1, 100)  # type: ignore[misc]
+    columns["accounted %"] = lambda m: plain(m.time["share"], 1, 100)
     note = "along the critical path of each answer"
-    if not known:
+    if not any(m.time["waits_known"] for m in shown):
         note += "; the runtimes did not report queueing and prefill, which are in the other columns"
-    return Table("Where the time went", names, rows, note) if rows else None
+    return _rows(report, "Where the time went", columns, note, of=lambda m: m in shown)
 
 
 def _runs(report: Report) -> Table | None:
-    ahead = [m for m in report.measures if m.runs]
-    longest = min(6, max((len(m.runs) for m in ahead), default=0))
-    rows = []
-    for m in ahead:
-        cells = [f"{e.value:.2f} ({e.samples})" for e in m.runs[:longest]]
-        rows.append([*_who(report, m), *cells, *[NONE] * (longest - len(cells))])
-    names = ["task", "mode", *(f"after {n}" for n in range(longest))]
+    longest = min(6, max((len(m.runs) for m in report.measures), default=0))
+
+    def after(n: int) -> Cell:
+        return lambda m: f"{m.runs[n].value:.2f} ({m.runs[n].samples})" if n < len(m.runs) else NONE
+
     note = "share accepted after so many accepted steps (of how many); the formulas take it to be the same everywhere"
-    return Table("Acceptance by position", names, rows, note) if rows else None
-
-
-def _reference(report: Report) -> Table | None:
-    """As the reference's report_prefix.py."""
-    note = "as the reference's report: means over answers, so speed is the mean of each answer's tokens/s"
-    return _rows(report, "Per answer", REFERENCE, note)
-
-
-def _who(report: Report, m: Measures) -> list[str]:
-    """Task and mode; with its marks where others do not have them."""
-    mixed = any(group.marks != m.group.marks for group in report.collection.groups)
-    return [m.group.task, m.group.name + "".join(f" [{mark}]" for mark in m.group.marks if mixed)]
-
-
-def _of(report: Report, task: str) -> list[Measures]:
-    return [m for m in report.measures if m.group.task == task]
+    columns = {f"after {n}": after(n) for n in range(longest)}
+    return _rows(report, "Acceptance by position", columns, note, of=lambda m: m.runs)

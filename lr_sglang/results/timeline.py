@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lr_sglang.modes import MODES
 from lr_sglang.results import accounting
-from lr_sglang.results.plots import GREEN, GREY, ORANGE, RED, SKY
+from lr_sglang.results.plots import GREEN, GREY, ORANGE, PART_LOOKS, RED, SKY, new_figure
 from lr_sglang.results.record import Record
 from lr_sglang.results.report import Report
 
@@ -15,11 +15,8 @@ if TYPE_CHECKING:
 
 # Colour and hatch of a branch by its outcome.
 OUTCOMES = {
-    "accepted": (GREEN, ""),
-    "corrected": (ORANGE, ""),
-    "bonus": (SKY, ""),
-    "rejected": (RED, "//"),
-    "cancelled": ("#d0d0d0", ""),
+    **{"accepted": (GREEN, ""), "corrected": (ORANGE, ""), "bonus": (SKY, "")},
+    **{"rejected": (RED, "//"), "cancelled": ("#d0d0d0", "")},
 }
 ROLES = ("draft", "target", "judge")
 _MOST = 40  # lanes; a picture of a wider tree cannot be read
@@ -31,13 +28,8 @@ def typical(report: Report) -> Record | None:
     It is one of the mode ``lookahead`` where there is one: the lossless mode accepts little. It is one whose branches
     can be told apart, if any.
     """
-    found = [
-        record
-        for group in report.collection.groups
-        if MODES[group.mode].ahead
-        for record in group.ended
-        if record["branches"] and record["steps"]
-    ]
+    ended = [record for group in report.collection.groups if MODES[group.mode].ahead for record in group.ended]
+    found = [record for record in ended if record["branches"] and record["steps"]]
     found = [record for record in found if not MODES[record["mode"]].lossless] or found
     short = [record for record in found if len(record["steps"]) <= 16] or found
     short.sort(key=lambda record: float(record["seconds"]))
@@ -48,10 +40,9 @@ def typical(report: Report) -> Record | None:
 
 def lanes(record: Record, role: str) -> list[list[dict[str, Any]]]:
     """A role's branches, so that those of one lane do not overlap; the fewest lanes."""
-    end = float(record["drained"] if record.get("drained") else record["seconds"])
-    branches = sorted((b for b in record["branches"] if b["role"] == role), key=lambda b: float(b["started"]))
+    end = float(record.get("drained") or record["seconds"])
     rows: list[list[dict[str, Any]]] = []
-    for branch in branches:
+    for branch in sorted((b for b in record["branches"] if b["role"] == role), key=lambda b: float(b["started"])):
         shown = {**branch, "ended": end if branch["ended"] is None else branch["ended"]}
         free = next((row for row in rows if row[-1]["ended"] <= shown["started"] + 1e-6), None)
         if free is None:
@@ -68,32 +59,23 @@ def timeline(report: Report) -> Figure | None:
 
 def picture(record: Record) -> Figure:
     """Lanes by role, steps by number, kept steps as lines across, the critical path at the bottom."""
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
-
     rows = [(role, lane) for role in ROLES for lane in lanes(record, role)]
-    height = 1.9 + 0.3 * (len(rows) + 2)
-    figure = Figure(figsize=(10, max(3.4, height)), layout="constrained")
-    axes = figure.subplots()
-    whole = max(float(record["seconds"]), 1e-9)
-    outcomes: dict[str, None] = {}
+    figure, axes = new_figure(10, max(3.4, 1.9 + 0.3 * (len(rows) + 2)))
+    whole, bottom = max(float(record["seconds"]), 1e-9), len(rows) + 0.5
+    outcomes: set[str] = set()
     for at, (_, lane) in enumerate(rows):
         for branch in lane:
             name = str(branch["outcome"] or "cancelled")
-            outcomes[name] = None
+            outcomes.add(name)
             colour, hatch = OUTCOMES.get(name, (GREY, ""))
             start, length = branch["started"], max(branch["ended"] - branch["started"], whole / 400)
             axes.barh(at, length, 0.8, left=start, color=colour, hatch=hatch, edgecolor="white", linewidth=0.8)
             if length > whole / 45:
                 axes.text(start + length / 2, at, str(branch["position"] + 1), ha="center", va="center", fontsize=9)
-    bottom = len(rows) + 0.5
-    used: dict[str, None] = {}
-    from lr_sglang.results.charts import HATCHES, PARTS
-
-    for piece in accounting.critical_path(record):
-        used[piece.part] = None
-        style: dict[str, Any] = {"color": PARTS[piece.part], "hatch": HATCHES[piece.part]}
-        axes.barh(bottom, piece.end - piece.start, 0.8, left=piece.start, edgecolor="white", linewidth=0, **style)
+    path = accounting.critical_path(record)
+    for piece in path:
+        style: Any = {**PART_LOOKS[piece.part], "edgecolor": "white", "linewidth": 0}
+        axes.barh(bottom, piece.end - piece.start, 0.8, left=piece.start, **style)
     for step in record["steps"]:
         axes.axvline(step["seconds"], color="#555555", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
     middles = {role: [at for at, (one, _) in enumerate(rows) if one == role] for role in ROLES}
@@ -107,15 +89,16 @@ def picture(record: Record) -> Figure:
     axes.grid(visible=False)
     axes.set_xlabel("seconds since the question; dashed: a step was kept; numbers: steps of the answer")
     axes.set_title(f"{record['question_id']}, {record['mode']}: {len(record['steps'])} steps in {whole:.2f} s")
-    shown = {name: OUTCOMES[name] for name in OUTCOMES if name in outcomes}
-    handles = [Patch(facecolor=c, hatch=h, edgecolor="white", label=name) for name, (c, h) in shown.items()]
-    first = figure.legend(handles=handles, loc="outside right upper", title="branches", fontsize=11, alignment="left")
-    first.get_title().set_fontweight("bold")
-    path = [
-        Patch(facecolor=PARTS[part], hatch=HATCHES[part], edgecolor="white", label=accounting.MEANING[part])
-        for part in accounting.PARTS
-        if part in used
-    ]
-    second = figure.legend(handles=path, loc="outside lower center", title="critical path", fontsize=11, ncols=3)
-    second.get_title().set_fontweight("bold")
+    shown = {name: style for name, style in OUTCOMES.items() if name in outcomes}
+    _legend(figure, "branches", shown, loc="outside right upper", alignment="left")
+    used = {piece.part for piece in path}
+    parts = {accounting.MEANING[p]: (of["color"], of["hatch"]) for p, of in PART_LOOKS.items() if p in used}
+    _legend(figure, "critical path", parts, loc="outside lower center", ncols=3)
     return figure
+
+
+def _legend(figure: Figure, title: str, looks: dict[str, tuple[str, str]], **style: Any) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=c, hatch=h, edgecolor="white", label=name) for name, (c, h) in looks.items()]
+    figure.legend(handles=handles, title=title, fontsize=11, **style).get_title().set_fontweight("bold")

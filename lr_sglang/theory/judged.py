@@ -74,16 +74,16 @@ def _verdicts(c1: float, depth: int, judge: float, steps: int) -> list[float]:
     return [start + 1 + judge for start in starts]
 
 
-def _check(alpha: float, c1: float, depth: int, judge: float) -> None:
+def _check(alpha: float, c1: float, depth: int = 1, judge: float = 0.0, width: int = 1) -> None:
     check(alpha, c1)
     within("depth", depth, depth >= 1, "at least 1")
     within("judge", judge, 0 <= judge < math.inf, "0 or more")
+    within("width", width, width >= 1, "at least 1")
 
 
 def deepest_useful(c1: float, judge: float = 0.0) -> float:
     """ceil((1 + judge)/c1): from this depth on the async schedule is limited by the draft, and gains no more."""
-    check(0, c1)
-    within("judge", judge, 0 <= judge < math.inf, "0 or more")
+    _check(0, c1, judge=judge)
     return whole((1 + judge) / c1) if c1 else math.inf
 
 
@@ -93,15 +93,13 @@ def any_of(alpha: float, width: int) -> float:
     Only if the versions are accepted independently of each other. They are not: all of them are compared with the same
     target step, after the same prefix. The paper measured 0.73 for two versions with 0.63 each, not 0.86.
     """
-    check(alpha, 0)
-    within("width", width, width >= 1, "at least 1")
+    _check(alpha, 0, width=width)
     return 1 - (1 - alpha) ** width
 
 
 def one_of(alpha: float, width: int) -> float:
     """The inverse of ``any_of``: the acceptance of one version where one of ``width`` is accepted with ``alpha``."""
-    check(alpha, 0)
-    within("width", width, width >= 1, "at least 1")
+    _check(alpha, 0, width=width)
     return float(1 - (1 - alpha) ** (1 / width))
 
 
@@ -110,6 +108,5 @@ def branches(schedule: Schedule, c1: float, k1: int, width: int = 1) -> int:
 
     A verdict keeps a place in the window, but no longer the target; so the judge makes no difference here.
     """
-    within("width", width, width >= 1, "at least 1")
-    levels = parallel(schedule, c1, k1)
-    return sum(width**level for level in range(levels)) if width > 1 else levels
+    _check(0, c1, width=width)
+    return sum(width**level for level in range(parallel(schedule, c1, k1)))

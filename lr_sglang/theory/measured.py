@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.theory.paper import expected_run, within
@@ -44,7 +45,7 @@ class Measured:
     slowdown: float | None
     speedup: float | None
     steps: int
-    schedule: str
+    schedule: Schedule
     depth: int
     width: int
     samples: int
@@ -64,22 +65,20 @@ def measure(records: Iterable[Mapping[str, Any]], mode: str | None = None) -> Me
     if not ahead:
         raise ConfigError(f"the records have no sample of mode {mode} that ended well", hint="measure another run")
     base = without(ahead)
-    alone = [r for r in ended if r["mode"] == base]
     ways = {(c["schedule"], c["depth"], c["width"]) for c in (r["config"]["lookahead"] for r in ahead)}
     if len(ways) > 1:
         raise ConfigError("the records are of different schedules, depths or widths", hint="measure one run")
-    judged = sum(r["judged"] for r in ahead)
-    written = [(_seconds(branch), branch["generated"], branch.get("sd")) for branch in finished(ahead, "target")]
-    seconds = [taken for taken, _, _ in written]
+    schedule, depth, width = ways.pop()
+    judged, target = sum(r["judged"] for r in ahead), list(finished(ahead, "target"))
+    seconds = [_seconds(branch) for branch in target]
     step = _mean(seconds, "target step")
-    draft = _mean(list(map(_seconds, finished(ahead, "draft"))), "judged draft step")
+    draft = _mean([_seconds(branch) for branch in finished(ahead, "draft")], "judged draft step")
     verdict = _mean(list(_verdicts(ahead)), "verdict")
     slowdown = speedup = None
-    if alone:
+    if alone := [r for r in ended if r["mode"] == base]:
         pace = sum(r["seconds"] for r in alone) / max(1, sum(r["tokens"]["used"] for r in alone))
-        slowdown = sum(seconds) / max(1, sum(tokens for _, tokens, _ in written)) / pace
+        slowdown = sum(seconds) / max(1, sum(branch["generated"] for branch in target)) / pace
         speedup = pace * sum(r["tokens"]["used"] for r in ahead) / sum(r["seconds"] for r in ahead)
-    schedule, depth, width = ways.pop()
     return Measured(
         mode=mode,
         base=base,
@@ -87,11 +86,11 @@ def measure(records: Iterable[Mapping[str, Any]], mode: str | None = None) -> Me
         c1=draft / step,
         judge=verdict / step,
         step_seconds=step,
-        alpha2=_token_layer([layer for _, _, layer in written if layer]),
+        alpha2=_token_layer([branch["sd"] for branch in target if branch.get("sd")]),
         slowdown=slowdown,
         speedup=speedup,
         steps=max(1, round(sum(len(r["steps"]) for r in ahead) / len(ahead))),
-        schedule=schedule,
+        schedule="sync" if schedule == "sync" else "async",
         depth=depth,
         width=width,
         samples=len(ahead),
@@ -128,7 +127,7 @@ def token_acceptance(accepted: float, drafted: int) -> float:
 
 
 def _token_layer(counts: list[list[int]]) -> float | None:
-    verified, drafted, accepted = (sum(count[i] for count in counts) for i in range(3))
+    verified, drafted, accepted = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0)
     if not verified or not drafted:
         return None
     width = max(1, round(drafted / verified))
@@ -149,11 +148,8 @@ def finished(records: Iterable[Mapping[str, Any]], role: str) -> Iterator[dict[s
 
 
 def _verdicts(records: Iterable[Mapping[str, Any]]) -> Iterator[float]:
-    for record in records:
-        for step in record["steps"]:
-            for verdict in step["verdicts"]:
-                if verdict is not None and not verdict["failed"] and verdict["by"] not in _NO_VERDICT:
-                    yield verdict["seconds"]
+    said = (verdict for record in records for step in record["steps"] for verdict in step["verdicts"])
+    return (v["seconds"] for v in said if v is not None and not v["failed"] and v["by"] not in _NO_VERDICT)
 
 
 def _mean(values: list[float], what: str) -> float:

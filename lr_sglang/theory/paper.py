@@ -60,7 +60,7 @@ def g(alpha2: float, c2: float, k2: int) -> float:
     (1 - alpha2^k2) / ((1 - alpha2)(1 - c2 + c2 k2)). Unimodal in k2 (Lemma 3).
     """
     check(alpha2, c2, k2, "2")
-    return expected_run(alpha2, k2) / (1 - c2 + c2 * k2)
+    return f_sync(alpha2, c2, k2)
 
 
 def f_sync(alpha1: float, c1: float, k1: int) -> float:
@@ -170,14 +170,14 @@ def theorem3(alpha1: float, c1: float, alpha2: float, c2: float, budget: int) ->
     check(alpha1, c1)
     check(alpha2, c2, layer="2")
     step, token = (1 + alpha1) / (1 + c1), (1 + alpha2) / (1 + c2)
-    unmet = _unmet(
+    conditions = (
         (budget >= 4 and budget % 2 == 0, f"M = {budget} is not even and at least 4"),
         (min(step, token) > LEMMA6, f"min((1+alpha1)/(1+c1), (1+alpha2)/(1+c2)) = {min(step, token):.3f} <= {LEMMA6}"),
     )
     seven = step >= _halving(alpha2, c2, budget)
     eight = token >= _halving(alpha1, c1, budget)
-    best = None if unmet else "both" if seven and eight else "steps" if seven else "tokens"
-    return Theorem(unmet, best, {"7": seven, "8": eight})
+    best = "both" if seven and eight else "steps" if seven else "tokens"
+    return _theorem(conditions, best, {"7": seven, "8": eight})
 
 
 def _halving(alpha: float, c: float, budget: int) -> float:
@@ -193,15 +193,16 @@ def theorem4(alpha1: float, c1: float, alpha2: float, c2: float, budget: int) ->
     """
     check(alpha1, c1)
     check(alpha2, c2, layer="2")
-    unmet = _unmet(
+    conditions = (
         (0.52 < alpha1 < 0.8, f"alpha1 = {alpha1:.3g} is not in (0.52, 0.8)"),
         (0.52 < alpha2 < 0.8, f"alpha2 = {alpha2:.3g} is not in (0.52, 0.8)"),
         (c1 < 1 / 3, f"c1 = {c1:.3g} is not below 1/3"),
         (c2 < 1 / 5, f"c2 = {c2:.3g} is not below 1/5"),
         (budget >= 16 and budget % 2 == 0, f"M = {budget} is not even and at least 16"),
     )
-    return Theorem(unmet, None if unmet else "both", {})
+    return _theorem(conditions, "both", {})
 
 
-def _unmet(*conditions: tuple[bool, str]) -> tuple[str, ...]:
-    return tuple(otherwise for holds, otherwise in conditions if not holds)
+def _theorem(conditions: tuple[tuple[bool, str], ...], best: str, inequalities: dict[str, bool]) -> Theorem:
+    unmet = tuple(otherwise for holds, otherwise in conditions if not holds)
+    return Theorem(unmet, None if unmet else best, inequalities)

@@ -133,9 +133,6 @@ def splits(case: Case, tokens: Tokens, schedule: Schedule, budget: int, max_dept
 
 def best_split(case: Case, tokens: Tokens, schedule: Schedule, budget: int, max_depth: int = MAX_DEPTH) -> Split:
     """The split with the greatest speed-up, with the smallest k1 and then k2 of several."""
-    found = splits(case, tokens, schedule, budget, max_depth)
-    best = next(found)
-    for split in found:
-        if split.speedup * _SAME > best.speedup:
-            best = split
-    return best
+    found = list(splits(case, tokens, schedule, budget, max_depth))
+    enough = max(split.speedup for split in found) * _SAME
+    return next(split for split in found if split.speedup >= enough)

@@ -611,7 +611,8 @@ def test_a_simulated_acceptance_is_said_with_the_figures(call):
     config = next(iter(json.loads(call(*asked, "--json").stdout)["variants"].values()))["config"]
     assert config["runtimes"]["target"]["token_layer"]["accept_length"] == 2.5
     record = {"versions": {}, "config": config}
-    assert collection.marks([record]) == ("dummy weights", "simulated acceptance")
+    group = collection.Group("", "sd", 1, {}, [record])
+    assert group.marks == ("dummy weights", "simulated acceptance")
 
 
 def test_random_weights_that_are_stopped_leave_pictures(call, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from lr_sglang.cli import cli
 from lr_sglang.errors import RecordError
-from lr_sglang.results import collection, formats, report, sweeps, timeline
+from lr_sglang.results import charts, collection, formats, report, timeline
 from tests import synthetic
 from tests.synthetic import Truth
 
@@ -266,19 +266,19 @@ def test_a_lossless_group_is_held_against_the_same_token_layer(tmp_path, layer, 
             record["mode"] = record["config"]["mode"] = "lossless"
             record["config"]["runtimes"]["target"]["token_layer"] = {"algorithm": layer, "tokens": None}
     report = made(write(tmp_path, records))
-    (measured,) = [one for one in report.expected if one]
+    (measured,) = [m.expected for m in report.measures if m.expected]
     (against,) = [m.speed for m in report.measures if m.group.mode == "lossless"]
     assert (measured.measured < 0.7 * against.tokens.value) == slower, "the token layer alone is twice as fast"
 
 
 def test_the_program_of_all_runs_is_named(tmp_path):
     records = synthetic.run(Truth(), 3, 1)
-    assert any(made(write(tmp_path / "without", records)).expected)
+    assert any(m.expected for m in made(write(tmp_path / "without", records)).measures)
     for record in records:
         record["config"]["program"] = "twice"
     report = made(write(tmp_path / "a", records))
     assert table(report, "Table 1").title.endswith("; program twice")
-    assert not any(report.expected), "the formulas are of one answer"
+    assert not any(m.expected for m in report.measures), "the formulas are of one answer"
     plain = synthetic.run(Truth(), 3, 1, modes=("autoregressive",))
     ahead = [record for record in records if record["mode"] == "lookahead"]
     found = table(made(write(tmp_path / "b", [*ahead, *plain])), "Table 1")
@@ -423,7 +423,7 @@ def test_of_several_ways_to_draft_as_many_tokens_the_fastest_is_drawn(tmp_path):
                     runtime["token_layer"]["tokens"] = tokens
         write(tmp_path / str(number), found)
     found = made(tmp_path)
-    sd, ahead = (container.lines[0] for container in sweeps.sd_tokens(found).axes[0].containers)
+    sd, ahead = (container.lines[0] for container in charts.sd_tokens(found).axes[0].containers)
     assert list(sd.get_xdata()) == list(ahead.get_xdata()) == [0, 2, 4]
     assert sd.get_ydata()[0] == 1
     groups = [m for m in found.measures if (m.group.mode, m.group.value("sd tokens")) == ("lookahead+sd", 2)]

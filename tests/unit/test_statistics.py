@@ -23,9 +23,7 @@ REPETITIONS = 200 if FULL else 40
 def collected(records):
     """As ``collection.read`` sorts them, without a folder."""
     groups = {}
-    for record in records:
-        group = collection._group_of(record, 1)
-        groups.setdefault((group.task, group.mode), group).records.append(record)
+    collection._sort(records, 1, groups)
     return collection.Collection(collection.labelled(list(groups.values())), [], [])
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from lr_sglang.results import accounting
-from lr_sglang.results.cells import spanned
 from lr_sglang.results.measures import Measures
 from lr_sglang.results.record import Record
 from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate
+from lr_sglang.results.tables import cell
 
 HERE = Path(__file__).parent
 SHARED = HERE / "shared"  # with the endpoint's page: modules there, and here parts of one script
@@ -110,7 +110,7 @@ def _facts(m: Measures) -> list[list[str]]:
 
     def add(name: str, estimate: Estimate | None, digits: int, scale: float = 1, unit: str = "") -> None:
         if estimate is not None:
-            value, _, interval = spanned(estimate, digits, scale, unit).partition(" (")
+            value, _, interval = cell(estimate, digits, scale, unit).partition(" (")
             found.append([name, value, interval and f"({interval}"])
 
     add("accuracy", m.accuracy, 1, 100, " %")
