@@ -170,9 +170,9 @@ class Runner:
         except RuntimeDown as error:
             if error.role == "target":
                 raise
-            return record.make_failed(item.question, item.mode, job, error, *about)
+            return record.make(item.question, item.mode, job, *about, error)
         except LookaheadError as error:
-            return record.make_failed(item.question, item.mode, job, error, *about)
+            return record.make(item.question, item.mode, job, *about, error)
         finally:
             self._running.discard(job)
         return record.make(item.question, item.mode, job, *about)

@@ -52,13 +52,13 @@ class AnswerTask:
             if self.mode.ahead and not self.live.given:
                 await self.live.requests.check_judge(self.job.lookahead)
             await answer(self.program, self.mode, self.messages, self.job, self.live.roles, self.live.backends)
-            return self._solution(record.make)
+            return self._solution()
 
     def failed(self, error: LookaheadError) -> Solution:
         """The solution of a failed answer: the part that was made, and the error."""
-        return self._solution(lambda q, mode, job, *rest: record.make_failed(q, mode, job, error, *rest), error)
+        return self._solution(error)
 
-    def _solution(self, make: Callable[..., record.Record], error: LookaheadError | None = None) -> Solution:
+    def _solution(self, error: LookaheadError | None = None) -> Solution:
         asked, job = self.messages[-1]["content"], self.job
         config = {
             "program": self.program.name if self.program else self.mode.program,
@@ -66,7 +66,7 @@ class AnswerTask:
             "sampling": job.sampling.to_dict(),
             "limits": job.limits.to_dict(),
         }
-        made = make(Question(job.question, asked), self.mode.name, job, config, machine.versions())
+        made = record.make(Question(job.question, asked), self.mode.name, job, config, machine.versions(), error)
         return Solution(asked, job.record, made, error)
 
 

@@ -83,7 +83,7 @@ def _gate(found: Confidence) -> str:
 
 def _table(found: Calibration) -> str:
     lines = [f"precision {found.precision:g}; what no stage is sure of goes to {found.last}"]
-    for row in (stage.to_dict() for stage in found.stages):
+    for row in found.stages:
         lines.append(f"{row['verifier']}: {row['pairs']} pairs, {row['unsure']} left to the next stage")
         for what, bound in (("accepted", "accept_above"), ("rejected", "reject_below")):
             if row[bound] is None:

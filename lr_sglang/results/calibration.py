@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from lr_sglang.algorithm import policy
@@ -32,40 +33,6 @@ class Sample:
 
     scores: tuple[float | None, ...]
     agree: bool
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A stage with its thresholds, and what it would have done to the pairs that reached it.
-
-    Attributes:
-        pairs: how many reached it.
-        accepted, rejected: how many it decides.
-        right_accepted, right_rejected: how many of those rightly.
-    """
-
-    stage: Stage
-    pairs: int
-    accepted: int
-    right_accepted: int
-    rejected: int
-    right_rejected: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """For a table, and for the file that ``--verifier cascade:FILE.json`` reads."""
-        return {
-            "verifier": self.stage.verifier,
-            "reject_below": self.stage.reject_below,
-            "accept_above": self.stage.accept_above,
-            "pairs": self.pairs,
-            "accepted": self.accepted,
-            "accepted_rightly": self.right_accepted,
-            "accepted_interval": wilson(self.right_accepted, self.accepted),
-            "rejected": self.rejected,
-            "rejected_rightly": self.right_rejected,
-            "rejected_interval": wilson(self.right_rejected, self.rejected),
-            "unsure": self.pairs - self.accepted - self.rejected,
-        }
 
 
 @dataclass(frozen=True)
@@ -92,29 +59,30 @@ def confidence(records: Iterable[Record]) -> Confidence | None:
     pairs = list(policy.pairs_of(records))
     if len(pairs) < LEAST:
         return None
-    from scipy.stats import rankdata
+    from scipy.stats import mannwhitneyu
 
-    accepted = sum(agreed for _, agreed in pairs)
-    refused, auc = len(pairs) - accepted, None
-    if accepted and refused:
-        ranks = rankdata([sure for sure, _ in pairs])
-        above = sum(rank for rank, (_, agreed) in zip(ranks, pairs, strict=True) if agreed)
-        auc = float((above - accepted * (accepted + 1) / 2) / (accepted * refused))
-    return Confidence(policy.Calibration.fit(pairs), accepted, auc)
+    yes, no = ([sure for sure, agreed in pairs if agreed is kind] for kind in (True, False))
+    auc = float(mannwhitneyu(yes, no).statistic / (len(yes) * len(no))) if yes and no else None
+    return Confidence(policy.Calibration.fit(pairs), len(yes), auc)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Thresholds for every stage but the last."""
+    """Thresholds for every stage but the last.
+
+    Attributes:
+        stages: of each ``verifier``, ``reject_below``, ``accept_above``, and what it would have done to the ``pairs``
+            that reached it: how many it accepts and rejects, how many of these rightly, with the 95 % interval of that
+            share, and how many it leaves to the next.
+    """
 
     precision: float
     last: str
-    stages: tuple[Fitted, ...] = field(default=())
+    stages: tuple[dict[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As in the file."""
-        stages = [stage.to_dict() for stage in self.stages]
-        return {"stages": stages, "last": self.last, "precision": self.precision}
+        """As in the file that ``--verifier cascade:FILE.json`` reads."""
+        return {"stages": list(self.stages), "last": self.last, "precision": self.precision}
 
 
 def calibrate(records: Sequence[Record], precision: float, truth: Truth | None = None) -> Calibration:
@@ -131,20 +99,22 @@ def calibrate(records: Sequence[Record], precision: float, truth: Truth | None =
     names, samples = read(records, truth)
     fitted = []
     for number, name in enumerate(names[:-1]):
-        scored = [(sample.scores[number], sample.agree) for sample in samples]
-        known = [(score, agree) for score, agree in scored if score is not None]
+        known = [(score, one.agree) for one in samples if (score := one.scores[number]) is not None]
         stage = Stage(name, *thresholds(known, precision))
-        above = [a for s, a in known if stage.accept_above is not None and s >= stage.accept_above]
-        below = [a for s, a in known if stage.reject_below is not None and s < stage.reject_below]
-        fitted.append(Fitted(stage, len(samples), len(above), sum(above), len(below), len(below) - sum(below)))
-        samples = [sample for sample in samples if stage.decides(sample.scores[number]) is None]
+        decided = [(stage.decides(score), agree) for score, agree in known]
+        row = {**dataclasses.asdict(stage), "pairs": len(samples)}
+        for what, verdict in (("accepted", True), ("rejected", False)):
+            right = [agree is verdict for said, agree in decided if said is verdict]
+            row |= {what: len(right), f"{what}_rightly": sum(right), f"{what}_interval": wilson(sum(right), len(right))}
+        samples = [one for one in samples if stage.decides(one.scores[number]) is None]
+        fitted.append({**row, "unsure": len(samples)})
     return Calibration(precision, names[-1], tuple(fitted))
 
 
 def thresholds(scored: Sequence[tuple[float, bool]], precision: float) -> tuple[float | None, float | None]:
     """``reject_below`` and ``accept_above``; None where no threshold is that precise with enough pairs beyond it."""
-    accept = _furthest(sorted(scored, key=lambda one: -one[0]), precision)
-    reject = _furthest(sorted(((-score, not agree) for score, agree in scored), key=lambda one: -one[0]), precision)
+    accept = _furthest(scored, precision)
+    reject = _furthest([(-score, not agree) for score, agree in scored], precision)
     if reject is not None:  # from the next score on it is not rejected any more
         reject = min((score for score, _ in scored if score > -reject), default=math.nextafter(-reject, math.inf))
     if reject is None or accept is None:
@@ -152,26 +122,23 @@ def thresholds(scored: Sequence[tuple[float, bool]], precision: float) -> tuple[
     return min(reject, accept), accept
 
 
-def _furthest(scored: Sequence[tuple[float, bool]], precision: float) -> float | None:
-    """The lowest score (they come from the highest down) at and above which the share of the right is high enough.
+def _furthest(scored: Iterable[tuple[float, bool]], precision: float) -> float | None:
+    """The lowest score at and above which the share of the right is high enough.
 
     It is the score of a right one: a threshold is not lowered only to let wrong ones in as long as that can be borne.
     """
-    right, some, found = 0, False, None
-    for number, (score, good) in enumerate(scored, start=1):
-        right, some = right + good, some or good
-        tied = number < len(scored) and scored[number][0] == score
-        if tied:
-            continue
-        if some and number >= LEAST and right / number >= precision:
+    right, number, found = 0, 0, None
+    for score, tied in groupby(sorted(scored, key=lambda one: -one[0]), key=lambda one: one[0]):
+        goods = [good for _, good in tied]
+        right, number = right + sum(goods), number + len(goods)
+        if any(goods) and number >= LEAST and right / number >= precision:
             found = score
-        some = False
     return found
 
 
 def has_cascade(records: Iterable[Record]) -> bool:
     """Whether any of the records is of a cascade."""
-    return any(_cascade(record) for record in records)
+    return any(map(_cascade, records))
 
 
 def _cascade(record: Record) -> str:

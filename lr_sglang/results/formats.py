@@ -9,26 +9,21 @@ from typing import Any
 
 from lr_sglang.results.report import Report
 from lr_sglang.results.store import flat
-from lr_sglang.results.tables import Table
 
 
 def markdown(report: Report) -> str:
     """All tables; the warning stands over each of them, for they are copied one by one."""
-    parts = ["\n".join(_markdown(table, report.warning)) for table in report.tables]
-    notes = "\n".join(f"- {_cell(note)}" for note in report.collection.notes)
-    return "\n\n".join([*parts, *([notes] if notes else [])]) + "\n"
-
-
-def _markdown(table: Table, warning: str) -> list[str]:
-    lines = [f"### {_cell(table.title)}", ""]
-    if warning:
-        lines += [f"**{_cell(warning[0].upper() + warning[1:])}.**", ""]
-    lines += [
-        f"| {' | '.join(map(_cell, table.columns))} |",
-        f"|{'|'.join(['-', *['-:'] * (len(table.columns) - 1)])}|",
-    ]
-    lines += [f"| {' | '.join(map(_cell, row))} |" for row in table.rows]
-    return [*lines, "", table.note] if table.note else lines
+    parts, warning = [], report.warning
+    for table in report.tables:
+        lines = [f"### {_cell(table.title)}", ""]
+        lines += [f"**{_cell(warning[0].upper() + warning[1:])}.**", ""] if warning else []
+        rule = f"|{'|'.join(['-', *['-:'] * (len(table.columns) - 1)])}|"
+        head, *rows = (f"| {' | '.join(map(_cell, row))} |" for row in [table.columns, *table.rows])
+        lines += [head, rule, *rows, *(["", table.note] if table.note else [])]
+        parts.append("\n".join(lines))
+    if report.collection.notes:
+        parts.append("\n".join(f"- {_cell(note)}" for note in report.collection.notes))
+    return "\n\n".join(parts) + "\n"
 
 
 def _cell(text: str) -> str:
@@ -44,23 +39,22 @@ def as_json(report: Report) -> str:
 
 def as_csv(report: Report) -> str:
     """A row a group, a column a figure; intervals are columns of their own (``accuracy.low``)."""
-    rows = []
-    for group in report.to_dict()["groups"]:
-        row: dict[str, Any] = {}
-        for name, value in flat(group):
-            if not isinstance(value, list):
-                row[name] = value
-            elif value and all(isinstance(one, dict) for one in value):
-                row |= {f"{name}.{n}.{k}": v for n, one in enumerate(value) for k, v in one.items()}
-            else:
-                row[name] = "; ".join(map(str, value))
-        rows.append(row)
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    rows = [dict(_columns(group)) for group in report.to_dict()["groups"]]
     file = io.StringIO()
-    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _harmless(value) for name, value in row.items()} for row in rows)
     return file.getvalue()
+
+
+def _columns(group: dict[str, Any]) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in flat(group):
+        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            found += flat({f"{name}.{n}": one for n, one in enumerate(value)})
+        else:
+            found.append((name, "; ".join(map(str, value)) if isinstance(value, list) else value))
+    return found
 
 
 def _harmless(value: Any) -> Any:

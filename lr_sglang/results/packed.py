@@ -26,13 +26,11 @@ class Packed(UserDict[str, Any]):
 
     steps = 0
 
-    def __init__(self, record: Mapping[str, Any]) -> None:
-        super().__init__(record)
-
     def __setitem__(self, name: str, value: Any) -> None:
+        packed = isinstance(value, bytes)
         if name == "steps":
-            self.steps = len(_unpacked(value) if isinstance(value, bytes) else value)
-        if name in _LONG and not isinstance(value, bytes):
+            self.steps = len(_unpacked(value) if packed else value)
+        if name in _LONG and not packed:
             value = zlib.compress(json.dumps(value).encode(), level=1)
         elif name in _SHARED:
             value = _only(json.dumps(value))
@@ -53,6 +51,4 @@ def _unpacked(value: bytes) -> Any:
     return json.loads(zlib.decompress(value))
 
 
-@lru_cache(maxsize=1024)
-def _only(value: str) -> Any:
-    return json.loads(value)
+_only = lru_cache(maxsize=1024)(json.loads)

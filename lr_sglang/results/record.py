@@ -8,7 +8,6 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.errors import LookaheadError
-from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.steps.tree import Branch
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed, correct
@@ -28,106 +27,52 @@ def key(record: Record) -> Key:
     return record["question_id"], record["sample"], record["mode"]
 
 
-def make(question: Question, mode: str, job: AnswerRequest, config: dict[str, Any], versions: dict[str, str]) -> Record:
-    """The record of an answer that was completed. Times are seconds since the question was asked."""
-    trace = job.record
-    answer = boxed(trace.text)
-    return {
-        **_head(question, mode, job),
-        "text": trace.text,
-        "answer": answer,
-        "correct": correct(answer, question.answer),
-        "error": None,
-        **_trace(trace),
-        "config": config,
-        "versions": versions,
-    }
-
-
-def make_failed(
+def make(
     question: Question,
     mode: str,
     job: AnswerRequest,
-    error: LookaheadError,
     config: dict[str, Any],
     versions: dict[str, str],
+    error: LookaheadError | None = None,
 ) -> Record:
-    """The record of a sample that ended in an error; it has what had been written until then."""
-    failure = {
-        "kind": type(error).__name__,
-        "role": error.role,
-        "message": error.message,
-        "hint": error.hint,
-        "retryable": error.retryable,
-    }
-    return {
-        **_head(question, mode, job),
-        "text": job.record.text,
-        "answer": None,
-        "correct": None if question.answer is None else False,
-        "error": failure,
-        **_trace(job.record),
-        "config": config,
-        "versions": versions,
-    }
+    """The record of an answer. Times are seconds since the question was asked.
 
-
-def _head(question: Question, mode: str, job: AnswerRequest) -> Record:
+    Args:
+        error: what it ended in; the record then has what had been written until then.
+    """
+    trace, failure = job.record, None
+    answer = boxed(trace.text) if error is None else None
+    right = correct(answer, question.answer)
+    if error is not None:
+        names = ("role", "message", "hint", "retryable")
+        failure = {"kind": type(error).__name__, **{name: getattr(error, name) for name in names}}
     return {
-        "schema": SCHEMA,
-        "question_id": question.id,
-        "sample": job.sample,
-        "mode": mode,
-        "question": question.question,
-        "gold": question.answer,
-        "extra": question.extra,
-        "seed": job.sampling.seed,
-        "seeded": job.record.seeded,
+        **{"schema": SCHEMA, "question_id": question.id, "sample": job.sample, "mode": mode},
+        **{"question": question.question, "gold": question.answer, "extra": question.extra},
+        **{"seed": job.sampling.seed, "seeded": trace.seeded},
         **({"false_accepts": job.check.known.to_dict()} if job.check and job.check.known else {}),
-    }
-
-
-def _trace(trace: Trace) -> Record:
-    return {
-        "finish": trace.finish,
-        "seconds": round(trace.seconds, 6),
-        "drained": round(trace.drained, 6),
-        "prompt_tokens": trace.prompt_tokens,
-        "cycles": trace.cycles,
-        "judged": trace.judged,
-        "accepted": trace.accepted,
-        "alpha": trace.alpha,
-        "tokens": trace.tokens(),
+        **{"text": trace.text, "answer": answer, "correct": right, "error": failure},
+        **{"finish": trace.finish, "seconds": round(trace.seconds, 6), "drained": round(trace.drained, 6)},
+        **{"prompt_tokens": trace.prompt_tokens, "cycles": trace.cycles},
+        **{"judged": trace.judged, "accepted": trace.accepted, "alpha": trace.alpha, "tokens": trace.tokens()},
         "outcomes": {role: dict(counts) for role, counts in trace.outcomes().items()},
         "failures": {role: count for role, count in trace.failures.items() if count},
         "ids_digest": hashlib.blake2b(repr(trace.ids).encode(), digest_size=16).hexdigest(),
-        "steps": [_step(step) for step in trace.steps],
-        "branches": [_branch(branch) for branch in trace.branches],
+        "steps": [{**dataclasses.asdict(step), "seconds": round(step.seconds, 6)} for step in trace.steps],
+        "branches": [of_branch(branch) for branch in trace.branches],
         **({"program": trace.program} if trace.program else {}),
+        **{"config": config, "versions": versions},
     }
 
 
-def _step(step: StepRecord) -> Record:
-    table = dataclasses.asdict(step)
-    return {**table, "seconds": round(step.seconds, 6)}
-
-
-def _branch(branch: Branch) -> Record:
+def of_branch(branch: Branch) -> Record:
+    """A branch, as the record has it."""
+    sd, ended, outcome = branch.speculation, branch.ended, branch.outcome
     return {
-        "role": branch.role,
-        "position": branch.position,
-        "alternative": branch.alternative,
-        "seed": branch.seed,
-        "started": round(branch.started, 6),
-        "ended": None if branch.ended is None else round(branch.ended, 6),
-        "prompt": branch.prompt_tokens,
-        "cached": branch.cached_tokens,
-        "shareable": branch.shared_tokens,
-        "generated": branch.generated_tokens,
-        "sd": [branch.speculation.verified, branch.speculation.drafted, branch.speculation.accepted]
-        if branch.speculation
-        else None,
-        "outcome": None if branch.outcome is None else str(branch.outcome),
-        "error": branch.error,
+        **{name: getattr(branch, name) for name in ("role", "position", "alternative", "seed")},
+        **{"started": round(branch.started, 6), "ended": None if ended is None else round(ended, 6)},
+        **{"prompt": branch.prompt_tokens, "cached": branch.cached_tokens, "shareable": branch.shared_tokens},
+        **{"generated": branch.generated_tokens, "sd": [sd.verified, sd.drafted, sd.accepted] if sd else None},
+        **{"outcome": None if outcome is None else str(outcome), "error": branch.error},
         **{name: round(known, 6) for name in WAITS if (known := getattr(branch, name)) is not None},
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import time
@@ -41,11 +42,10 @@ def newest_folder(root: Path, name: str) -> Path:
         RecordError: there is none.
     """
     stamp = "[0-9]" * 8 + "_" + "[0-9]" * 6
-    found = sorted(path.parent for path in root.glob(f"{_literal(name)}_{stamp}/{RUN}"))
+    found = sorted(path.parent for path in root.glob(f"{glob.escape(name)}_{stamp}/{RUN}"))
     if not found:
-        raise RecordError(
-            f"there is no run called {name!r} in {root} to resume", hint="give its folder: --resume --output DIR"
-        )
+        hint = "give its folder: --resume --output DIR"
+        raise RecordError(f"there is no run called {name!r} in {root} to resume", hint=hint)
     return found[-1]
 
 
@@ -88,26 +88,24 @@ class Store:
         about: more for ``run.json``, not compared: versions, machine, placement.
         resume: whether records that are there already belong to this run.
 
+    Attributes:
+        cut: bytes of a line that was cut off, and is gone now.
+
     Raises:
         RecordError: another run is at work there; there are records and ``resume`` is false; they belong to another
             configuration; or the folder cannot be written.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], about: dict[str, Any], *, resume: bool = False) -> None:
-        self.folder = folder
-        self.path = folder / RECORDS
+        self.folder, self.path = folder, folder / RECORDS
         self.records: dict[Key, Record] = {}
-        self.cut = 0
-        self._new = not folder.exists()
+        self._new, self._file = not folder.exists(), -1
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = take(folder, "another run is writing to", "wait for it, or give another --output")
-        self._file = -1
         try:
-            self._open(json.loads(json.dumps(config)), about, resume)
-        except OSError as error:
-            self.close()
-            raise RecordError(f"{folder}: {error.strerror}", hint="give another --output") from error
+            with writing(folder):
+                self._open(json.loads(json.dumps(config)), about, resume)
         except RecordError:
             self.close()
             raise
@@ -123,11 +121,9 @@ class Store:
         Raises:
             RecordError: it cannot be written; nothing of it is left in the file then.
         """
-        line = line_of(record)
-        end = os.lseek(self._file, 0, os.SEEK_END)
+        line, end = line_of(record), os.lseek(self._file, 0, os.SEEK_END)
         try:
-            written = os.write(self._file, line)
-            if written < len(line):
+            if os.write(self._file, line) < len(line):
                 raise OSError(0, "the disk is full")
             os.fsync(self._file)
         except OSError as error:
@@ -154,16 +150,12 @@ class Store:
         self.close()
 
     def _open(self, config: dict[str, Any], about: dict[str, Any], resume: bool) -> None:
-        whole = 0
-        if self.path.exists():
-            records, whole = read_records(self.path)
-            if records and not resume:
-                raise RecordError(
-                    f"{self.folder} has {len(records)} records already",
-                    hint="--resume goes on with them; or give another --output",
-                )
-            self.records = {key(record): record for record in records}
-        if self.records:
+        records, whole = read_records(self.path) if self.path.exists() else ([], 0)
+        if records and not resume:
+            hint = "--resume goes on with them; or give another --output"
+            raise RecordError(f"{self.folder} has {len(records)} records already", hint=hint)
+        self.records = {key(record): record for record in records}
+        if records:
             self._compare(config)
         else:
             write_whole(self.folder / RUN, {"schema": SCHEMA, "config": config, **about})
@@ -177,7 +169,7 @@ class Store:
             before = json.loads((self.folder / RUN).read_text(encoding="utf-8"))["config"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RecordError(f"{self.folder / RUN} is missing or damaged", hint="give another --output") from error
-        # a switch that one of two versions of the program does not have is off there
+        # A switch that one of two versions of the program does not have is off there.
         old, new = ({k: v for k, v in flat(table) if v is not False} for table in (before, config))
         wrong = [
             f"{k}: {old.get(k, 'off')} then, {new.get(k, 'off')} now"
@@ -260,7 +252,3 @@ def replace_file(path: Path, data: Iterable[bytes]) -> None:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
-
-
-def _literal(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

@@ -65,21 +65,21 @@ def test_a_later_stage_is_calibrated_on_what_an_earlier_one_left():
     unsure = [verdict(True, 0.5, 0.8)] * 30 + [verdict(False, 0.5, 0.2)] * 30
     found = calibrate([record(sure + unsure, "cascade:likelihood:min,score,judge")], 1.0)
     first, second = found.stages
-    assert (first.pairs, first.accepted, first.rejected, second.pairs) == (120, 30, 30, 60)
-    assert (second.stage.accept_above, second.accepted, second.rejected) == (0.8, 30, 30)
+    assert (first["pairs"], first["accepted"], first["rejected"], second["pairs"]) == (120, 30, 30, 60)
+    assert (second["accept_above"], second["accepted"], second["rejected"]) == (0.8, 30, 30)
     assert found.last == "judge"
 
 
 def test_what_no_verifier_decided_is_left_out():
     odd = [verdict(False, by="late"), verdict(False, by="guard"), verdict(False, 0.5, failed=True), None]
     found = calibrate([record([*odd, *[verdict(True, 0.9)] * 25])], 0.9)
-    assert found.stages[0].pairs == 25
+    assert found.stages[0]["pairs"] == 25
 
 
 def test_the_truth_may_be_another_than_the_last_stage():
     records = [record([verdict(False, 0.9)] * 25)]
-    assert calibrate(records, 0.9).stages[0].accepted == 0
-    assert calibrate(records, 0.9, lambda target, draft: True).stages[0].accepted == 25
+    assert calibrate(records, 0.9).stages[0]["accepted"] == 0
+    assert calibrate(records, 0.9, lambda target, draft: True).stages[0]["accepted"] == 25
 
 
 @pytest.mark.parametrize(

@@ -336,7 +336,7 @@ def test_fields_of_errors_are_too():
     from lr_sglang.results import record as records
     from lr_sglang.tasks import Question
 
-    made = records.make_failed(Question("1", "?"), "lookahead", AnswerRequest(), RuntimeDown("gone"), {}, {})
+    made = records.make(Question("1", "?"), "lookahead", AnswerRequest(), {}, {}, RuntimeDown("gone"))
     assert {f"error.{key}" for key in made["error"]} <= named("Records")
 
 

@@ -13,7 +13,7 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import PromptTooLong, RecordError, RuntimeTimeout
 from lr_sglang.results import machine, store, summary
 from lr_sglang.results.packed import Packed
-from lr_sglang.results.record import key, make, make_failed
+from lr_sglang.results.record import key, make
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Branch, Outcome, Verdict
 from lr_sglang.tasks import Question
@@ -97,7 +97,7 @@ def test_an_unknown_gold_answer_is_not_graded():
 
 def test_a_failed_sample_says_why():
     error = PromptTooLong("too long", role="target", hint="shorten it")
-    made = make_failed(Question("q", "?", "1"), "lookahead", AnswerRequest(question="q"), error, CONFIG, {})
+    made = make(Question("q", "?", "1"), "lookahead", AnswerRequest(question="q"), CONFIG, {}, error)
     assert made["error"] | {"kind": "PromptTooLong", "role": "target", "retryable": False} == made["error"]
     assert made["correct"] is False
     assert made.keys() == record().keys()
@@ -227,7 +227,7 @@ def test_what_failed_for_a_passing_reason_is_made_again(tmp_path):
     lasting = PromptTooLong("long", role="target")
     with opened(tmp_path) as first:
         for name, error in (("a", passing), ("b", lasting)):
-            first.append(make_failed(Question(name, "?"), "lookahead", AnswerRequest(question=name), error, CONFIG, {}))
+            first.append(make(Question(name, "?"), "lookahead", AnswerRequest(question=name), CONFIG, {}, error))
         assert not first.done(("a", 0, "lookahead"))
         assert first.done(("b", 0, "lookahead"))
         first.append(record("a"))
@@ -321,20 +321,20 @@ def test_an_interval_is_over_questions():
 
 
 def test_a_failed_sample_counts_as_wrong_and_not_as_fast():
-    failed = make_failed(Question("b", "?", "1"), "lookahead", AnswerRequest(), PromptTooLong("no"), CONFIG, {})
+    failed = make(Question("b", "?", "1"), "lookahead", AnswerRequest(), CONFIG, {}, PromptTooLong("no"))
     figures = summary.of_mode([record("a"), failed])
     assert (figures["accuracy"], figures["errors"], figures["seconds_mean"]) == (0.5, 1, 2.0)
 
 
 def test_nothing_measured_is_nothing_and_no_error():
-    failed = make_failed(Question("b", "?"), "autoregressive", AnswerRequest(), PromptTooLong("no"), CONFIG, {})
+    failed = make(Question("b", "?"), "autoregressive", AnswerRequest(), CONFIG, {}, PromptTooLong("no"))
     figures = summary.of_mode([failed])
     assert figures["accuracy"] is figures["alpha"] is figures["tokens_per_s"] is figures["interval"] is None
 
 
 def test_a_bars_figures_are_those_of_the_table():
-    failed = make_failed(Question("d", "?", "1"), "lookahead", AnswerRequest(), PromptTooLong("no"), CONFIG, {})
-    plain = make_failed(Question("e", "?"), "autoregressive", AnswerRequest(), PromptTooLong("no"), CONFIG, {})
+    failed = make(Question("d", "?", "1"), "lookahead", AnswerRequest(), CONFIG, {}, PromptTooLong("no"))
+    plain = make(Question("e", "?"), "autoregressive", AnswerRequest(), CONFIG, {}, PromptTooLong("no"))
     records = [record("a"), record("b", seconds=6.0, gold="3"), record("c", gold=None), failed, plain]
     running = summary.Running(records[:2])
     for one in records[2:]:

@@ -11,7 +11,7 @@ import pytest
 from lr_sglang.engine.timings import waits
 from lr_sglang.results import accounting, collection, expected, measures
 from lr_sglang.results import statistics as st
-from lr_sglang.results.record import _branch
+from lr_sglang.results.record import of_branch
 from lr_sglang.results.summary import wilson
 from lr_sglang.steps.tree import Branch
 from tests import synthetic
@@ -262,8 +262,8 @@ def test_what_a_runtime_says_of_its_waits_is_read_and_recorded():
     assert waits({}) == waits({"queue_time": None, "forward_entry_time": 5.0}) == (None, None)
     assert waits({"queue_time": True, "forward_entry_time": 9.0, "prefill_finished_time": 8.0}) == (None, None)
     known, unknown = Branch("target", 0, queued=0.25, prefill=0.0), Branch("target", 0)
-    assert {"queued": 0.25, "prefill": 0.0}.items() <= _branch(known).items()
-    assert not {"queued", "prefill"} & _branch(unknown).keys()
+    assert {"queued": 0.25, "prefill": 0.0}.items() <= of_branch(known).items()
+    assert not {"queued", "prefill"} & of_branch(unknown).keys()
 
 
 def test_a_verifier_without_a_request_is_waited_for_too():

@@ -16,8 +16,7 @@ from lr_sglang.results import accounting
 from lr_sglang.results.measures import Measures
 from lr_sglang.results.record import Record
 from lr_sglang.results.report import Report
-from lr_sglang.results.statistics import Estimate
-from lr_sglang.results.tables import cell
+from lr_sglang.results.tables import NONE, cell, times
 
 HERE = Path(__file__).parent
 SHARED = HERE / "shared"  # with the endpoint's page: modules there, and here parts of one script
@@ -67,23 +66,12 @@ def index(report: Report) -> dict[str, Any]:
     for number, group in enumerate(report.collection.groups):
         for record in group.records:
             words = " ".join((record["question_id"], record["question"][:SEARCHED], str(record["answer"] or "")))
-            records.append(
-                {
-                    "n": len(records),
-                    "id": record["question_id"],
-                    "task": group.task,
-                    "sample": record["sample"],
-                    "group": number,
-                    "result": result(record),
-                    "seconds": record["seconds"],
-                    "alpha": record.get("alpha"),
-                    "search": words.lower(),
-                }
-            )
-    answers, tasks = len(records), len(report.collection.tasks)
-    models = report.collection.models
+            about = {"n": len(records), "id": record["question_id"], "task": group.task, "sample": record["sample"]}
+            about |= {"group": number, "result": result(record), "seconds": record["seconds"]}
+            records.append({**about, "alpha": record.get("alpha"), "search": words.lower()})
+    tasks, models = len(report.collection.tasks), report.collection.models
     return {
-        "about": f"{answers} answers, {tasks} task{'s' * (tasks > 1)}" + (f"; {models}" if models else ""),
+        "about": f"{len(records)} answers, {tasks} task{'s' * (tasks > 1)}" + (f"; {models}" if models else ""),
         "warning": report.warning[:1].upper() + report.warning[1:],
         "groups": [
             {"name": m.group.name, "mode": m.group.mode, "task": m.group.task, "facts": _facts(m)}
@@ -99,66 +87,50 @@ def index(report: Report) -> dict[str, Any]:
 
 def result(record: Record) -> str:
     """In a word."""
-    if record["error"]:
-        return "failed"
-    return {True: "correct", False: "wrong", None: "ungraded"}[record["correct"]]
+    return "failed" if record["error"] else {True: "correct", False: "wrong", None: "ungraded"}[record["correct"]]
 
 
 def _facts(m: Measures) -> list[list[str]]:
     """Name, value and interval."""
-    found: list[list[str]] = []
-
-    def add(name: str, estimate: Estimate | None, digits: int, scale: float = 1, unit: str = "") -> None:
-        if estimate is not None:
-            value, _, interval = cell(estimate, digits, scale, unit).partition(" (")
-            found.append([name, value, interval and f"({interval}"])
-
-    add("accuracy", m.accuracy, 1, 100, " %")
-    add("speed-up", m.speed.tokens if m.speed else None, 2, unit="x")
-    add("alpha", m.alpha, 2)
-    add("tokens/s", m.rate, 0)
-    add("seconds", m.seconds, 2)
-    return found
+    said = {
+        "accuracy": cell(m.accuracy, 1, 100, " %"),
+        "speed-up": times(m.speed.tokens if m.speed else None),
+        "alpha": cell(m.alpha, 2),
+        "tokens/s": cell(m.rate, 0),
+        "seconds": cell(m.seconds, 2),
+    }
+    parts = ((name, *words.partition(" (")) for name, words in said.items() if words != NONE)
+    return [[name, value, interval and f"({interval}"] for name, value, _, interval in parts]
 
 
 def detail(record: Record) -> dict[str, Any]:
     """All that the page shows of an answer; what only repeats something is left out."""
     end = float(record.get("drained") or record["seconds"])
     gone = Counter(b["position"] for b in record["branches"] if b["outcome"] == "cancelled" and b["role"] != "judge")
-    error = record["error"]
-    path = accounting.critical_path(record)
+    error, path = record["error"], accounting.critical_path(record)
+    branches = sorted((_branch(branch, end) for branch in record["branches"]), key=lambda b: float(b["began"]))
     return {
-        "question": record["question"],
-        "gold": record["gold"],
-        "answer": record["answer"],
+        **{name: record[name] for name in ("question", "gold", "answer")},
         "error": f"{error['message']} {error.get('hint') or ''}".strip() if error else None,
-        "seconds": record["seconds"],
-        "tokens": record["tokens"]["used"],
-        "wasted": record["tokens"]["wasted"],
-        "judged": record["judged"],
-        "accepted": record["accepted"],
-        "finish": record["finish"],
-        "spoken": _spoken(record, path),
+        **{"seconds": record["seconds"], "tokens": record["tokens"]["used"], "wasted": record["tokens"]["wasted"]},
+        **{name: record[name] for name in ("judged", "accepted", "finish")},
+        "spoken": _spoken(record),
         "steps": [_step(step, gone[n]) for n, step in enumerate(record["steps"])] or _unsplit(record),
-        "branches": [
-            *sorted((_branch(b, end) for b in record["branches"]), key=lambda b: float(b["began"])),
-            *map(_piece, path),
-        ],
+        "branches": [*branches, *map(_piece, path)],
     }
 
 
 def _step(step: dict[str, Any], abandoned: int) -> dict[str, Any]:
     """A row of the step tree: the versions of a step and what became of them, as ``shared/row.js`` shows them."""
-    drafts, own = list(step["draft_texts"]), step["source"] == "target"
-    chosen = next((i for i, v in enumerate(step["verdicts"]) if v is not None and v["accepted"]), 0)
-    if not own and not drafts:
-        drafts = [step["text"]]
+    verdicts, own = step["verdicts"], step["source"] == "target"
+    drafts = step["draft_texts"] or ([] if own else [step["text"]])
+    chosen = next((i for i, v in enumerate(verdicts) if v is not None and v["accepted"]), 0)
 
     def version(text: str | None, **more: Any) -> dict[str, Any]:
         return {"text": text or "", "tokens": 0, "began": None, "ended": None if text is None else 0, **more}
 
     def draft(number: int, text: str | None) -> dict[str, Any]:
-        verdict = step["verdicts"][number] if number < len(step["verdicts"]) else None
+        verdict = verdicts[number] if number < len(verdicts) else None
         state = "cancelled" if verdict is None or verdict["accepted"] else "rejected"
         return version(text, verdict=verdict, state="accepted" if number == chosen and not own else state)
 
@@ -192,10 +164,8 @@ def _piece(piece: accounting.Span) -> dict[str, Any]:
     return {"role": "path", "part": piece.part, "state": "", **at}
 
 
-def _spoken(record: Record, path: list[accounting.Span]) -> str:
+def _spoken(record: Record) -> str:
     """The timeline for those who do not see it."""
-    sums = dict.fromkeys(accounting.PARTS, 0.0)
-    for piece in path:
-        sums[piece.part] += piece.end - piece.start
-    said = ", ".join(f"{accounting.MEANING[part]} {spent:.2f} s" for part, spent in sums.items() if spent)
+    spent = accounting.parts(record).items()
+    said = ", ".join(f"{accounting.MEANING[part]} {seconds:.2f} s" for part, seconds in spent if seconds)
     return f"Timeline of {len(record['branches'])} branches in {record['seconds']:.2f} s. Critical path: {said}"
