@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from lr_sglang.grading import answers, normal
-from lr_sglang.grading.grade import Grade
+from lr_sglang.grading.grade import Grade, without
 from lr_sglang.tasks.question import Question
 
 _WORDS = re.compile(r"^(?:(?:the )?(?:right |correct |final )?(?:answer|choice|option)(?: is)?:?\s*)+", re.IGNORECASE)
@@ -28,10 +28,8 @@ def letter(answer: str, choices: Sequence[str]) -> str | None:
 def grade(text: str, question: Question) -> Grade:
     """Whether the letter is the right one."""
     answer = answers.final_answer(text)
-    if question.answer is None:
-        return Grade(None, answer, reason="the answer is not known")
-    if answer is None:
-        return Grade(False, None, by="choice", reason="there is no final answer")
+    if answer is None or question.answer is None:
+        return without(answer, question, "choice")
     chosen = letter(answer[:1000], question.extra.get("choices", ()))
     if chosen is None:
         return Grade(False, answer[:1000], by="choice", reason="no letter of a choice")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lr_sglang.tasks.question import Question
+
 
 @dataclass(frozen=True)
 class Grade:
@@ -33,3 +35,10 @@ class Grade:
         table = {"by": self.by, "reason": self.reason, "score": self.score, "failed": self.failed or None}
         table |= self.extra or {}
         return {key: value for key, value in table.items() if value not in (None, "")}
+
+
+def without(answer: str | None, question: Question, by: str) -> Grade:
+    """Of an answer that there is none of, or of a question whose answer nobody knows."""
+    if question.answer is None:
+        return Grade(None, answer, reason="the answer is not known")
+    return Grade(False, None, by, "there is no final answer")

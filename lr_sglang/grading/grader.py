@@ -79,29 +79,35 @@ class Grader:
             SetupError: this machine cannot grade such answers.
             ConfigError: a grader from outside does not work.
         """
+        if not isinstance(self.kind, str):
+            return self._outside(self.kind, text, question)
+        rules = self.rules
         match self.kind:
-            case "math":
-                return mathematics.grade(text, question, self._pool.compare)
             case "number":
                 answer = boxed.boxed(text)
                 return Grade(boxed.correct(answer, question.answer), answer, by="number")
             case "choice":
                 return choices.grade(text, question)
             case "humaneval" | "livecodebench":
-                if not self.rules.execute:
+                if not rules.execute:
                     return Grade(None, reason=f"code of answers is run only with {PERMIT}")
                 run = programs.humaneval if self.kind == "humaneval" else programs.livecodebench
                 try:
-                    return run(text, question, self._sandbox, self.rules.limits)
+                    return run(text, question, self._sandbox, rules.limits)
                 except KeyError as error:
                     return Grade(None, reason=f"the record has no tests ({error})", failed=True)
             case "mt-bench":
-                if self.rules.rater is None:
+                if rules.rater is None:
                     return Grade(None, reason="open answers are rated only with --rater URL")
-                return self.rules.rater.grade(text, question)
-            case "reasoning-gym":
-                return self._gym(text, question)
-        return self._outside(text, question)
+                return rules.rater.grade(text, question)
+            case "reasoning-gym" if "generator" in question.extra:
+                answer = answers.final_answer(text)
+                if gym.missing():
+                    return Grade(None, answer, reason="the package reasoning-gym is not installed", failed=True)
+                if not rules.execute:
+                    return Grade(None, answer, reason=f"reasoning-gym may run an answer as code, which needs {PERMIT}")
+                return programs.reasoning_gym(answer or "", question, self._sandbox, rules.limits)
+        return mathematics.grade(text, question, self._pool.compare)
 
     def apply(self, record: Record) -> Record:
         """The record with ``answer``, ``correct`` and ``grade`` as they are now; nothing else is changed.
@@ -109,13 +115,8 @@ class Grader:
         A sample that failed is wrong, where an answer could have been graded. Where grading itself fails there is no
         verdict, the reason is kept, and the grade is ``failed``: a run that took hours does not end for that.
         """
-        question = Question(
-            record["question_id"],
-            record["question"],
-            record["gold"],
-            record.get("extra") or {},
-            self.hidden.get(record["question_id"], {}),
-        )
+        name, extra = record["question_id"], record.get("extra") or {}
+        question = Question(name, record["question"], record["gold"], extra, self.hidden.get(name, {}))
         if record["error"]:
             given = Grade(False if self._knows(question) else None, reason="the sample failed")
         else:
@@ -145,20 +146,9 @@ class Grader:
             return self.rules.execute
         return question.answer is not None or not isinstance(self.kind, str)
 
-    def _gym(self, text: str, question: Question) -> Grade:
-        answer = answers.final_answer(text)
-        if "generator" not in question.extra:
-            return mathematics.grade(text, question, self._pool.compare)
-        if gym.missing():
-            return Grade(None, answer, reason="the package reasoning-gym is not installed", failed=True)
-        if not self.rules.execute:
-            return Grade(None, answer, reason=f"reasoning-gym may run an answer as code, which needs {PERMIT}")
-        return programs.reasoning_gym(answer or "", question, self._sandbox, self.rules.limits)
-
-    def _outside(self, text: str, question: Question) -> Grade:
-        assert callable(self.kind)
+    def _outside(self, judge: Function, text: str, question: Question) -> Grade:
         try:
-            found = self.kind(text, question)
+            found = judge(text, question)
         except Exception as error:
             raise ConfigError(f"grader {self.name}: {error!r}", hint="docs/tasks.md has an example") from error
         if isinstance(found, Grade):

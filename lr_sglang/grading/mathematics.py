@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lr_sglang.grading import answers, normal
-from lr_sglang.grading.grade import Grade
+from lr_sglang.grading.grade import Grade, without
 from lr_sglang.grading.units import quantity
 from lr_sglang.tasks.boxed import boxed
 from lr_sglang.tasks.question import Question
@@ -21,10 +21,8 @@ def grade(text: str, question: Question, compare: Compare) -> Grade:
         compare: Math-Verify in another process (``pool.Pool.compare``).
     """
     answer = answers.final_answer(text)
-    if question.answer is None:
-        return Grade(None, answer, reason="the answer is not known")
-    if answer is None:
-        return Grade(False, None, by="text", reason="there is no final answer")
+    if answer is None or question.answer is None:
+        return without(answer, question, "text")
     # A gold answer may itself be a worked solution that ends in a box.
     gold = boxed(question.answer) or question.answer
     return same(answer, gold, compare)

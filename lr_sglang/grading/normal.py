@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from lr_sglang.tasks import boxed
+
 _SIGNS = str.maketrans(
     {
         "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-",
@@ -39,9 +41,7 @@ _SCALE = re.compile(_DEGREE + r"\s*([CF])$")
 _DEGREES = re.compile(_DEGREE + r"(?!\s*[CF]$)|(?<=\d)\s*degrees?\b")
 _EMPTY = re.compile(r"\\varnothing|\\\{\s*\\\}")
 _COLON = re.compile(r"\s*(?:\{:\}|\\colon|:)\s*")
-_PLAIN = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:/\d+)?")
 _FRACTION = re.compile(r"([-+]?)\\[dtc]?frac\{(-?\d+)\}\{(-?\d+)\}|([-+]?)\\[dtc]?frac(\d)(\d)")
-DIGITS = 1000  # of a number that is compared here
 
 
 def normal(text: str) -> str:
@@ -76,18 +76,11 @@ def normal(text: str) -> str:
 
 def number(text: str) -> Fraction | None:
     """The value of a normalised answer that is a plain number or a quotient of two; None of anything else."""
-    if len(text) > DIGITS:
-        return None
-    if _PLAIN.fullmatch(text):
-        above, _, below = text.partition("/")
-    elif found := _FRACTION.fullmatch(text):
+    if found := _FRACTION.fullmatch(text):
         above, below = (found[1] or found[4] or "") + (found[2] or found[5]), found[3] or found[6]
-        above = above.replace("--", "").replace("+-", "-")
-    else:
-        return None
-    if below and not int(below):
-        return None
-    return Fraction(above) / int(below or 1)
+        one, other = boxed.number(above.replace("--", "").replace("+-", "-")), boxed.number(below)
+        return one / other if one is not None and other else None
+    return boxed.number(text)
 
 
 def percent(text: str) -> Fraction | None:

@@ -30,12 +30,11 @@ class Pool:
 
     def __init__(self, size: int = 1, seconds: float = SECONDS) -> None:
         self.seconds = seconds
-        self._places: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
-        for _ in range(size):
-            self._places.put(None)
-        self._lock = threading.Lock()
-        self._all: set[_Worker] = set()
-        self._closed = False
+        self._lock, self._closed = threading.Lock(), False
+        self._workers: list[_Worker | None] = [None] * size
+        self._free: queue.LifoQueue[int] = queue.LifoQueue()  # places in the list
+        for place in reversed(range(size)):
+            self._free.put(place)
 
     def compare(self, gold: str, answer: str) -> tuple[bool, str]:
         """Whether they are the same, and why not.
@@ -45,34 +44,29 @@ class Pool:
         Raises:
             SetupError: no worker starts on this machine.
         """
-        worker = self._places.get()
+        place, reply = self._free.get(), None
         try:
-            if worker is not None and not worker.alive():
-                self._drop(worker)
-                worker = None
-            worker = worker or self._start()
+            worker = self._worker(place)
             reply = worker.ask([gold, answer], self.seconds)
-        except BaseException:
-            self._drop(worker)
-            worker = None
-            raise
-        else:
-            if reply is None:
-                late = worker.alive()
-                self._drop(worker)
-                worker = None
-                return False, f"no verdict within {self.seconds:g} s" if late else "the comparison ended its process"
+            late = worker.alive()
         finally:
-            self._places.put(worker)
+            if reply is None:
+                self._put(place, None)
+            self._free.put(place)
+        if reply is None:
+            return False, f"no verdict within {self.seconds:g} s" if late else "the comparison ended its process"
         return bool(reply["same"]), str(reply["why"])
+
+    def processes(self) -> list[int]:
+        """The numbers of those that run."""
+        with self._lock:
+            return [worker.process.pid for worker in self._workers if worker is not None and worker.alive()]
 
     def close(self) -> None:
         """Ends the workers. Idempotent."""
-        with self._lock:
-            self._closed = True
-            workers, self._all = self._all, set()
-        for worker in workers:
-            worker.kill()
+        self._closed = True
+        for place in range(len(self._workers)):
+            self._put(place, None)
 
     def __enter__(self) -> Self:
         return self
@@ -80,43 +74,38 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self) -> _Worker:
-        worker = _Worker()
-        with self._lock:
-            self._all.add(worker)
-            closed = self._closed
-        if closed:
-            self._drop(worker)
+    def _worker(self, place: int) -> _Worker:
+        worker = self._workers[place]
+        if worker is not None and worker.alive():
+            return worker
+        self._put(place, worker := _Worker())
+        if self._closed:
             raise SetupError("grading: the pool is closed")
         if worker.read(START_SECONDS) != READY:
-            self._drop(worker)
             raise SetupError("grading: no worker process starts", hint=f"try: {sys.executable} -c 'import math_verify'")
         return worker
 
-    def _drop(self, worker: _Worker | None) -> None:
-        if worker is not None:
-            with self._lock:
-                self._all.discard(worker)
-            worker.kill()
+    def _put(self, place: int, worker: _Worker | None) -> None:
+        """Gives a place to a worker, and ends the one that was there."""
+        with self._lock:
+            before, self._workers[place] = self._workers[place], worker
+        if before is not None:
+            before.kill()
 
 
 class _Worker:
     def __init__(self) -> None:
         self._pipe, theirs = Pipe()
         code = _CODE.format(path=sys.path, pipe=theirs.fileno())
+        nothing = subprocess.DEVNULL
+        streams: dict[str, Any] = {"stdin": nothing, "stdout": nothing, "stderr": nothing}
         with theirs:
             # A session of its own: Ctrl-C is for us, and we end the workers.
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+            streams |= {"pass_fds": [theirs.fileno()], "start_new_session": True}
+            self.process = subprocess.Popen([sys.executable, "-c", code], **streams)
 
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     def ask(self, question: Any, seconds: float) -> Any:
         """The reply; None where there is none in time, or ever."""
@@ -128,10 +117,10 @@ class _Worker:
         try:
             return json.loads(self._pipe.recv_bytes()) if self._pipe.poll(seconds) else None
         except (EOFError, OSError):
-            self._process.wait()
+            self.process.wait()
             return None
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
         self._pipe.close()

@@ -74,8 +74,8 @@ def reasoning_gym(answer: str, question: Question, sandbox: Sandbox, limits: Lim
     arguments = json.loads(json.dumps([about["generator"], answer, entry], default=str))
     test = {"arguments": arguments, "expected": True}
     job = {"program": gym.SCORE, "kind": "calls", "function": "correct", "tests": [test]}
-    done = sandbox.run(job, limits or Limits(seconds=GYM_SECONDS, memory=GYM_MEMORY))
-    return Grade(done.passed, answer, by="reasoning-gym", reason=done.reason, extra={"walls": list(done.walls)})
+    limits = limits or Limits(seconds=GYM_SECONDS, memory=GYM_MEMORY)
+    return _run(job, sandbox, limits, "reasoning-gym", answer)
 
 
 def _call(test: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +121,8 @@ def _indented(body: str) -> str:
     return "\n".join(f"    {line}" if line.strip() else line for line in body.split("\n"))
 
 
-def _run(job: dict[str, Any], sandbox: Sandbox, limits: Limits | None) -> Grade:
+def _run(
+    job: dict[str, Any], sandbox: Sandbox, limits: Limits | None, by: str = "tests", answer: str | None = None
+) -> Grade:
     done = sandbox.run(job, limits)
-    walls, failed = {"walls": list(done.walls)}, done.passed is None
-    return Grade(done.passed, by="tests", reason=done.reason, extra=walls, failed=failed)
+    return Grade(done.passed, answer, by, done.reason, extra={"walls": list(done.walls)})

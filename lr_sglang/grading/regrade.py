@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -21,11 +20,12 @@ from lr_sglang.errors import RecordError
 from lr_sglang.grading.grader import Grader
 from lr_sglang.results.packed import Packed
 from lr_sglang.results.record import Key, Record, key
-from lr_sglang.results.store import RECORDS, RUN, line_of, read_records, replace_file, take, writing
+from lr_sglang.results.store import RECORDS, RUN, held, line_of, read_records, replace_file, writing
 
 JOURNAL = "grading.part"
 VERSION = 2  # raised when the same answer may be graded differently
 FIELDS = ("answer", "correct", "grade")
+_NAMES = {True: "correct", False: "wrong", None: "ungraded"}
 
 
 @dataclass
@@ -35,27 +35,30 @@ class Changes:
     Attributes:
         resumed: verdicts that an earlier grading, which was stopped, had left.
         turned: key of the sample, verdict before, verdict now; of those that differ.
+        verdicts: how many are correct, wrong and ungraded; ``reasons``, why the latter are.
     """
 
     records: int = 0
     resumed: int = 0
     turned: list[tuple[Key, bool | None, bool | None]] = field(default_factory=list)
-    verdicts: dict[str, int] = field(default_factory=dict)
-    reasons: dict[str, int] = field(default_factory=dict)
+    verdicts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_NAMES.values(), 0)))
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, old: Record, new: Record) -> None:
+        """One record before and after."""
+        before, now = old["correct"], new["correct"]
+        self.verdicts[_NAMES[now]] += 1
+        if before is not now:
+            self.turned.append((key(new), before, now))
+        if now is None and (reason := new["grade"].get("reason")):
+            self.reasons[reason] += 1
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        turned = [
-            {"question_id": name, "sample": sample, "mode": mode, "before": before, "now": now}
-            for (name, sample, mode), before, now in self.turned
-        ]
-        return {
-            "records": self.records,
-            "resumed": self.resumed,
-            **self.verdicts,
-            "changed": turned,
-            "ungraded_because": self.reasons,
-        }
+        names = ("question_id", "sample", "mode", "before", "now")
+        turned = [dict(zip(names, (*of, before, now), strict=True)) for of, before, now in self.turned]
+        about = {"records": self.records, "resumed": self.resumed, **self.verdicts}
+        return about | {"changed": turned, "ungraded_because": self.reasons}
 
 
 def asked(folder: Path) -> str:
@@ -92,29 +95,27 @@ def regrade(
     Raises:
         RecordError: there are no records, they are damaged, or a run is at work there.
     """
-    path = folder / RECORDS
-    with _held(folder):
+    path, journal = folder / RECORDS, folder / JOURNAL
+    with held(folder, "a run or a grading is at work in", "wait for it"):
         try:
             records, whole = read_records(path)
-            with path.open("rb") as file:
-                file.seek(whole)
-                rest = file.read()
+            rest = path.read_bytes()[whole:]
         except OSError as error:
             raise RecordError(f"{path}: {error.strerror}", hint="give the folder of a run") from error
-        known = _journal(folder / JOURNAL, grader)
+        known = _journal(journal, grader)
         todo = [record for record in records if _mark(record) not in known]
         changes = Changes(len(records), len(records) - len(todo))
         progress(changes.resumed, len(records))
         for done, (record, graded) in enumerate(_graded(todo, grader, jobs), changes.resumed + 1):
-            verdict = {name: graded[name] for name in FIELDS}
-            known[_mark(record)] = verdict
-            _append(folder / JOURNAL, {"mark": _mark(record), **verdict})
+            verdict = known[_mark(record)] = {name: graded[name] for name in FIELDS}
+            _append(journal, json.dumps({"mark": _mark(record), **verdict}))
             progress(done, len(records))
         after: list[Record] = [Packed({**record, **known[_mark(record)]}) for record in records]
-        _compare(changes, records, after)
+        for old, new in zip(records, after, strict=True):
+            changes.add(old, new)
         with writing(path, ""):
             replace_file(path, chain(map(line_of, after), [rest]))
-        (folder / JOURNAL).unlink()
+        journal.unlink()
     return changes
 
 
@@ -156,36 +157,11 @@ def _journal(path: Path, grader: Grader) -> dict[str, dict[str, Any]]:
             found[table.pop("mark")] = {name: table[name] for name in FIELDS}
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # it was cut off; that one is graded again
-    if lines[-1]:
-        _append(path, None)
+    if lines[-1]:  # it was cut off, too
+        _append(path, "")
     return found
 
 
-def _append(path: Path, verdict: dict[str, Any] | None) -> None:
-    """A line for the journal, or the end of one that was cut off."""
+def _append(path: Path, line: str) -> None:
     with writing(path, ""), path.open("a", encoding="utf-8") as file:
-        file.write(("" if verdict is None else json.dumps(verdict)) + "\n")
-
-
-def _compare(changes: Changes, before: list[Record], after: list[Record]) -> None:
-    names = {True: "correct", False: "wrong", None: "ungraded"}
-    changes.verdicts = dict.fromkeys(names.values(), 0)
-    for old, new in zip(before, after, strict=True):
-        changes.verdicts[names[new["correct"]]] += 1
-        if old["correct"] is not new["correct"]:
-            changes.turned.append((key(new), old["correct"], new["correct"]))
-        if new["correct"] is None and (reason := new["grade"].get("reason")):
-            changes.reasons[reason] = changes.reasons.get(reason, 0) + 1
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """As the store holds its folder: one process at a time."""
-    try:
-        lock = take(folder, "a run or a grading is at work in", "wait for it")
-    except OSError as error:
-        raise RecordError(f"{folder}: {error.strerror}", hint="give the folder of a run") from error
-    try:
-        yield
-    finally:
-        os.close(lock)
+        file.write(f"{line}\n")

@@ -101,8 +101,9 @@ class Sandbox:
             SetupError: this machine cannot do it, or the sandbox was closed.
         """
         limits, wall = limits or Limits(), self.wall()
+        run = self._asserts if job["kind"] == "asserts" else self._all
         try:
-            reason = self._asserts(wall, job, limits) if job["kind"] == "asserts" else self._all(wall, job, limits)
+            reason = run(wall, job, limits)
         except SetupError:
             if not self._closed:
                 raise

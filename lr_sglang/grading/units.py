@@ -5,52 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# The first word of each line is the unit's name here.
-_SAME = """
-mm millimeter millimetre
-cm centimeter centimetre
-m meter metre
-km kilometer kilometre
-in inch inche
-ft foot feet
-yd yard
-mi mile
-mg milligram
-g gram
-kg kilogram kilo
-lb lbs pound
-oz ounce
-s sec second
-ms millisecond
-min minute
-h hr hour
-day
-week
-month
-year yr
-ml milliliter millilitre
-l liter litre
-gal gallon
-mph
-kmh km/h kph
-m/s
-m/s^2
-hz hertz
-n newton
-j joule
-w watt
-v volt
-pa pascal
-dollar usd
-euro eur
-cent
-degree deg ^\\circ
-°c
-°f
-radian rad
+# The first word of each part is the unit's name here.
+_SAME = r"""
+mm millimeter millimetre; cm centimeter centimetre; m meter metre; km kilometer kilometre
+in inch inche; ft foot feet; yd yard; mi mile
+mg milligram; g gram; kg kilogram kilo; oz ounce; lb lbs pound
+s sec second; ms millisecond; min minute; h hr hour; day; week; month; year yr
+ml milliliter millilitre; l liter litre; gal gallon
+mph; kmh km/h kph; m/s; m/s^2
+hz hertz; n newton; j joule; w watt; v volt; pa pascal
+dollar usd; euro eur; cent
+degree deg ^\circ; °c; °f; radian rad
 """
 LONGEST = 60  # characters of a unit; what is taken apart goes a call deeper with each part
-UNITS = {word: line.split()[0] for line in _SAME.strip().splitlines() for word in line.split()}
+UNITS = {word: same.split()[0] for same in re.split("[;\n]", _SAME.strip()) for word in same.split()}
 _RATE = re.compile(r"(.+?)\s*(?:/|\bper\b)\s*(.+)")
 _POWER = re.compile(r"(.+?)\s*(?:\^\s*\{?\s*([23])\s*\}?|([²³]))$")
 _SQUARE = re.compile(r"(square|sq\.?|cubic|cu\.?)\s+(.+)")

@@ -1,7 +1,8 @@
 """Estimates with 95 % intervals. Questions are drawn from a population, and the samples of one belong together.
 
-So every interval is over questions: they are resampled whole (the bootstrap), with all their samples. Shares get
-Wilson's form, which has an interval at 0 and 1 too. ``docs/reports.md`` has the reasons and the measured coverage.
+So every interval is over questions, with all their samples. Shares get Wilson's form, which has an interval at 0 and 1
+too; ratios of sums are resampled, as a few long answers may make most of one. ``docs/reports.md`` has the reasons and
+the measured coverage.
 """
 
 from __future__ import annotations
@@ -64,15 +65,14 @@ class Difference(Estimate):
     verdict: Verdict
 
 
-@lru_cache(maxsize=8)
-def _weights(questions: int, seed: int = 0) -> Floats:
-    """How often each question is in each resample. The same for every figure of a report, and from run to run."""
-    drawn = np.random.default_rng(seed).multinomial(questions, np.full(questions, 1 / questions), size=RESAMPLES)
-    return drawn.astype(float)
-
-
 def _t(questions: int) -> float:
     return float(stats.t.ppf(0.975, questions - 1))
+
+
+def _error(sums: Floats, sizes: Floats) -> float:
+    """The standard error of a ratio of sums over questions, linearised."""
+    n, value = len(sums), sums.sum() / sizes.sum()
+    return sqrt(float(((sums - value * sizes) ** 2).sum()) * n / (n - 1)) / float(sizes.sum())
 
 
 def _estimate(value: float, low: float, high: float, samples: int, questions: int) -> Estimate:
@@ -84,7 +84,7 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
 
     Args:
         counts: by question, successes and trials. With one trial per question the interval is Wilson's own; else the
-            number of trials in it is what as many independent ones would have to be for the bootstrap's variance.
+            number of trials in it is that of independent ones with the same standard error.
     """
     kept = [(s, t) for s, t in counts.values() if t]
     if not kept:
@@ -97,18 +97,18 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
     elif questions < 2:
         return Estimate(value, None, None, trials, questions)
     else:
-        low, high = wilson_of(value, _worth(value, good, tried), _t(questions))
+        error = _error(good, tried)
+        worth = min(trials, value * (1 - value) / error**2) if error else trials
+        # Where all went the same way, they are worth as many as there are questions.
+        low, high = wilson_of(value, questions if value in (0.0, 1.0) else worth, _t(questions))
     return _estimate(value, low, high, trials, questions)
 
 
-def _worth(value: float, good: Floats, tried: Floats) -> float:
-    """How many independent trials these are worth; where all went the same way, as many as there are questions."""
-    if value in (0.0, 1.0):
-        return float(len(good))
-    weights = _weights(len(good))
-    shares = (weights @ good) / (weights @ tried)
-    variance = float(shares.var()) * len(good) / (len(good) - 1)
-    return float(tried.sum()) if not variance else min(float(tried.sum()), value * (1 - value) / variance)
+@lru_cache(maxsize=8)
+def _weights(questions: int, seed: int = 0) -> Floats:
+    """How often each question is in each resample. The same for every figure of a report, and from run to run."""
+    drawn = np.random.default_rng(seed).multinomial(questions, np.full(questions, 1 / questions), size=RESAMPLES)
+    return drawn.astype(float)
 
 
 def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: int) -> Estimate | None:
@@ -152,7 +152,7 @@ def _studentised(table: Floats, signs: Floats, middle: float, spread: float) -> 
 
 
 def difference(pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN) -> Difference | None:
-    """The paired difference, with the bootstrap's percentile interval, widened for few questions.
+    """The paired difference, with Student's t interval over questions.
 
     Two questions are added for the interval, with one pair each that differs, one this way and one the other (Bonett
     and Price, 2012, for one sample): where no pair differs, that does not prove that none ever does.
@@ -169,9 +169,8 @@ def difference(pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN
         return Difference(value, None, None, samples, questions, margin, "open")
     n, each = questions + 2, samples / questions
     sums, sizes = np.array([*map(sum, kept), 1.0, -1.0]), np.array([*map(len, kept), each, each])
-    tail = float(stats.norm.cdf(-sqrt(n / (n - 1)) * _t(n)))
-    drawn = (_weights(n) @ sums) / (_weights(n) @ sizes)
-    low, high = np.clip(np.quantile(drawn, [tail, 1 - tail]), -1, 1).tolist()
+    middle, width = sums.sum() / sizes.sum(), _t(n) * _error(sums, sizes)
+    low, high = np.clip((middle - width, middle + width), -1, 1).tolist()
     verdict: Verdict = "kept" if low > -margin else "worse" if high < -margin else "open"
     return Difference(value, min(low, value), max(high, value), samples, questions, margin, verdict)
 

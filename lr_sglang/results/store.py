@@ -99,16 +99,15 @@ class Store:
     def __init__(self, folder: Path, config: dict[str, Any], about: dict[str, Any], *, resume: bool = False) -> None:
         self.folder, self.path = folder, folder / RECORDS
         self.records: dict[Key, Record] = {}
-        self._new, self._file = not folder.exists(), -1
+        new, self._file = not folder.exists(), -1
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = take(folder, "another run is writing to", "wait for it, or give another --output")
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(held(folder, "another run is writing to", "wait for it, or give another --output"))
+            stack.callback(self._leave, new)
             with writing(folder):
                 self._open(json.loads(json.dumps(config)), about, resume)
-        except RecordError:
-            self.close()
-            raise
+            self._held = stack.pop_all()
 
     def done(self, record_key: Key) -> bool:
         """Whether a sample need not be made again. One that failed for a passing reason is."""
@@ -133,21 +132,23 @@ class Store:
 
     def close(self) -> None:
         """Lets others work here. A folder that we made, and nothing came into, goes."""
-        if self._file >= 0:
-            os.close(self._file)
-        with contextlib.suppress(OSError):
-            ours = (RECORDS, RUN, LOCK)  # the lock last: who takes the next one has nothing of this run
-            if self._new and not self.records and {path.name for path in self.folder.iterdir()} <= {*ours}:
-                for name in ours:
-                    (self.folder / name).unlink(missing_ok=True)
-                self.folder.rmdir()
-        os.close(self._lock)
+        self._held.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _leave(self, new: bool) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        with contextlib.suppress(OSError):
+            ours = (RECORDS, RUN, LOCK)  # the lock last: who takes the next one has nothing of this run
+            if new and not self.records and {path.name for path in self.folder.iterdir()} <= {*ours}:
+                for name in ours:
+                    (self.folder / name).unlink(missing_ok=True)
+                self.folder.rmdir()
 
     def _open(self, config: dict[str, Any], about: dict[str, Any], resume: bool) -> None:
         records, whole = read_records(self.path) if self.path.exists() else ([], 0)
@@ -198,23 +199,28 @@ def flat(table: dict[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
             yield before + name, value
 
 
-def take(folder: Path, busy: str, hint: str) -> int:
-    """Keeps other processes from writing to a folder, until what it returns is closed.
+@contextlib.contextmanager
+def held(folder: Path, busy: str, hint: str) -> Iterator[None]:
+    """Keeps other processes from writing to a folder.
 
     Args:
         busy: what to say of it, before the folder's name, if another process has it.
 
     Raises:
-        RecordError: another process has it.
-        OSError: the folder is not there, or cannot be written.
+        RecordError: another process has it, it is not there, or it cannot be written.
     """
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written: {error.strerror}", hint="give the folder of a run") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordError(f"{busy} {folder}", hint=hint) from None
+        yield
+    finally:
         os.close(lock)
-        raise RecordError(f"{busy} {folder}", hint=hint) from None
-    return lock
 
 
 @contextlib.contextmanager

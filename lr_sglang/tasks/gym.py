@@ -55,15 +55,11 @@ def missing() -> bool:
 
 
 def _questions(name: str, size: int, seed: int) -> list[Question]:
-    return [
-        Question(
-            f"{name}-{seed}-{number:04d}",
-            entry["question"],
-            str(entry["answer"]),
-            {"generator": name, "asked": entry["question"], "metadata": entry["metadata"]},
-        )
-        for number, entry in enumerate(_generator(name, size, seed))
-    ]
+    made = []
+    for number, entry in enumerate(_generator(name, size, seed)):
+        about = {"generator": name, "asked": entry["question"], "metadata": entry["metadata"]}
+        made.append(Question(f"{name}-{seed}-{number:04d}", entry["question"], str(entry["answer"]), about))
+    return made
 
 
 def _generator(name: str, size: int, seed: int) -> Any:

@@ -87,7 +87,8 @@ def _made(load: Any, spec: str) -> Task:
         found = load()
         if not isinstance(found, Task) and callable(found):
             made = found()
-            found = made if isinstance(made, Task) else _of_questions(found.__name__, made)
+            questions = [] if isinstance(made, Task) else list(made)
+            found = made if isinstance(made, Task) else Task(found.__name__, load=lambda: questions)
     except LookaheadError:
         raise
     except Exception as error:
@@ -95,8 +96,3 @@ def _made(load: Any, spec: str) -> Task:
     if not isinstance(found, Task):
         raise ConfigError(f"task {spec}: expected a Task, not {type(found).__name__}", hint=hint)
     return found
-
-
-def _of_questions(name: str, made: Any) -> Task:
-    questions = list(made)
-    return Task(name, load=lambda: questions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,11 @@ class Question:
     hidden: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
-def rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+Row = dict[str, Any]
+ToQuestion = Callable[[Row, int], Question]  # a row and its number, from 0
+
+
+def rows(path: Path) -> Iterator[tuple[int, Row]]:
     """The objects of a JSONL file, each with its line number.
 
     Raises:
@@ -55,14 +59,47 @@ def rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, table
 
 
-def of_file(path: Path) -> list[Question]:
+def of_file(path: Path, to_question: ToQuestion | None = None) -> list[Question]:
     """The questions of a JSONL file with ``question`` and, if known, ``answer`` (or ``gold``) and ``id``.
+
+    Args:
+        to_question: for rows that are in another form.
 
     Raises:
         ConfigError: as ``rows``; a line that is no question, an id that comes twice, or no question at all.
     """
-    found = ((plain(row, f"{path.name}, line {n}", f"{path.stem}-{n:04d}"), n) for n, row in rows(path))
-    return unique(((question, f"{path.name}, line {n}") for question, n in found), str(path))
+
+    def either(row: Row, number: int) -> Question:
+        if to_question is not None:
+            try:
+                return to_question(row, number)
+            except KeyError:
+                pass
+        return plain(row, f"{path.stem}-{number + 1:04d}")
+
+    found = ((line, n if to_question else line - 1, row) for n, (line, row) in enumerate(rows(path)))
+    return questions(((f"{path.name}, line {line}", n, row) for line, n, row in found), either, str(path))
+
+
+def questions(found: Iterable[tuple[str, int, Row]], to_question: ToQuestion, source: str) -> list[Question]:
+    """Rows of a source as questions; each comes with where it stands and its number.
+
+    Raises:
+        ConfigError: a row is none, or an id comes twice.
+    """
+
+    def made() -> Iterator[tuple[Question, str]]:
+        for where, number, row in found:
+            try:
+                question = to_question(row, number)
+                _check(question.question)
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error.message}", hint=error.hint) from error
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+                raise ConfigError(f"{where}: this row is no question of the task ({error!r})") from error
+            yield question, where
+
+    return unique(made(), source)
 
 
 def unique(questions: Iterable[tuple[Question, str]], source: str) -> list[Question]:
@@ -81,33 +118,28 @@ def unique(questions: Iterable[tuple[Question, str]], source: str) -> list[Quest
     return list(kept.values())
 
 
-def plain(table: dict[str, Any], where: str, default_id: str) -> Question:
+def plain(row: Row, default_id: str) -> Question:
     """The question of one row in our own form; what it has besides goes into ``extra``.
 
     Raises:
         ConfigError: it is none.
     """
-    table = dict(table)
-    text = checked(table.pop("question", None), where)
-    answer = next((table.pop(key) for key in ANSWER if table.get(key) is not None), None)
+    row = dict(row)
+    text = _check(row.pop("question", None))
+    answer = next((row.pop(key) for key in ANSWER if row.get(key) is not None), None)
     if isinstance(answer, bool) or not isinstance(answer, (str, int, float, type(None))):
-        raise ConfigError(f"{where}: the answer must be text or a number", hint=HINT)
-    name = table.pop("id", default_id)
+        raise ConfigError("the answer must be text or a number", hint=HINT)
+    name = row.pop("id", default_id)
     if isinstance(name, bool) or not isinstance(name, (str, int)) or name == "":
-        raise ConfigError(f"{where}: the id must be text or a number")
-    return Question(str(name), text, None if answer is None else str(answer), table)
+        raise ConfigError("the id must be text or a number")
+    return Question(str(name), text, None if answer is None else str(answer), row)
 
 
-def checked(text: Any, where: str) -> str:
-    """The text of a question that can be asked.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+def _check(text: Any) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise ConfigError(f"{where}: there is no 'question' text", hint=HINT)
+        raise ConfigError("there is no 'question' text", hint=HINT)
     if any("\ud800" <= c <= "\udfff" for c in text):
-        raise ConfigError(f"{where}: the question has half a surrogate pair in it; no tokenizer reads that")
+        raise ConfigError("the question has half a surrogate pair in it; no tokenizer reads that")
     return text
 
 

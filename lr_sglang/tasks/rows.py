@@ -7,9 +7,8 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from lr_sglang.tasks.question import Question
+from lr_sglang.tasks.question import Question, Row
 
-Row = dict[str, Any]
 SEED = 0  # of the order of GPQA's choices
 LETTERS = "ABCDEFGHIJ"
 

@@ -8,7 +8,8 @@ import json
 import os
 import socket
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,33 +18,53 @@ from unittest.mock import patch
 from urllib.parse import urlsplit
 
 from lr_sglang import plugin_files
-from lr_sglang.errors import ConfigError
-from lr_sglang.tasks.question import Question, checked, of_file, plain, rows, unique
-from lr_sglang.tasks.task import Source, TaskUnavailable
+from lr_sglang.errors import SetupError
+from lr_sglang.tasks.question import Question, Row, ToQuestion, of_file, questions
 
-Row = dict[str, Any]
-ToQuestion = Callable[[Row, int], Question]  # a row and its number, from 0
 FOLDER = "LR_SGLANG_DATA"
 REACH_SECONDS = 5.0
 
 
-def questions(found: Iterable[tuple[str, Row]], to_question: ToQuestion, source: str) -> list[Question]:
-    """Rows of a source as questions; each row comes with where it stands.
+class TaskUnavailable(SetupError):
+    """The questions of a task cannot be had on this machine; the hint says how to bring them here."""
 
-    Raises:
-        ConfigError: a row is none, or an id comes twice.
+
+@dataclass(frozen=True, kw_only=True)
+class Source(ABC):
+    """One place where the questions of a task may be.
+
+    Attributes:
+        name: short, for ``TASK@NAME``.
+        part: whether it has no more than the task's own choice of questions.
+        automatic: whether it is tried when nobody asks for it by name (one that has less than that is not).
+        offline: whether it needs no network.
     """
 
-    def all_of_them() -> Iterator[tuple[Question, str]]:
-        for number, (where, row) in enumerate(found):
-            try:
-                question = to_question(row, number)
-            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-                raise ConfigError(f"{where}: this row is no question of the task ({error!r})") from error
-            checked(question.question, where)
-            yield question, where
+    name: str
+    part: bool = False
+    automatic: bool = True
+    offline: ClassVar[bool] = True
 
-    return unique(all_of_them(), source)
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where exactly, for a person."""
+
+    @abstractmethod
+    def missing(self) -> str:
+        """Why it cannot be read here; empty if it can, or if only trying would tell."""
+
+    @abstractmethod
+    def read(self) -> list[Question]:
+        """Its questions.
+
+        Raises:
+            LookaheadError: they cannot be had, or are not what they should be.
+        """
+
+    def hint(self, task: str) -> str:
+        """How to have it."""
+        return ""
 
 
 @dataclass(frozen=True)
@@ -62,18 +83,7 @@ class File(Source):
         return "" if self.path.is_file() else f"there is no file {self.path}"
 
     def read(self) -> list[Question]:
-        if self.to_question is None:
-            return of_file(self.path)
-        theirs = self.to_question
-
-        def either(row: Row, number: int) -> Question:
-            try:
-                return theirs(row, number)
-            except KeyError:
-                return plain(row, f"{self.path.name}, question {number + 1}", f"{self.path.stem}-{number + 1:04d}")
-
-        found = ((f"{self.path.name}, line {n}", row) for n, row in rows(self.path))
-        return questions(found, either, str(self.path))
+        return of_file(self.path, self.to_question)
 
 
 @dataclass(frozen=True)
@@ -134,14 +144,12 @@ class Package(Source):
             raise TaskUnavailable(self.missing())
         try:
             text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode()
-            if path.suffix == ".json":
-                table = json.loads(text)["cases"]
-            else:
-                table = [json.loads(line) for line in text.split("\n") if line.strip()]
+            lines = map(json.loads, filter(str.strip, text.split("\n")))
+            table = json.loads(text)["cases"] if path.suffix == ".json" else list(lines)
         except (OSError, ValueError, LookupError, TypeError, EOFError, zlib.error) as error:
             raise TaskUnavailable(f"{path.name} cannot be read: {error!r}") from error
-        found = ((f"{path.name}, row {n}", row) for n, row in enumerate(table, 1) if self.keep(row))
-        return questions(found, self.to_question, self.place)
+        kept = [(f"{path.name}, row {n}", row) for n, row in enumerate(table, 1) if self.keep(row)]
+        return questions(((where, n, row) for n, (where, row) in enumerate(kept)), self.to_question, self.place)
 
     def hint(self, task: str) -> str:
         asked = task if self.automatic else f"{task}@{self.name}"
@@ -179,10 +187,8 @@ class Hub(Source):
         if self.files:
             urls = [f"hf://datasets/{self.dataset}@{self.revision}/{file}" for file in self.files]
             return ["json"], {"data_files": {self.split: urls}, "split": self.split}
-        return [self.dataset, *([self.config] if self.config else [])], {
-            "split": self.split,
-            "revision": self.revision,
-        }
+        names = [self.dataset, *([self.config] if self.config else [])]
+        return names, {"split": self.split, "revision": self.revision}
 
     def read(self) -> list[Question]:
         try:
@@ -194,7 +200,7 @@ class Hub(Source):
         except Exception as error:  # the hub's client has dozens of kinds, and all mean the same here
             said = " ".join(str(error).split())[:200] or type(error).__name__
             raise TaskUnavailable(f"{self.dataset}: {said}") from error
-        found = ((f"{self.dataset}, row {n}", row) for n, row in enumerate(table, 1))
+        found = ((f"{self.dataset}, row {n + 1}", n, row) for n, row in enumerate(table))
         return questions(found, self.to_question, self.dataset)
 
     def hint(self, task: str) -> str:
@@ -203,8 +209,7 @@ class Hub(Source):
         login = f"log in (hf auth login) and agree to the terms of {self.dataset}; " if self.gated else ""
         return (
             f"{login}where there is a network: pip install 'lr-sglang[tasks]'; then here, or copied from there: "
-            "python -c "
-            f"\"import datasets; datasets.load_dataset({given}).to_json('{task}.jsonl')\""
+            f"python -c \"import datasets; datasets.load_dataset({given}).to_json('{task}.jsonl')\""
             f" and run with {FOLDER}=FOLDER_OF_THE_FILE, or with --task {task} --input {task}.jsonl"
         )
 
@@ -217,8 +222,8 @@ def _no_retries_without_network() -> Iterator[None]:
 
     with ExitStack() as stack:
         if not _reachable(hub.ENDPOINT):
-            stack.enter_context(patch.object(hub, "HF_HUB_OFFLINE", True))
-            stack.enter_context(patch.object(datasets.config, "HF_HUB_OFFLINE", True))
+            for module in (hub, datasets.config):
+                stack.enter_context(patch.object(module, "HF_HUB_OFFLINE", True))
         yield
 
 

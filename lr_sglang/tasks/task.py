@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
-from lr_sglang.errors import ConfigError, LookaheadError, SetupError
+from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.tasks.question import Question, unique
+from lr_sglang.tasks.sources import Source, TaskUnavailable
+
+__all__ = ["TaskUnavailable"]
 
 # What is appended to questions. The braces are single on purpose: the model sees \boxed{}.
 SUFFIX = "Please reason step by step, and put your final answer within \\boxed{}."
@@ -17,48 +18,6 @@ CODE = "Please reason step by step, and end with the whole program, its imports 
 FUNCTION = "Please reason step by step, and end with the whole function, its imports too, in one ```python block."
 # What --grader may say; the modules of lr_sglang.grading have the rest.
 GRADERS = ("math", "number", "choice", "humaneval", "livecodebench", "mt-bench", "reasoning-gym")
-
-
-class TaskUnavailable(SetupError):
-    """The questions of a task cannot be had on this machine; the hint says how to bring them here."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source(ABC):
-    """One place where the questions of a task may be.
-
-    Attributes:
-        name: short, for ``TASK@NAME``.
-        part: whether it has no more than the task's own choice of questions.
-        automatic: whether it is tried when nobody asks for it by name (one that has less than that is not).
-        offline: whether it needs no network.
-    """
-
-    name: str
-    part: bool = False
-    automatic: bool = True
-    offline: ClassVar[bool] = True
-
-    @property
-    @abstractmethod
-    def place(self) -> str:
-        """Where exactly, for a person."""
-
-    @abstractmethod
-    def missing(self) -> str:
-        """Why it cannot be read here; empty if it can, or if only trying would tell."""
-
-    @abstractmethod
-    def read(self) -> list[Question]:
-        """Its questions.
-
-        Raises:
-            LookaheadError: they cannot be had, or are not what they should be.
-        """
-
-    def hint(self, task: str) -> str:
-        """How to have it."""
-        return ""
 
 
 @dataclass(frozen=True)
@@ -86,51 +45,45 @@ class Task:
 
     def __post_init__(self) -> None:
         if isinstance(self.grader, str) and self.grader not in GRADERS:
-            raise ConfigError(
-                f"task {self.name}: there is no grader {self.grader!r}", hint=f"one of {', '.join(GRADERS)}"
-            )
+            hint = f"one of {', '.join(GRADERS)}"
+            raise ConfigError(f"task {self.name}: there is no grader {self.grader!r}", hint=hint)
 
-    def questions(self, source: str = "", *, everything: bool = False) -> list[Question]:
+    def questions(self, source: str | Source = "", *, everything: bool = False) -> list[Question]:
         """Its questions.
 
         Args:
-            source: the name of one source; by default the first that can be read.
+            source: one, or the name of one; by default the first that can be read.
             everything: all that the source has, rather than the task's choice.
 
         Raises:
             TaskUnavailable: no source can be read here.
             ConfigError: there is no such source, or what it holds are no questions.
         """
-        found = self._read(source, everything)
-        if self.pick is not None and not everything:
-            found = self.pick(found)
-        return found
+        found = self._read(source, everything) if isinstance(source, str) else source.read()
+        return found if self.pick is None or everything else self.pick(found)
 
     def _read(self, source: str, everything: bool) -> list[Question]:
         if self.load is not None:
             return unique(((q, f"task {self.name}") for q in self.load()), f"task {self.name}")
-        named = [one for one in self.sources if one.name == source] if source else []
+        named = [one for one in self.sources if one.name == source]
         if source and not named:
             names = ", ".join(f"{self.name}@{one.name}" for one in self.sources)
             raise ConfigError(f"{self.name} has no source {source!r}", hint=f"there are {names}")
         why, hints = [], []
         for one in named or [each for each in self.sources if each.automatic and not (everything and each.part)]:
-            if reason := one.missing():
-                why.append(f"{one.name}: {reason}")
-            else:
-                try:
+            try:
+                if not (reason := one.missing()):
                     return one.read()
-                except ConfigError:
-                    raise
-                except LookaheadError as error:
-                    why.append(f"{one.name}: {error.message}")
+            except ConfigError:
+                raise
+            except LookaheadError as error:
+                reason = error.message
+            why.append(f"{one.name}: {reason}")
             hints.append(one.hint(self.name))
         if not named:
             hints += [each.hint(self.name) for each in self.sources if not each.automatic]
-        hint = "; or ".join(dict.fromkeys(filter(None, hints)))
-        raise TaskUnavailable(
-            f"task {self.name}: its questions cannot be had on this machine ({'; '.join(why)})", hint=hint
-        )
+        said = f"task {self.name}: its questions cannot be had on this machine ({'; '.join(why)})"
+        raise TaskUnavailable(said, hint="; or ".join(dict.fromkeys(filter(None, hints))))
 
 
 def suffix_for(task: str | None) -> str:

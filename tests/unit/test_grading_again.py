@@ -222,7 +222,7 @@ def test_a_full_disk_is_a_named_error_and_harms_no_record(tmp_path, monkeypatch)
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(regrade.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with Grader("math") as grader, pytest.raises(RecordError, match="No space left"):
         regrade.regrade(path, grader)
     assert (path / RECORDS).read_bytes() == before
