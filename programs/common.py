@@ -50,7 +50,7 @@ class Proposer:
             if isinstance(error, Cancelled) or error.role == "target":
                 raise
             made = None
-        if made is not None and (known.role == "target" or not any(map(known.tokenizer.is_special, made.ids))):
+        if made is not None and (known.role == "target" or not known.tokenizer.special(made.ids)):
             return False
         self._rests = time.monotonic() + BACKOFF_SECONDS
         return True

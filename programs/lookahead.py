@@ -11,7 +11,7 @@ from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.algorithm.answer import Answer
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.frontend.dsl import converse, fork, step
+from lr_sglang.frontend.dsl import converse, fork
 from lr_sglang.steps.tree import Node
 
 
@@ -68,7 +68,7 @@ def propose(answer: Answer) -> None:
         if width and answer.can_ask("draft"):
             for child in answer.tree.propose(node, width):
                 draft = fork(node.state, "draft")
-                draft += step(**answer.sampling(node, "draft"))
+                draft += answer.step(node, "draft")
                 child.drafting = answer.watch(draft, node, child)
 
 
@@ -77,7 +77,7 @@ def expand(answer: Answer, depth: int) -> None:
     for node in answer.tree.to_expand(depth):
         if answer.policy.should_expand(node) and answer.can_ask("target"):
             target = fork(node.state, "target")
-            target += step(**answer.sampling(node))
+            target += answer.step(node)
             node.expanding = answer.watch(target, node)
 
 
@@ -91,7 +91,7 @@ def verify(answer: Answer, node: Node) -> None:
 
 def accept(answer: Answer) -> None:
     """Keeps the accepted drafts and replaces the first rejected one by the target's step."""
-    for node in answer.tree.live():
+    for node in answer.tree.to_decide():
         if answer.tree.decide(node):
             answer.cancel_all_but_chosen(node)
     while not answer.ended and (kept := answer.tree.advance()):

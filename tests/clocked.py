@@ -20,11 +20,14 @@ class State:
     def __init__(self):
         self.stream_executor, self.roles = self, {"target": self, "draft": self}
 
-    def fork(self, size):
-        return [self] * size
-
-    def __iadd__(self, expression):
+    def forked(self, backend):
         return self
+
+    def submit(self, expression):
+        pass
+
+    def end(self):
+        pass
 
     @property
     def backend(self):
@@ -61,8 +64,8 @@ class Clocked:
     def can_ask(self, role):
         return True
 
-    def sampling(self, node, role="target"):
-        return {}
+    def step(self, node, role="target"):
+        return ""
 
     def watch(self, state, node, child=None):
         role = "target" if child is None else "draft"

@@ -37,8 +37,8 @@ class CharTokenizer:
     def spell(self, ids: Sequence[int]) -> str:
         return "".join(map(chr, ids))
 
-    def is_special(self, token: int) -> bool:
-        return token <= END
+    def special(self, ids: Sequence[int]) -> tuple[int, ...]:
+        return tuple(one for one in ids if one <= END)
 
     def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
         ids: list[int] = []

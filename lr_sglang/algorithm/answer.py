@@ -13,8 +13,8 @@ from lr_sglang.algorithm.verification import Verification
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong, RuntimeRefused
-from lr_sglang.frontend.dsl import backend_of, sync
-from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.frontend.dsl import backend_of, step, sync
+from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.event_emitter import EventEmitter
 from lr_sglang.steps.step import Ending, Step, completed, split_ids
 from lr_sglang.steps.trace import StepRecord
@@ -38,7 +38,8 @@ class Answer:
         self.roles = backend_of(s, "target").roles
         self.ended = self._left = False
         self._resting: dict[str, float] = {}
-        self._drawn = job.sampling.drawn()
+        self._steps: dict[tuple[int, bool], SglGen] = {}
+        self._gate = job.lookahead.gate > 0
         self._loop = s.stream_executor.loop
 
     async def __aenter__(self) -> Self:
@@ -76,10 +77,15 @@ class Answer:
             return False
         return role in self.roles and self._resting.get(role, 0.0) <= self._loop.time()
 
-    def sampling(self, node: Node, role: str = "target") -> dict[str, Any]:
-        """Keywords of ``step`` for the step after ``node``: its token limit, the sampling, log-probabilities."""
-        gated = {"return_logprob": True} if role == "draft" and self.job.lookahead.gate else {}
-        return {"max_tokens": min(self.job.lookahead.max_step_tokens, self.tree.room(node)), **self._drawn, **gated}
+    def step(self, node: Node, role: str = "target") -> SglGen:
+        """``dsl.step`` for the step after ``node``: its token limit, the sampling, log-probabilities for the gate."""
+        tokens, gated = min(self.job.lookahead.max_step_tokens, self.tree.room(node)), role == "draft" and self._gate
+        made = self._steps.get((tokens, gated))
+        if made is None:
+            drawn = self.job.sampling.drawn() | ({"return_logprob": True} if gated else {})
+            made = self._steps[tokens, gated] = step(max_tokens=tokens, **drawn)
+            made.resolved = self.s.stream_executor.resolve(made.sampling_params)  # once for all branches
+        return made
 
     def watch(self, state: ProgramState, node: Node, child: Node | None = None) -> Branch:
         """Follows a state that writes the step after ``node``; call it before anything else happens on the loop.
@@ -90,8 +96,7 @@ class Answer:
         role = "target" if child is None else "draft"
         branch, request = self._branch(role, node, child), self._request(node)
         request.seed = branch.seed
-        state.stream_executor.request = request
-        self._branches.begin(branch, request)
+        self._branches.begin(branch, request, state)
         self._branches.expect(branch, state, node, child)
         self.policy.begun(branch)
         self._emitter.begun(role, node, child)
@@ -103,9 +108,7 @@ class Answer:
         return Branch(role, node.position, alternative, seed)
 
     def _request(self, node: Node) -> Request:
-        request = Request(None, self.job.key)
-        request.order = self.tree.ahead(node)
-        return request
+        return Request(None, self.job.key, self.tree.ahead(node))
 
     async def first_done(self) -> Node:
         """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.
@@ -136,13 +139,12 @@ class Answer:
             self.policy.ended(arrival.key, 0 if isinstance(result, LookaheadError) else len(result.ids))
         if node.dropped or (child.dropped if child is not None else node.chosen is not None):
             return False
-        if isinstance(arrival.key, Inquiry) and child is not None:
-            if not arrival.key.aside:
-                self._ruled(arrival.key, child, result)
-        elif child is None:
+        if child is None:
             self._expanded(node, arrival)
-        else:
+        elif isinstance(arrival.key, Branch):
             self._drafted(child, arrival)
+        elif not arrival.key.aside:
+            self._ruled(arrival.key, child, result)
         return True
 
     def _ruled(self, inquiry: Inquiry, child: Node, result: Any) -> None:

@@ -7,7 +7,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from lr_sglang.engine.generation import Generation
 from lr_sglang.engine.prefix_reuse import PendingReuse
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer, resolve
@@ -92,9 +91,9 @@ class Branches:
     def __bool__(self) -> bool:
         return any(not getattr(key, "aside", False) for key in self._open)
 
-    def begin(self, branch: Branch, request: Request) -> None:
-        """Records a branch whose request begins."""
-        branch.started, branch.request = self.now(), request
+    def begin(self, branch: Branch, request: Request, state: ProgramState) -> None:
+        """Records a branch that begins: the next generation of ``state``, as this request."""
+        branch.started, branch.request, state.stream_executor.request = self.now(), request, request
         self._trace.branches.append(branch)
         self._pending_reuse.add(branch)
 
@@ -152,11 +151,11 @@ class Branches:
             return
         branch.ended = self.now()
         result, branch.request = branch.request.result, None
-        if isinstance(result, Cancelled):
-            result = result.generation
-        elif isinstance(result, LookaheadError):
-            branch.error = str(result)
-        if isinstance(result, Generation):
+        if isinstance(result, LookaheadError):
+            if not isinstance(result, Cancelled):
+                branch.error = str(result)
+            result = getattr(result, "generation", None)
+        if result is not None:
             result.record_in(branch)
 
     def give_up(self, branch: Branch | None, outcome: Outcome) -> None:

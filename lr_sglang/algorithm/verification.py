@@ -70,9 +70,8 @@ class Verification:
             request.order = LAST if aside else request.order
             if check is not None and getattr(state.stream_executor.backend, "role", "") == "judge":
                 check.asked_judge(self._job.lookahead.max_false_accepts)
-            state.stream_executor.request = request
             inquiry.branches.append(branch)
-            self._branches.begin(branch, request)
+            self._branches.begin(branch, request, state)
             state.stream_executor.when_done(lambda: self._branches.ended(branch))
             if aside:
                 return request

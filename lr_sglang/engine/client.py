@@ -77,6 +77,7 @@ class Client:
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._session: Any = None
+        self._loop: Any = None  # of the session
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
@@ -199,7 +200,13 @@ class Client:
         """One exchange; what breaks in it is a named error, also while the reply is read."""
         import aiohttp
 
+        here = asyncio.get_running_loop()
+        if self._session is not None and self._loop is not here:  # an earlier question was asked on another loop
+            if self._loop.is_running():
+                asyncio.run_coroutine_threadsafe(self._session.close(), self._loop)
+            self._session = None
         if self._session is None:
+            self._loop = here
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
             self._session = aiohttp.ClientSession(
                 connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from lr_sglang.engine import timings
 from lr_sglang.engine.prefix_reuse import LoggedRequest
 from lr_sglang.steps.speculation import Speculation
-from lr_sglang.steps.step import first_stop
+from lr_sglang.steps.step import first_of, first_stop
 from lr_sglang.steps.tree import Branch
 
 
@@ -31,9 +31,7 @@ class Written:
     finish: dict[str, Any]
     text: str
 
-    def until(
-        self, most: int, ends: Collection[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]
-    ) -> Written:
+    def until(self, most: int, ends: Set[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]) -> Written:
         """A copy, cut where the generation really ends.
 
         Args:
@@ -42,8 +40,7 @@ class Written:
             stops: strings before which the text is to be cut.
         """
         ids, finish, text = self.ids[:most], self.finish, self.text
-        at = next((at for at, token in enumerate(ids) if token in ends), None)
-        if at is not None:
+        if (at := first_of(ends, ids)) is not None:
             ids, finish = ids[: at + 1], {"type": "stop", "matched": ids[at]}
         if ids != self.ids or finish != self.finish:
             text = decode(ids if at is None else ids[:-1])
@@ -80,8 +77,10 @@ class Generation:
         """Copies the token counts and times of the generation to its branch."""
         branch.prompt_tokens, branch.cached_tokens = self.prompt_tokens, self.cached_tokens
         branch.generated_tokens, branch.entry = len(self.ids) + self.dropped, self.entry
-        branch.speculation = self.speculation
-        branch.queued, branch.prefill = timings.waits(self.meta)
+        if "spec_verify_ct" in self.meta:
+            branch.speculation = self.speculation
+        if "queue_time" in self.meta or "forward_entry_time" in self.meta:
+            branch.queued, branch.prefill = timings.waits(self.meta)
 
     @property
     def speculation(self) -> Speculation:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from lr_sglang.errors import ConfigError
 
 T = TypeVar("T")
+running_loop = asyncio._get_running_loop  # the loop that runs in this thread, or None
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a fork has none of its parent's threads
 
@@ -32,14 +33,6 @@ def background(selector: selectors.BaseSelector | None = None) -> asyncio.Abstra
     return loop
 
 
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs in this thread."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
 def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
     """Runs a coroutine on the loop and waits for its result, in any other thread.
 
@@ -49,11 +42,7 @@ def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = 
         ConfigError: it was called on the loop itself.
     """
     loop = loop or background()
-    try:
-        here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-    except RuntimeError:
-        here = None
-    if here is loop:
+    if running_loop() is loop:
         work.close()
         raise ConfigError("the event loop cannot wait for itself", hint="await the asynchronous function instead")
     ended, made = threading.Event(), list[asyncio.Task[T]]()

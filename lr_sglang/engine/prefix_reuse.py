@@ -8,14 +8,16 @@ always be computed; of an unfinished request only the prompt is there to share.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 from lr_sglang.steps.tree import Branch
 
+BATCH_SECONDS = 0.001  # requests that enter within this time may be prefilled together, and then share nothing
 # Prompts are grouped by this number of first tokens.
 HEAD = 32
 # Long prompts are compared by the hashes of their blocks of this many tokens.
@@ -36,10 +38,16 @@ class LoggedRequest:
     most: int | None = None  # tokens that it may take from the cache: not those whose log-probability it asks for
     longest: int = 0  # prompt among those that begin alike, up to this one
 
-    def wrote(self, ids: tuple[int, ...]) -> None:
-        """Records the tokens that it generated."""
-        self.output = ids
-        self.log.longest_output = max(self.log.longest_output, len(ids))
+    def ended(self, ids: tuple[int, ...], meta: Mapping[str, Any], sent: float, now: float) -> None:
+        """Records the tokens that it generated, and what the runtime says of it."""
+        self.output, self.cached, self.entered = ids, int(meta.get("cached_tokens") or 0), sent
+        if "prompt_tokens" in meta:  # else it was aborted while it waited, and leaves nothing to share
+            self.prefilled = self.finished = now
+        if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
+            # a prefill is a batch of its own: later requests find its tokens in the cache
+            self.entered, self.prefilled = began, began + BATCH_SECONDS
+        if len(ids) > self.log.longest_output:
+            self.log.longest_output = len(ids)
 
     @cached_property
     def marks(self) -> tuple[int, ...]:
@@ -65,18 +73,21 @@ class RequestLog:
 
     def __init__(self, size: int = 1024, tokens: int = 2**23) -> None:
         self._entries: deque[LoggedRequest] = deque()
-        self._alike: dict[tuple[int, ...], deque[LoggedRequest]] = {}  # by how they begin, so that few need a look
+        # by how they begin, so that few need a look
+        self._alike: defaultdict[tuple[int, ...], deque[LoggedRequest]] = defaultdict(deque)
         self._size, self._most, self._tokens = size, tokens, 0
         self.longest_output = 0
 
     def add(self, ids: tuple[int, ...], now: float, most: int | None = None) -> LoggedRequest:
         """Records a request that is about to be sent."""
-        entry = LoggedRequest(self, ids, now, most=most)
+        size = len(ids)
+        entry = LoggedRequest(self, ids, now, most=most, longest=size)
         self._entries.append(entry)
-        alike = self._alike.setdefault(_head(ids), deque())
-        entry.longest = max(len(ids), alike[-1].longest if alike else 0)
+        alike = self._alike[_head(ids)]
+        if alike and alike[-1].longest > entry.longest:
+            entry.longest = alike[-1].longest
         alike.append(entry)
-        self._tokens += len(ids)
+        self._tokens += size
         while len(self._entries) > self._size or (self._tokens > self._most and len(self._entries) > 1):
             self._forget(self._entries.popleft())
         return entry

@@ -22,19 +22,18 @@ class Request:
     Args:
         seed: for the runtime's sampler; None leaves the draw to the runtime.
         key: requests of one key share a prefix: a router keeps them on one worker. ASCII, empty for none.
+        order: the waiting request with the least order gets the next slot of the runtime.
 
     Attributes:
         patience: share of the runtime's timeout that the request may take.
-        order: the waiting request with the least order gets the next slot of the runtime.
         sent: when it was sent, by the clock of ``time.time``; 0 before that.
         cancelled: whether ``cancel`` was called.
         ended: the runtime has answered, or never will.
         result: the ``Generation``, or the ``LookaheadError`` in place of it.
     """
 
-    def __init__(self, seed: int | None = None, key: str = "") -> None:
-        self.seed, self.key = seed, key
-        self.patience, self.order = 1.0, 0
+    def __init__(self, seed: int | None = None, key: str = "", order: int = 0) -> None:
+        self.seed, self.key, self.order, self.patience = seed, key, order, 1.0
         self.sent, self.rid = 0.0, ""
         self.cancelled = self.ended = self.connection_closed = False
         self.result: Any = None
@@ -68,8 +67,8 @@ class Request:
         """
         if self.cancelled:
             raise Cancelled("cancelled before it was sent")
-        made = Request(self.seed, self.key)
-        made.patience, made.order = self.patience, self.order
+        made = Request(self.seed, self.key, self.order)
+        made.patience = self.patience
         self._abort = lambda _: made.cancel()
         return made
 

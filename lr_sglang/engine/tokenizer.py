@@ -62,8 +62,8 @@ class Tokenizer(Protocol):
     def spell(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens by their names."""
 
-    def is_special(self, token: int) -> bool:
-        """Whether an id is left out of the text; so is one that the tokenizer does not know."""
+    def special(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Those of the ids that are left out of the text; so are those that the tokenizer does not know."""
 
     def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
         """The rendered prompt; with ``answer`` it is open for the assistant's."""
@@ -137,8 +137,10 @@ class ModelTokenizer:
             options = {"skip_special_tokens": not special, "clean_up_tokenization_spaces": False}
             return str(self._inner.decode(list(ids), **options))
 
-    def is_special(self, token: int) -> bool:
-        return token in self._hidden or token >= self._size
+    def special(self, ids: Sequence[int]) -> tuple[int, ...]:
+        if self._hidden.isdisjoint(ids) and max(ids, default=0) < self._size:
+            return ()
+        return tuple(one for one in ids if one in self._hidden or one >= self._size)
 
     def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
         return self._rendered(tuple((m["role"], m["content"]) for m in messages), answer)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 from lr_sglang.config import Limits
@@ -24,14 +23,13 @@ from lr_sglang.engine.tokenizer import Tokenizer, render, resolve
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.frontend.choices import decide
 from lr_sglang.frontend.executor import Executor
+from lr_sglang.frontend.values import SamplingParams
 from lr_sglang.sglang_api.interpreter import (
     BaseBackend,
     ChatTemplate,
     ChoicesDecision,
     ChoicesSamplingMethod,
     RuntimeEndpoint,
-    SglSamplingParams,
-    StreamExecutor,
 )
 from lr_sglang.steps.judge_check import JudgeChecks
 from lr_sglang.steps.step import StepStop
@@ -43,9 +41,24 @@ _NO_MARKERS = ChatTemplate(
     default_system_prompt=None,
     role_prefix_and_suffix=dict.fromkeys(("system", "user", "assistant"), ("", "")),
 )
-BATCH_SECONDS = 0.001  # requests that enter within this time may be prefilled together, and then share nothing
 BRANCH_TOKENS = 200  # tokens that a branch does not share: its own step and the drafted step before it
 NO_NUMBER = "NaN happened"  # SGLang's ``matched`` where a model's output is NaN
+
+
+class _Naming:
+    """Sets a runtime's role on errors; turns any that is not a ``LookaheadError`` into ``BadReply``."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        if isinstance(error, LookaheadError):
+            error.role = error.role or self._role
+        elif isinstance(error, Exception):
+            raise BadReply(repr(error), role=self._role) from error
 
 
 class RuntimeBackend(BaseBackend):
@@ -95,7 +108,7 @@ class RuntimeBackend(BaseBackend):
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ends, self.chat_template = tokenizer.ends, _NO_MARKERS
         self.roles: dict[str, RuntimeBackend] = {role: self}
-        self.request_log = RequestLog()
+        self.request_log, self.naming = RequestLog(), _Naming(role)
 
     def set_capacity(self, max_running_requests: int | None, kv_tokens: int | None) -> None:
         """Sets the runtime's limits: requests at a time, and tokens in its KV memory; None is not known."""
@@ -105,13 +118,13 @@ class RuntimeBackend(BaseBackend):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that all its requests are made on: the process's own, unless it was bound to another."""
-        self._loop = self._loop or background()
-        return self._loop
+        """The event loop of its requests: the one that it is bound to, else the process's own. Asking binds nothing."""
+        return self._loop or background()
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Makes its requests on this loop, if it has no loop yet."""
-        self._loop = loop if self._loop is None or self._loop.is_closed() else self._loop
+        """Makes its requests on this loop, if it has no loop yet; its first request binds it to that which it is on."""
+        if self._loop is None or self._loop.is_closed():
+            self._loop = loop
 
     def get_model_name(self) -> str:
         return str(call(self.transport.get("/model_info"), self.loop).get("model_path", ""))
@@ -149,7 +162,7 @@ class RuntimeBackend(BaseBackend):
             )
         return prompt, left
 
-    async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+    async def agenerate(self, s: Executor, params: SamplingParams) -> tuple[str, dict[str, Any]]:
         """Generates text after a state; the text of a step carries its token ids.
 
         Raises:
@@ -157,28 +170,16 @@ class RuntimeBackend(BaseBackend):
         """
         request, s.request = s.request or Request(), None
         try:
-            with self.naming():
+            with self.naming:
                 if s.images_:
                     raise ConfigError("pictures are not supported", hint="ask a SGLang RuntimeEndpoint instead")
-                RuntimeEndpoint._handle_dtype_to_regex(self, params)
-                generation = await self.ask(self.prompt_ids(s), params, request)
-                text = self._text(generation, isinstance(params.stop, StepStop))
+                if params.dtype is not None:
+                    RuntimeEndpoint._handle_dtype_to_regex(self, params)
+                request.result = generation = await self.ask(self.prompt_ids(s), params, request)
+                return self._text(generation, isinstance(params.stop, StepStop)), generation.meta
         except LookaheadError as error:
             request.result = error
             raise
-        request.result = generation
-        return text, generation.meta
-
-    @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Sets this runtime's role on errors; turns any other exception into ``BadReply``."""
-        try:
-            yield
-        except LookaheadError as error:
-            error.role = error.role or self.role
-            raise
-        except Exception as error:
-            raise BadReply(repr(error), role=self.role) from error
 
     def _text(self, generation: Generation, is_step: bool) -> str:
         ids = generation.ids[:-1] if generation.eos is not None else generation.ids
@@ -187,11 +188,11 @@ class RuntimeBackend(BaseBackend):
             return str(text)  # without its stop string; else a space in front may make the difference
         return TokenText.of(decoded if is_step else text, ids, self.tokenizer.vocabulary)
 
-    async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def astream(self, s: Executor, params: SamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """One piece: steps are short, and a program that streams sees each of them as it ends."""
         yield await self.agenerate(s, params)
 
-    async def ask(self, ids: tuple[int, ...], params: SglSamplingParams, request: Request) -> Generation:
+    async def ask(self, ids: tuple[int, ...], params: SamplingParams, request: Request) -> Generation:
         """One /generate, once the runtime has a slot for it.
 
         Args:
@@ -203,12 +204,9 @@ class RuntimeBackend(BaseBackend):
         Raises:
             LookaheadError: any of the transport's, or Cancelled.
         """
-        wanted = params.to_srt_kwargs()
-        wanted["no_stop_trim"] = isinstance(params.stop, StepStop)
-        wanted = {key: value for key, value in wanted.items() if value or value == 0}  # not None, not empty
-        payload: dict[str, Any] = {"input_ids": ids, "sampling_params": wanted}
+        payload: dict[str, Any] = {"input_ids": ids, "sampling_params": params.sent}
         if request.seed is not None and self.seeded:
-            wanted["sampling_seed"] = request.seed
+            payload["sampling_params"] = {**params.sent, "sampling_seed": request.seed}
         most = None
         if params.return_logprob:
             most = params.logprob_start_len
@@ -217,6 +215,8 @@ class RuntimeBackend(BaseBackend):
             payload |= {"return_logprob": True, "logprob_start_len": -1 if most is None else most}
         # A long generation may take longer.
         patience = self.timeout * request.patience * max(1.0, params.max_new_tokens / 1000)
+        if self._loop is None:
+            self.bind(asyncio.get_running_loop())
         await self.pool.enter(request, request.order)
         try:
             entry = self.request_log.add(ids, time.time(), most)
@@ -226,7 +226,7 @@ class RuntimeBackend(BaseBackend):
         return self._read(reply, params, request, entry)
 
     def _read(
-        self, reply: dict[str, Any], params: SglSamplingParams, request: Request, entry: LoggedRequest
+        self, reply: dict[str, Any], params: SamplingParams, request: Request, entry: LoggedRequest
     ) -> Generation:
         try:
             meta = dict(reply["meta_info"])
@@ -237,15 +237,7 @@ class RuntimeBackend(BaseBackend):
             logprobs = tuple(float(one[0]) for one in meta.get("input_token_logprobs") or () if one[0] is not None)
         except (KeyError, TypeError, ValueError) as error:
             raise BadReply(f"a reply without {error}", role=self.role) from error
-        now = time.time()
-        entry.cached = int(meta.get("cached_tokens") or 0)
-        entry.entered = request.sent
-        if "prompt_tokens" in meta:  # else it was aborted while it waited, and leaves nothing to share
-            entry.prefilled = entry.finished = now
-        if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
-            # a prefill is a batch of its own: later requests find its tokens in the cache
-            entry.entered, entry.prefilled = began, began + BATCH_SECONDS
-        entry.wrote(ids)
+        entry.ended(ids, meta, request.sent, time.time())
         made, eos = Written(ids, finish, meta["text"]), None
         if kind != "abort":
             ends = self._ends(params, matched)
@@ -266,7 +258,7 @@ class RuntimeBackend(BaseBackend):
             raise BadReply("the end of sequence is not among the tokens", role=self.role)
         return generation
 
-    def _ends(self, params: SglSamplingParams, matched: Any) -> frozenset[int]:
+    def _ends(self, params: SamplingParams, matched: Any) -> frozenset[int]:
         """Ids that end this request. An id that the runtime matched and the request did not name is the model's."""
         if params.ignore_eos:  # the runtime looks at no id then, those of the request included
             return frozenset()
@@ -283,11 +275,8 @@ class RuntimeBackend(BaseBackend):
         Raises:
             LookaheadError: as ``ask``.
         """
-        with self.naming():
+        with self.naming:
             return await decide(self, s, choices, method)
-
-    def end_program(self, s: StreamExecutor) -> None:
-        pass
 
     def shutdown(self) -> None:
         """Closes the connections, in any thread but the loop's."""

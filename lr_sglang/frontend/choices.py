@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, ConfigError
 from lr_sglang.frontend.executor import Executor
-from lr_sglang.sglang_api.interpreter import ChoicesDecision, ChoicesSamplingMethod, SglSamplingParams
+from lr_sglang.frontend.values import SamplingParams
+from lr_sglang.sglang_api.interpreter import ChoicesDecision, ChoicesSamplingMethod
 
 if TYPE_CHECKING:
     from lr_sglang.frontend.backend import RuntimeBackend
@@ -51,7 +52,7 @@ async def _score(backend: RuntimeBackend, before: tuple[int, ...], option: tuple
     if not option:
         return []
     request = whole.part()
-    wanted = SglSamplingParams(max_new_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-len(option))
+    wanted = SamplingParams(max_new_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-len(option))
     found = (await backend.ask((*before, *option), wanted, request)).logprobs[-len(option) :]
     if len(found) != len(option):
         raise BadReply(f"log-probabilities of {len(found)} tokens of {len(option)}", role=backend.role)

@@ -68,7 +68,7 @@ def on(s: ProgramState, role: str) -> ProgramState:
 
 def fork(s: ProgramState, role: str) -> ProgramState:
     """One fork of ``s`` on the runtime of ``role``; RadixAttention shares the prefix with its siblings there."""
-    return on(s.fork(1)[0], role)
+    return ProgramState(s.stream_executor.forked(backend_of(s, role)))
 
 
 def end(s: ProgramState) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lr_sglang.engine.loop import running_loop
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, ConfigError
-from lr_sglang.frontend.values import FailedText, FailedVariables, Flag, StreamedEvent, TextEvent, overridden
+from lr_sglang.frontend.values import FailedText, FailedVariables, Flag, SamplingParams, StreamedEvent, TextEvent
 from lr_sglang.sglang_api.interpreter import (
     ChoicesDecision,
     ChoicesSamplingMethod,
@@ -50,14 +50,11 @@ class AsyncBackend(Protocol):
         """Which of the choices the runtime finds likeliest after the state's text."""
 
 
-class ForkHere:
-    """An entry in a state's queue that marks where it was forked while it was generating."""
+class ForkHere(NamedTuple):
+    """An entry in a state's queue that marks where it was forked while it was generating; the fork waits for it."""
 
-    def adopt(self, parent: Execution) -> None:
-        """Called when the parent has executed everything before the fork."""
-
-    def fail(self, error: BaseException) -> None:
-        """Called when the parent has failed before the fork."""
+    fork: Execution
+    reached: asyncio.Future[None]
 
 
 class Execution(StreamExecutor):
@@ -90,7 +87,7 @@ class Execution(StreamExecutor):
         super().__init__(backend, arguments, default_sampling_para, chat_template, stream, None, use_thread=False)
         self.loop = backend.loop
         self._waiting: deque[SglExpr | ForkHere] = deque()
-        self._task: asyncio.Future[Any] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._ended = self._closing = False
         self._sent = self._received = 0  # numbers of expressions sent and received from other threads
         self._on_done: list[Callable[[], None]] = []
@@ -107,7 +104,7 @@ class Execution(StreamExecutor):
     def submit(self, expr: SglExpr) -> None:
         """Adds an expression, from any thread."""
         if running_loop() is self.loop:
-            if type(expr) is SglGen and not self.stream:
+            if isinstance(expr, SglGen) and not self.stream:
                 self.variable_event[expr.name] = Flag()  # only coroutines read it, and they do not wait for it so
             else:
                 self._init_var_event(expr)
@@ -149,32 +146,44 @@ class Execution(StreamExecutor):
             self._finish()
 
     def _begin(self, expr: SglExpr | ForkHere) -> None:
-        if isinstance(expr, SglExprList):
-            self._waiting.extendleft(reversed(expr.expr_list))
-        elif isinstance(expr, SglGen):
+        if isinstance(expr, SglGen):
             self._start(self._generate(expr))
+        elif isinstance(expr, SglExprList):
+            self._waiting.extendleft(reversed(expr.expr_list))
         elif isinstance(expr, SglSelect):
             self._start(self._select(expr))
         elif isinstance(expr, SglConcateAndAppend):
             self._start(self._after([s.stream_executor for s in expr.states], expr))
         elif isinstance(expr, ForkHere):
-            expr.adopt(self)
+            expr.fork.adopt(self)
+            expr.reached.set_result(None)
         else:
             self._execute(expr)
 
-    def _start(self, work: Any) -> None:
-        self._task = self.loop.create_task(work)
-        self._task.add_done_callback(self._arrived)
+    def adopt(self, parent: Execution) -> None:
+        """Copies the parent, which has executed everything before it was forked."""
+
+    def _start(self, work: Awaitable[None]) -> None:
+        self._task = self.loop.create_task(self._work(work))
+
+    async def _work(self, work: Awaitable[None]) -> None:
+        error: BaseException | None = None
+        try:
+            await work
+        except asyncio.CancelledError:
+            error = Cancelled("cancelled")
+        except Exception as raised:  # noqa: BLE001 - it is raised for the reader of the state
+            error = raised
+        if isinstance(error, Cancelled):
+            error.__traceback__ = None  # its frames hold this state, which would hold them
+        self._arrived(error)
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Calls ``callback`` on the loop when the running task has ended, before the next expression is executed."""
         self._on_done.append(callback)
 
-    def _arrived(self, task: asyncio.Future[Any]) -> None:
+    def _arrived(self, error: BaseException | None) -> None:
         self._task = None
-        error = Cancelled("cancelled") if task.cancelled() else task.exception()
-        if isinstance(error, Cancelled):
-            error.__traceback__ = None  # its frames hold this state, which would hold them
         if error is not None:
             self._fail(error)
         if self.stream_text_event:
@@ -190,7 +199,7 @@ class Execution(StreamExecutor):
         self._execute(expr)
 
     async def _generate(self, expr: SglGen) -> None:
-        params, name = self._resolve_sampling_params(expr.sampling_params), expr.name
+        params, name = getattr(expr, "resolved", None) or self.resolve(expr.sampling_params), expr.name
         if self.stream:
             await self._stream(name, params)
         else:
@@ -199,11 +208,15 @@ class Execution(StreamExecutor):
             self.variables[name], self.meta_info[name] = text, meta
         self.variable_event[name].set()
 
-    def _resolve_sampling_params(self, sampling_params: SglSamplingParams) -> SglSamplingParams:
+    def resolve(self, given: SglSamplingParams) -> SamplingParams:
+        """The sampling parameters of a ``gen``: the program's defaults, replaced by those that it gives itself."""
+        made = object.__new__(SamplingParams)
         if self.chat_template.stop_str:
-            resolved: SglSamplingParams = super()._resolve_sampling_params(sampling_params)
-            return resolved
-        return overridden(self.default_sampling_para, sampling_params)
+            made.__dict__ = vars(self._resolve_sampling_params(given))
+        else:  # without SGLang's deep copy: nothing in them is changed
+            changed = {name: value for name, value in vars(given).items() if value is not None}
+            made.__dict__ = {**vars(self.default_sampling_para), **changed}
+        return made
 
     async def _stream(self, name: str, params: SglSamplingParams) -> None:
         event = self.stream_var_event[name]
@@ -238,7 +251,6 @@ class Execution(StreamExecutor):
         else:
             with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._end)  # after what this thread has added
-        self.backend.end_program(self)
 
     def _end(self) -> None:
         self._closing = True
@@ -249,10 +261,10 @@ class Execution(StreamExecutor):
         if self.stream:
             self.loop.call_later(READER_SECONDS, self._set_finished)
         else:
-            self.is_finished = True
+            self._finished = True
 
     def _set_finished(self) -> None:
-        self.is_finished = True
+        self._finished = True
         self.stream_text_event.set()
 
     def _fail(self, error: BaseException) -> None:
@@ -269,7 +281,7 @@ class Execution(StreamExecutor):
     def _drop_waiting(self, error: BaseException) -> None:
         for expr in self._waiting:
             if isinstance(expr, ForkHere):
-                expr.fail(error)
+                expr.reached.set_exception(error)
         self._waiting.clear()
         self._fail(error)
 
@@ -287,14 +299,4 @@ class Execution(StreamExecutor):
     async def drained(self) -> None:
         """Waits until everything that was added has been executed, or one of it has failed. On the loop."""
         while self._task is not None:
-            await asyncio.wait((self._task,))
-
-    @property
-    def task(self) -> asyncio.Future[Any] | None:
-        """The running task; None when all expressions have been executed."""
-        return self._task
-
-    def cancel(self) -> None:
-        """Cancels the running generation; readers of the state get ``Cancelled``. On the loop."""
-        if self._task is not None:
-            self._task.cancel()
+            await asyncio.wait((self._task,))  # which does not cancel it

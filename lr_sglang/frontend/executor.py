@@ -93,21 +93,25 @@ class Executor(Execution):
 
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> list[Executor]:
         """As SGLang's. On the loop, forks of a state that is generating continue from its future text."""
+        return [self.forked(self.backend) for _ in range(int(size))]
+
+    def forked(self, backend: Any) -> Executor:
+        """One fork, on this backend."""
         if running_loop() is not self.loop:
             self.sync()
         self._raise()
-        made = [self._copied() for _ in range(int(size))]
+        made = self._copied(backend)
         if self._task is not None:
-            for one in made:
-                one._task = self.loop.create_future()
-                one._task.add_done_callback(one._arrived)
-                self._add(_Forked(one))
+            reached = self.loop.create_future()
+            made._start(reached)
+            self._add(ForkHere(made, reached))
         return made
 
-    def _copied(self) -> Executor:
+    def _copied(self, backend: Any) -> Executor:
         made = object.__new__(type(self))
         made.__dict__ = {
             **self.__dict__,
+            "backend": backend,
             "variables": dict(self.variables),
             "variable_event": {},
             "meta_info": {},
@@ -129,28 +133,11 @@ class Executor(Execution):
             made.stream_text_event, made.stream_var_event = TextEvent(), {}
         return made
 
-
-class _Forked(ForkHere):
-    """An entry in a state's queue that marks where it was forked while it was generating."""
-
-    def __init__(self, made: Executor) -> None:
-        self._made = made
-
-    def adopt(self, parent: Execution) -> None:
-        """Copies the parent, which has executed everything before the fork."""
-        made, task = self._made, self._made._task
-        made.variables = {**parent.variables, **made.variables}
-        made.text_, made.messages_, made.turns = parent.text_, list(parent.messages_), parent.turns
-        made.cur_role, made.cur_role_begin_pos = parent.cur_role, parent.cur_role_begin_pos
-        made.fork_start_text_pos = len(parent.text_)
-        if task is not None and not task.done():
-            task.set_result(None)
-
-    def fail(self, error: BaseException) -> None:
-        """Fails with the parent, which has failed before the fork."""
-        task = self._made._task
-        if task is not None and not task.done():
-            task.set_exception(error)
+    def adopt(self, parent: Any) -> None:
+        self.variables = {**parent.variables, **self.variables}
+        self.text_, self.messages_, self.turns = parent.text_, list(parent.messages_), parent.turns
+        self.cur_role, self.cur_role_begin_pos = parent.cur_role, parent.cur_role_begin_pos
+        self.fork_start_text_pos = len(parent.text_)
 
 
 def _new(cls: type, backend: Any = None, *_: Any, **__: Any) -> Any:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import threading
+from functools import cached_property
 from typing import Any
 
 from lr_sglang.sglang_api.interpreter import SglSamplingParams
+from lr_sglang.steps.step import StepStop
 
 
-def overridden(defaults: SglSamplingParams, given: SglSamplingParams) -> SglSamplingParams:
-    """The sampling parameters of a ``gen``: the program's defaults, replaced by those that it gives itself. Without
-    SGLang's deep copy, which is not needed because nothing in them is changed."""
-    made = object.__new__(SglSamplingParams)
-    made.__dict__ = {**vars(defaults), **{name: value for name, value in vars(given).items() if value is not None}}
-    return made
+class SamplingParams(SglSamplingParams):
+    """What a ``gen`` asks for."""
+
+    @cached_property
+    def sent(self) -> dict[str, Any]:
+        """As /generate takes it, what is None or empty left out. Nothing may be changed from now on."""
+        sent = self.to_srt_kwargs() | {"no_stop_trim": isinstance(self.stop, StepStop)}
+        return {key: value for key, value in sent.items() if value or value == 0}
 
 
 class Flag:
     """An event without waiting, at a fraction of the cost of a ``threading.Event``."""
 
-    __slots__ = ("_set",)
-
-    def __init__(self) -> None:
-        self._set = False
+    _set = False
 
     def is_set(self) -> bool:
         return self._set

@@ -67,7 +67,7 @@ class SimulatedRuntime:
     """
 
     def __init__(self, role: str, simulation: Simulation, writer: Writer) -> None:
-        self.role, self.simulation, self.writer = role, simulation, writer
+        self.role, self.simulation, self.writer, self.steady = role, simulation, writer, simulation.steady
         self.faults = Faults(simulation.model.seed)
         self.calls = self.aborted = self.most = 0
         self.late = 0.0
@@ -133,13 +133,15 @@ class SimulatedRuntime:
                 ticket.done.set_result(max(0.0, min(1 - left, 1 - 1e-9)))
 
     def _remove(self, ticket: _Ticket) -> None:
-        if not ticket.left:
-            self._advance()
-            ticket.left = True
-            if ticket.finish < math.inf:
-                self._count -= 1
-            else:
-                self._waiting.remove(ticket)
+        if ticket.left:
+            return
+        self._advance()
+        ticket.left = True
+        if ticket.finish < math.inf:
+            self._count -= 1
+        else:
+            self._waiting.remove(ticket)
+        if not self.steady or ticket is self._first:
             self._admit()
 
     def _admit(self) -> None:
@@ -149,13 +151,14 @@ class SimulatedRuntime:
             ticket.finish = self._service + ticket.work
             heapq.heappush(self._served, (ticket.finish, next(self._order), ticket))
             self._count += 1
-        self.most = max(self.most, self._count)
+        if self._count > self.most:
+            self.most = self._count
         self._set_timer()
 
     def _advance(self) -> None:
         now = asyncio.get_running_loop().time()
         if self._count:
-            self._service += (now - self._now) * self._speed()
+            self._service += (now - self._now) * (1.0 if self.steady else self._speed())
         self._now = now
 
     def _speed(self) -> float:
@@ -169,11 +172,12 @@ class SimulatedRuntime:
 
     def _due(self, ticket: _Ticket) -> float:
         """When a request is served if no other comes or goes."""
-        return self._now + max(0.0, ticket.finish - self._service) / self._speed()
+        left = ticket.finish - self._service
+        return self._now + (left if left > 0 else 0.0) / (1.0 if self.steady else self._speed())
 
     def _set_timer(self) -> None:
         head = self._head()
-        if head is self._first and self.simulation.steady:
+        if head is self._first and self.steady:
             return  # its timer is set
         if self._timer is not None:
             self._timer.cancel()

@@ -35,8 +35,9 @@ class SimulatedTransport(SimulatedRuntime):
                 raise RuntimeDown("the simulated runtime has died", role=self.role, hint="a fault was ordered")
             kind = fault.kind if fault is not None else ""
             more = fault.seconds if fault and kind == "late" else NEVER if kind == "hang" else 0.0
-            # without a fault or a queue it takes the time that it was given
-            async with asyncio.timeout(timeout if kind or not self.simulation.steady else None):
+            if not kind and self.steady:  # it takes the time that it was given
+                return await self.answer(payload, rid)
+            async with asyncio.timeout(timeout):
                 answer = await self.answer(payload, rid, more)
             if kind == "hang" and request.cancelled:
                 raise Cancelled("cancelled while the runtime did not answer", role=self.role)

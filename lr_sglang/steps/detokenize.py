@@ -65,7 +65,10 @@ def joined(text: TokenText, vocabulary: str, decode: Decode) -> str:
 
 def _whole(run: Ids, decode: Decode) -> tuple[str, int]:
     """The text of the leading tokens that end with a whole character, and how many they are."""
-    parts = [decode(run)]  # by how many of the last tokens are left out
+    text = decode(run)
+    if not text.endswith(HALF):
+        return text, len(run)
+    parts = [text]  # by how many of the last tokens are left out
     while parts[-1].endswith(HALF) and len(parts) < min(MAX_BYTES, len(run) + 1):
         parts.append(decode(run[: len(run) - len(parts)]))
     if parts[-1].endswith(HALF):  # something before them is no character at all, and stays so

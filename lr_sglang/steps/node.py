@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from lr_sglang.steps.speculation import Speculation
+from lr_sglang.steps.speculation import NO_SPECULATION, Speculation
 from lr_sglang.steps.step import Step
 
 
@@ -66,7 +66,7 @@ class Branch:
     cached_tokens: int | None = None
     shared_tokens: int | None = None
     generated_tokens: int = 0
-    speculation: Speculation = field(default_factory=Speculation)
+    speculation: Speculation = NO_SPECULATION
     queued: float | None = None
     prefill: float | None = None
     outcome: Outcome | None = None

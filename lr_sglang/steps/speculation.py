@@ -47,3 +47,6 @@ class Speculation:
         """Counts and what follows from them, ready for JSON."""
         counts = {"verified": self.verified, "drafted": self.drafted, "accepted": self.accepted}
         return {**counts, "length": self.length, "rate": self.rate}
+
+
+NO_SPECULATION = Speculation()

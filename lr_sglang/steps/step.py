@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
@@ -40,8 +40,8 @@ class Vocabulary(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out."""
 
-    def is_special(self, token: int) -> bool:
-        """Whether an id is left out of the text."""
+    def special(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Those of the ids that are left out of the text."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,13 @@ def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
     return min(found)[1:] if found else None
 
 
+def first_of(ends: Set[int], ids: Sequence[int]) -> int | None:
+    """Where the first id that ends a sequence stands; None where none does."""
+    return None if ends.isdisjoint(ids) else next(at for at, token in enumerate(ids) if token in ends)
+
+
 def make_step(
-    ids: Sequence[int], finish: str, before: Step | None, known: Vocabulary, ends: Collection[int], last: bool = False
+    ids: Sequence[int], finish: str, before: Step | None, known: Vocabulary, ends: Set[int], last: bool = False
 ) -> Step:
     """Makes a step of what a runtime generated.
 
@@ -133,13 +138,9 @@ def make_step(
         ends: ids that end a sequence.
         last: nothing comes after it, so that half a character at its end is shown.
     """
-    kept = tuple(ids)
-    for at, token in enumerate(kept):
-        if token in ends:
-            kept, ending = kept[: at + 1], Ending.END
-            break
-    else:
-        ending = Ending.CAP if finish == "length" else Ending.DELIMITER
+    kept, ending = tuple(ids), Ending.CAP if finish == "length" else Ending.DELIMITER
+    if (at := first_of(ends, kept)) is not None:
+        kept, ending = kept[: at + 1], Ending.END
     head = _head(before, known)
     read = added(head, kept[:-1] if ending is Ending.END else kept, known.decode, last or ending is Ending.END)
     seam = (before.seam + before.text)[1 - len(THINK_END) :] if before is not None and not before.complete else ""
@@ -147,7 +148,7 @@ def make_step(
     if end is not None and (end < len(read.text) or ending is not Ending.DELIMITER):
         kept, ending = _shortest(kept, end, head, known), Ending.DELIMITER
         read = added(head, kept, known.decode)
-    special = tuple(one for one in (kept[:-1] if ending is Ending.END else kept) if known.is_special(one))
+    special = known.special(kept[:-1] if ending is Ending.END else kept)
     closes = THINK_END in seam + read.text
     return Step(read.text, kept, ending, closes, known.vocabulary, special, read.tail, seam)
 
@@ -179,7 +180,7 @@ def split_ids(
     ids: Sequence[int],
     finish: str,
     known: Vocabulary,
-    ends: Collection[int],
+    ends: Set[int],
     before: Step | None = None,
     last: bool = True,
 ) -> list[Step]:

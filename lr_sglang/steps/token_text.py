@@ -39,20 +39,20 @@ class TokenText(str):
     @classmethod
     def of(cls, text: str, ids: tuple[int, ...], vocabulary: str) -> TokenText:
         """One piece: ``ids`` are what the model wrote or read, ``text`` is their decoding."""
-        return cls((Piece(text, ids, vocabulary),))
+        return cls((Piece(text, ids, vocabulary),), text)
 
     @classmethod
     def wrap(cls, text: str) -> TokenText:
         """``text`` itself if it knows its ids, else one piece that does not."""
         if isinstance(text, TokenText):
             return text
-        return cls((Piece(text, None, ""),) if text else ())
+        return cls((Piece(text, None, ""),) if text else (), text)
 
     def __str__(self) -> TokenText:
         return self
 
     def __add__(self, other: str) -> TokenText:
-        more = TokenText.wrap(other).pieces
+        more = other.pieces if isinstance(other, TokenText) else TokenText.wrap(other).pieces
         whole = TokenText(self.pieces + more, super().__add__(other))
         if self._tail is not None:
             start, vocabulary, ids = self._tail
@@ -111,6 +111,8 @@ class TokenText(str):
 
 
 def _ids(pieces: tuple[Piece, ...], vocabulary: str) -> tuple[int, ...] | None:
+    if len(pieces) == 1 and pieces[0].vocabulary == vocabulary:
+        return pieces[0].ids
     ids: list[int] = []
     for piece in pieces:
         if piece.ids is None or piece.vocabulary != vocabulary:

@@ -124,6 +124,10 @@ class StepTree:
             return None
         return Pair(parent.target, child.step, not (parent.cut and self.half_sentence_guard))
 
+    def to_decide(self) -> list[Node]:
+        """Nodes after which the target has written and no step is chosen, the root first."""
+        return [n for n in self.live() if n.target is not None and n.chosen is None]
+
     def decide(self, node: Node) -> Node | None:
         """Chooses the node's next step once it is clear; returns it when this call chose it.
 

@@ -224,7 +224,7 @@ class RecordingBackend:
             return await self.inner.agenerate(s, params)
         self.run.states.add(s)
         try:
-            with self.inner.naming():
+            with self.inner.naming:
                 strip_mark(params)
                 params.max_new_tokens = min(params.max_new_tokens, self._room(s))
                 if s.backend is self:  # else the LookaheadBackend has counted it

@@ -1,13 +1,16 @@
 """Any SGLang program, unchanged, over a lookahead backend on simulated runtimes."""
 
+import asyncio
 import threading
 
 import pytest
 import sglang as sgl
 
 from lr_sglang.config import Lookahead
+from lr_sglang.engine.loop import background
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.dsl import step
+from lr_sglang.frontend.run import run_program
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
@@ -240,3 +243,10 @@ def test_nothing_is_left_running():
             break
         threading.Event().wait(0.02)
     assert threading.active_count() <= before + 1
+
+
+def test_a_backend_that_was_asked_for_its_loop_answers_on_any_other():
+    d = backend()
+    assert d.loop is background()
+    state = asyncio.run(run_program(plain, "Why?", backend=d))
+    assert state["answer"]

@@ -502,3 +502,14 @@ def test_closing_waits_until_nothing_is_left_to_abort(server, http):
     assert running.end(0) == REPLY
     assert len(server.aborts) == 3 and not http.client._aborts
     http.close()
+
+
+def test_a_client_may_be_asked_on_one_loop_after_another(server):
+    client = Client(server.url, "target")
+
+    async def ask():
+        return await client.get("/model_info")
+
+    here = call(ask())  # on the process's loop, which goes on
+    assert asyncio.run(ask()) == asyncio.run(ask()) == here == call(ask())
+    call(client.close())

@@ -328,7 +328,7 @@ def test_cancelling_ends_the_request_and_tells_the_reader() -> None:
         fork = s.fork(1)[0]
         fork += sgl.gen("x")
         await asyncio.sleep(0)
-        fork.stream_executor.cancel()
+        fork.stream_executor._task.cancel()
         await sync(fork)
         with pytest.raises(Cancelled):
             fork["x"]

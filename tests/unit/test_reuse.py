@@ -14,7 +14,8 @@ def noted(log: RequestLog, ids: str, entered: float, prefilled: float = 0.0, fin
     """A request that has ended, at the given times."""
     entry = log.add(tuple(map(ord, ids)), entered)
     entry.prefilled, entry.finished = prefilled or entered, finished or entered
-    entry.wrote(tuple(map(ord, output)))
+    entry.output = tuple(map(ord, output))
+    log.longest_output = max(log.longest_output, len(output))
     return entry
 
 

@@ -34,8 +34,8 @@ class Known:
     def __init__(self, decode=decode):
         self.decode = decode
 
-    def is_special(self, token):
-        return token <= EOS
+    def special(self, ids):
+        return tuple(one for one in ids if one <= EOS)
 
 
 KNOWN = Known()
