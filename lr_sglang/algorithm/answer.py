@@ -47,12 +47,12 @@ class Answer:
         await sync(self.s)
         self.s.text()  # a state that has failed raises here
         prompt_tokens, budget = target.budget(self.s.stream_executor, job.limits)
-        self._branches = Branches(self.trace, self._loop)
+        self.branches = Branches(self.trace, self._loop)
         self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard)
         self.tree.root.state = self.s
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
-        self._emitter = EventEmitter(job.on_event, self._branches.now)
-        self._verification = Verification(job, self._branches, self._emitter, self._branch, self._request)
+        self.emitter = EventEmitter(job.on_event, self.branches.now)
+        self._verification = Verification(self)
         self.ask = self._verification.ask
         self.trace.prompt_tokens = prompt_tokens
         self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
@@ -62,14 +62,14 @@ class Answer:
 
     async def __aexit__(self, *failure: object) -> None:
         try:
-            await self._branches.drain()
+            await self.branches.drain()
         finally:
             self.job.listen(None)
             self.policy.__exit__()
 
     def _stop(self) -> None:
         stopped = Completion(None, self.tree.root, None, Cancelled("stopped"))
-        self._loop.call_soon_threadsafe(self._branches.put, stopped)
+        self._loop.call_soon_threadsafe(self.branches.put, stopped)
 
     def can_ask(self, role: str) -> bool:
         """Whether a role can be asked for a step: there is one, it may draft, and it has not failed just now."""
@@ -94,21 +94,19 @@ class Answer:
             child: the drafted node that the step will lead to; None when the target writes.
         """
         role = "target" if child is None else "draft"
-        branch, request = self._branch(role, node, child), self._request(node)
-        request.seed = branch.seed
-        self._branches.begin(branch, request, state)
-        self._branches.expect(branch, state, node, child)
+        branch = self.begin(role, state, node, child)
+        self.branches.expect(branch, state, node, child)
         self.policy.begun(branch)
-        self._emitter.begun(role, node, child)
+        self.emitter.begun(role, node, child)
         return branch
 
-    def _branch(self, role: str, node: Node, child: Node | None) -> Branch:
+    def begin(self, role: str, state: ProgramState, node: Node, child: Node | None) -> Branch:
+        """The next generation of ``state`` is this new branch, after ``node``."""
         alternative = child.alternative if child else 0
         seed = self.job.seed(role, node.position, node.lineage, alternative)
-        return Branch(role, node.position, alternative, seed)
-
-    def _request(self, node: Node) -> Request:
-        return Request(None, self.job.key, self.tree.ahead(node))
+        branch = Branch(role, node.position, alternative, seed)
+        self.branches.begin(branch, Request(seed, self.job.key, self.tree.ahead(node)), state)
+        return branch
 
     async def first_done(self) -> Node:
         """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.
@@ -117,15 +115,15 @@ class Answer:
             LookaheadError: the target failed; Cancelled: the answer was stopped.
         """
         while True:
-            arrival = await self._branches.first_done()
+            arrival = await self.branches.first_done()
             if self._taken(arrival):
                 return arrival.node
 
     async def all_done(self) -> list[Node]:
         """Waits for every generation and verdict in flight; returns the prefixes they belong to."""
         nodes = []
-        while self._branches:
-            arrival = await self._branches.first_done()
+        while self.branches:
+            arrival = await self.branches.first_done()
             if self._taken(arrival):
                 nodes.append(arrival.node)
         return list(dict.fromkeys(nodes))
@@ -170,14 +168,14 @@ class Answer:
             return
         child.confidence = policy.confidence(arrival.result.meta, len(written.ids))
         self.tree.drafted(child, written, tokens)
-        self._emitter.drafted(child)
+        self.emitter.drafted(child)
 
     def _expanded(self, node: Node, arrival: Completion) -> None:
         if isinstance(arrival.result, LookaheadError):
             self._refuse_unreadable(node, arrival.result)
             return
         node.target, node.target_state = arrival.step(self.roles["target"].tokenizer)
-        self._emitter.written(node)
+        self.emitter.written(node)
         for late in node.children:
             if late.step is None and late.verdict is None:
                 self._refuse(late, Verdict(False, "late", "the target was faster than the draft"))
@@ -192,13 +190,13 @@ class Answer:
 
     def _refuse(self, child: Node, verdict: Verdict) -> None:
         child.verdict = verdict
-        self._emitter.verified(child, verdict)
+        self.emitter.verified(child, verdict)
 
     def cancel_all_but_chosen(self, node: Node) -> None:
         """The step after ``node`` is decided: branches after its other versions are cancelled, on the server too."""
         if node.target is None and node.expanding is not None:
-            self._branches.give_up(node.expanding, Outcome.CANCELLED)
-            self._emitter.dropped("target", node, None, Outcome.CANCELLED)
+            self.branches.give_up(node.expanding, Outcome.CANCELLED)
+            self.emitter.dropped("target", node, None, Outcome.CANCELLED)
         for child in (c for c in node.children if c is not node.chosen):
             refused = child.verdict and not child.verdict.accepted  # another alternative may have agreed too
             self._drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
@@ -208,9 +206,9 @@ class Answer:
         for below in self.tree.drop(node):
             own = outcome if below is node else Outcome.CANCELLED
             for branch in _of(below):
-                self._branches.give_up(branch, own)
-            self._branches.give_up(below.expanding, Outcome.CANCELLED)
-            self._emitter.dropped(below.source, below.parent, below, own)
+                self.branches.give_up(branch, own)
+            self.branches.give_up(below.expanding, Outcome.CANCELLED)
+            self.emitter.dropped(below.source, below.parent, below, own)
             below.release()
 
     def keep(self, node: Node) -> None:
@@ -222,7 +220,7 @@ class Answer:
             node.step = kept = completed(kept, self.roles["draft" if drafted else "target"].tokenizer)
         outcome = Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
         for branch in (*_of(node), parent.expanding):
-            self._branches.give_up(branch, outcome)
+            self.branches.give_up(branch, outcome)
         self._record(
             kept,
             node.source,
@@ -232,12 +230,12 @@ class Answer:
             verdicts=tuple(c.verdict for c in parent.children),
             confidences=tuple(c.confidence for c in parent.children) if self.job.lookahead.gate else (),
         )
-        self._emitter.kept(parent, node, outcome)
+        self.emitter.kept(parent, node, outcome)
         self.policy.decided(parent)
         self.trace.cycles += not drafted
         if self.tree.ends(node):
             self.trace.finish, self.ended = "stop" if kept.final else "length", True
-            self._emitter.ended(node, self.trace.finish)
+            self.emitter.ended(node, self.trace.finish)
         elif any(backend.pool.waiting for backend in self.roles.values()):
             self._reorder(node)
         node.release()  # the past of a long answer need not stay in memory
@@ -266,15 +264,15 @@ class Answer:
         for kept in split_ids(result.ids, result.finish, known, result.ends):
             self._record(kept, "target", "written")
             node, prefix = Node(None, node.position + 1, kept, "target"), node
-            self._emitter.kept(prefix, node, Outcome.BONUS)
-        self._branches.give_up(self.tree.root.expanding, Outcome.BONUS)
+            self.emitter.kept(prefix, node, Outcome.BONUS)
+        self.branches.give_up(self.tree.root.expanding, Outcome.BONUS)
         self.trace.finish, self.ended = "length" if result.finish == "length" else "stop", True
-        self._emitter.ended(node, self.trace.finish)
+        self.emitter.ended(node, self.trace.finish)
 
     async def _generated(self, state: ProgramState) -> tuple[Any, Any]:
         """The target's ``Generation`` after the root, and its tokenizer. Raises LookaheadError if it failed."""
         branch = self.tree.root.expanding = self.watch(state, self.tree.root)
-        while (arrival := await self._branches.first_done()).key is not branch:
+        while (arrival := await self.branches.first_done()).key is not branch:
             self._taken(arrival)
         if isinstance(result := arrival.result, LookaheadError):
             raise result
@@ -285,7 +283,7 @@ class Answer:
         if self._left:  # on_step raised at an earlier step
             return
         self.s += kept.tokens()
-        position, seconds = len(self.trace.steps), self._branches.now()
+        position, seconds = len(self.trace.steps), self.branches.now()
         record = StepRecord(position, kept.text, len(kept.ids), source, outcome, kept.ending.value, seconds, **versions)
         self.trace.add(record, resolve(kept.tokens(), self.roles["target"].tokenizer))
         if self.job.on_step:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.branches import Branches
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError
 from lr_sglang.sglang_api.interpreter import ProgramState
-from lr_sglang.steps.event_emitter import EventEmitter
 from lr_sglang.steps.judge_check import read_alike
 from lr_sglang.steps.step import Step
-from lr_sglang.steps.tree import Branch, Node, Outcome, Pair, Verdict, without_a_judge
+from lr_sglang.steps.tree import Node, Outcome, Pair, Verdict, without_a_judge
+
+if TYPE_CHECKING:
+    from lr_sglang.algorithm.answer import Answer
 
 LAST = 2**30  # the order of a question that everything else goes before
 # Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step waits for it.
@@ -25,24 +24,10 @@ PATIENCE = 0.05
 
 
 class Verification:
-    """Gives pairs of versions to the verifier of a request.
+    """Gives pairs of versions to the verifier of an answer's request."""
 
-    Args:
-        branches: waits for verdicts that take time.
-        branch: makes the record of a request about a drafted node.
-        request: makes the request of a branch after a node.
-    """
-
-    def __init__(
-        self,
-        job: AnswerRequest,
-        branches: Branches,
-        emitter: EventEmitter,
-        branch: Callable[[str, Node, Node | None], Branch],
-        request: Callable[[Node], Request],
-    ) -> None:
-        self._job, self._branches, self._emitter = job, branches, emitter
-        self._branch, self._request = branch, request
+    def __init__(self, answer: Answer) -> None:
+        self._answer, self._job, self._branches = answer, answer.job, answer.branches
         self._last: tuple[int, Step] | None = None  # the target's step that a verdict was last about, and its position
 
     def ask(self, child: Node, pair: Pair) -> None:
@@ -55,7 +40,7 @@ class Verification:
             verdict = Verdict(False, "guard", "the judge is not trusted")
         if verdict is not None:
             child.verdict = verdict
-            self._emitter.verified(child, verdict)
+            self._answer.emitter.verified(child, verdict)
             return
         assert child.parent is not None
         child.asked = self._inquire(child.parent, child, pair)
@@ -65,17 +50,17 @@ class Verification:
         check = self._job.check
 
         def track(inquiry: Inquiry, state: ProgramState) -> Request:
-            branch, request = self._branch("judge", node, child), self._request(node)
+            branch = self._answer.begin("judge", state, node, child)
+            request: Request = branch.request
             request.seed, request.patience = None, PATIENCE
             request.order = LAST if aside else request.order
             if check is not None and getattr(state.stream_executor.backend, "role", "") == "judge":
                 check.asked_judge(self._job.lookahead.max_false_accepts)
             inquiry.branches.append(branch)
-            self._branches.begin(branch, request, state)
             state.stream_executor.when_done(lambda: self._branches.ended(branch))
             if aside:
                 return request
-            self._emitter.begun("judge", node, child)
+            self._answer.emitter.begun("judge", node, child)
             if child.dropped or child.verdict is not None or node.chosen is not None:  # decided before it began
                 self._branches.give_up(branch, Outcome.CANCELLED)
             return request
@@ -104,7 +89,7 @@ class Verification:
             return  # refused meanwhile: the target could not continue from this step
         self._check_judge(inquiry.pair, child, verdict)
         child.verdict = verdict
-        self._emitter.verified(child, verdict)
+        self._answer.emitter.verified(child, verdict)
 
     def _check_judge(self, pair: Pair, child: Node, verdict: Verdict) -> None:
         """Now and then the verifier is also shown a draft beside the target's step of another position."""

@@ -133,15 +133,14 @@ class Execution(StreamExecutor):
     def _drain(self) -> None:
         """Executes what waits, up to the next expression that takes time."""
         while self._waiting and self._task is None and self.error_ is None:
-            expr = self._waiting.popleft()
             try:
-                self._begin(expr)
+                self._begin(self._waiting.popleft())
             except Exception as error:  # noqa: BLE001 - any error is raised for the reader of the state
                 self._fail(error)
             if self.stream_text_event:
                 self.stream_text_event.set()
-        if self.error_ is not None:
-            self._drop_waiting(self.error_)
+        if self._waiting and self.error_ is not None:
+            self._fail(self.error_)
         if self._task is None and self._closing:
             self._finish()
 
@@ -260,15 +259,14 @@ class Execution(StreamExecutor):
     def _finish(self) -> None:
         if self.stream:
             self.loop.call_later(READER_SECONDS, self._set_finished)
-        else:
-            self._finished = True
+        self._finished = not self.stream
 
     def _set_finished(self) -> None:
         self._finished = True
         self.stream_text_event.set()
 
     def _fail(self, error: BaseException) -> None:
-        """Every later reader of the state gets the error; existing text and variables stay."""
+        """Every later reader of the state gets the error; existing text and variables stay, what waits is dropped."""
         if self.error_ is None:
             self.error_ = error
             begun = [name for name, event in self.variable_event.items() if not event.wait(0)]
@@ -277,13 +275,10 @@ class Execution(StreamExecutor):
                 self.text_ = FailedText(self.text_, error)
         for event in (*self.variable_event.values(), *(self.stream_var_event or {}).values()):
             event.set()
-
-    def _drop_waiting(self, error: BaseException) -> None:
         for expr in self._waiting:
             if isinstance(expr, ForkHere):
                 expr.reached.set_exception(error)
         self._waiting.clear()
-        self._fail(error)
 
     @property
     def is_finished(self) -> bool:
