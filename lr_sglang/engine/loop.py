@@ -7,6 +7,7 @@ import os
 import selectors
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -90,24 +91,13 @@ async def elsewhere(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoo
 
 async def in_thread(work: Callable[[], T], name: str = "lr-program") -> T:
     """Runs a function in a thread of its own and waits for it on the loop. It is not ended by cancelling."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def set_result(result: T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
+    done: Future[T] = Future()
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = work()
-        except BaseException as raised:  # noqa: BLE001 - it is raised where it is waited for
-            error = raised
-        loop.call_soon_threadsafe(set_result, result, error)
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            done.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    return await asyncio.shield(done)
+    return await asyncio.shield(asyncio.wrap_future(done))

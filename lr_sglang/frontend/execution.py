@@ -250,6 +250,7 @@ class Execution(StreamExecutor):
         else:
             with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._end)  # after what this thread has added
+        self.backend.end_program(self)
 
     def _end(self) -> None:
         self._closing = True

@@ -16,7 +16,8 @@ from lr_sglang.theory.paper import expected_run
 
 # Upper limits of alpha and c1, just below 1, where the formulas have a pole.
 _ALPHA, _C1 = 0.995, 0.99
-_ROUNDS = 8
+# Rounds in which requests at once and durations find to each other; fewer where the pace changes less than this share.
+_ROUNDS, _SETTLED = 8, 1e-4
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,9 @@ def forecast(conditions: Conditions, depth: int, width: int) -> float:
         written, drafted = branches(conditions.schedule, accepted, c1, judge, depth, width)
         target = (target + answers * max(1.0, steps * written)) / 2
         draft = (draft + answers * steps * drafted) / 2
-        pace = steps / step
+        before, pace = pace, steps / step
+        if abs(pace - before) <= _SETTLED * pace:
+            break
     return pace
 
 
