@@ -22,6 +22,7 @@ import click
 from lr_sglang import verifiers
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.api.runner import keep_what_is_imported
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.pool import Pool
@@ -268,6 +269,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="more cases, longer answers")
     parser.add_argument("--load", type=int, action="append", choices=LENGTHS, help="of the adaptive policy's cases")
     given = parser.parse_args()
+    keep_what_is_imported()  # as run and serve do
     for name in given.what or MEASURED:
         more = {"only": given.load} if name == "adaptive" and given.load else {}
         head, rows = MEASURED[name](given.full, **more)

@@ -64,14 +64,11 @@ class PrefixEncoder:
         return ids
 
     def _first(self, text: str, head: str) -> list[int]:
-        known = self._known[head] = _Known(text, self._whole(text))
+        known = self._known[head] = _Known(text, self._tokenizer.encode(text, add_special_tokens=False))
         while len(self._known) > KEPT:
             self._known.pop(next(iter(self._known)), None)
         return known.ids
 
     def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._whole(text).ids
+        ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids  # without offsets
         return ids
-
-    def _whole(self, text: str) -> Any:
-        return self._tokenizer.encode(text, add_special_tokens=False)

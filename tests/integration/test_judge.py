@@ -1,6 +1,7 @@
 """The judge verifier when its runtime is down: asked once, then left alone for a while."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 from sglang.lang.interpreter import ProgramState
@@ -19,7 +20,7 @@ from lr_sglang.frontend.executor import Executor
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.event_emitter import EventEmitter
 from lr_sglang.steps.step import DELIMITER, Ending, Step
-from lr_sglang.steps.tree import Branch, Pair, StepTree, Verdict
+from lr_sglang.steps.tree import Pair, StepTree, Verdict
 from lr_sglang.verifiers.asking import REST
 from tests.scripted import END, ScriptedTransport, deployment
 
@@ -105,13 +106,8 @@ def test_a_draft_that_the_target_cannot_read_stays_refused():
             one.bind(asyncio.get_running_loop())
         tree.root.state = ProgramState(Executor(backend, {}, SglSamplingParams(), None, False))
         branches = Branches(job.record, asyncio.get_running_loop())
-        verification = Verification(
-            job,
-            branches,
-            EventEmitter(None, branches.now),
-            lambda role, node, child: Branch(role, node.position),
-            lambda node: Request(),
-        )
+        emitter = EventEmitter(None, branches.now)
+        verification = Verification(SimpleNamespace(job=job, branches=branches, emitter=emitter))
         unreadable, other = tree.propose(tree.root)
         tree.root.target = Step("a", (1,), Ending.DELIMITER)
         for child in (unreadable, other):
