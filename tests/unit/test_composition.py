@@ -84,8 +84,11 @@ def test_nginx_takes_its_configuration(tmp_path):
     if nginx is None:
         pytest.skip("nginx is not installed here (Debian's package nginx-light is enough)")
     here = re.sub(r"endpoint-\d:8000", "127.0.0.1:8000", NGINX)  # names that only the composition knows
-    logs = "".join(f"{name} {tmp_path}/{name.split('_')[0]};\n" for name in ("pid", "error_log"))
-    (tmp_path / "nginx.conf").write_text(logs + here)
+    logs = f"pid {tmp_path}/pid; error_log {tmp_path}/error;\n"
+    folders = "".join(
+        f"{kind}_temp_path {tmp_path};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (tmp_path / "nginx.conf").write_text(logs + here.replace("http {", f"http {{ access_log off; {folders}"))
     done = subprocess.run(
         [nginx, "-t", "-p", tmp_path, "-c", tmp_path / "nginx.conf"], capture_output=True, text=True, check=False
     )
