@@ -7,16 +7,16 @@ can be asked before a server starts.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from lr_sglang.errors import SetupError
 from lr_sglang.sglang_api import release
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.stmt
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -26,19 +26,19 @@ class Need:
     Attributes:
         name: ``package.module.Class.method``; also what a hook of SGLang's ``HookRegistry`` is registered for.
         why: what lr-sglang does with it.
-        takes: the parameters that its signature begins with, without ``self``.
+        takes: the parameters that its signature begins with, without ``self``, separated by spaces.
+        fields: attributes and methods of a class, separated by spaces.
         closed: whether every further parameter must have a default, because we call it or stand in for it.
-        fields: attributes and methods of a class.
         calls: for methods of ``self`` that a class calls, how many positional arguments it may hand over.
         since, until: the first and the last release that it is asked of; empty is no bound.
     """
 
     name: str
     why: str
-    takes: tuple[str, ...] = ()
+    takes: str = ""
+    fields: str = ""
     closed: bool = False
-    fields: tuple[str, ...] = ()
-    calls: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    calls: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     since: str = ""
     until: str = ""
 
@@ -50,42 +50,39 @@ class Need:
 
     def lacks(self) -> Iterator[str]:
         """What of it the installed source does not have, each as one phrase."""
-        found, rest = _module(self.name)
-        definition: Definition | None = None
-        body = None if found is None else _parsed(found).body
+        file, rest = _module(self.name)
+        found: ast.AST | None = parsed(file) if file else None
         for part in rest:
-            definition = None if body is None else _defined(body, part)
-            if definition is None:
-                body = None
-                break
-            body = definition.body if isinstance(definition, ast.ClassDef) else None
-        if found is None or (rest and definition is None):
+            found = _defined(found.body, part) if isinstance(found, (ast.Module, ast.ClassDef)) else None
+        if found is None:
             yield self.name
-        elif isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield from self._parameters(definition, method="." in ".".join(rest))
-        elif isinstance(definition, ast.ClassDef):
-            has = _attributes(definition)
-            yield from (f"{self.name}.{name}" for name in self.fields if name not in has)
-            yield from self._counts(definition)
+        elif isinstance(found, _FUNCTION):
+            yield from self._parameters(found, method=len(rest) > 1)
+        elif isinstance(found, ast.ClassDef):
+            has = _attributes(found)
+            yield from (f"{self.name}.{name}" for name in self.fields.split() if name not in has)
+            yield from self._counts(found)
 
     def _parameters(self, function: ast.FunctionDef | ast.AsyncFunctionDef, *, method: bool) -> Iterator[str]:
-        arguments = function.args
+        arguments, takes = function.args, self.takes.split()
         plain = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
-        bound = method and not any(getattr(mark, "id", "") == "staticmethod" for mark in function.decorator_list)
-        needed = plain[: len(plain) - len(arguments.defaults)]
-        plain, needed = (plain[1:], needed[1:]) if bound else (plain, needed)
+        first = method and not any(getattr(mark, "id", "") == "staticmethod" for mark in function.decorator_list)
+        needed = plain[first : len(plain) - len(arguments.defaults)]
         needed += [one.arg for one, given in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not given]
-        begins = tuple(plain[: len(self.takes)]) == self.takes
-        if not begins or (self.closed and set(needed) - set(self.takes)):
-            yield f"{self.name}({', '.join(self.takes)}), but with ({', '.join(plain)})"
+        if plain[first:][: len(takes)] != takes or (self.closed and set(needed) - set(takes)):
+            yield f"{self.name}({', '.join(takes)}), but with ({', '.join(plain[first:])})"
 
     def _counts(self, of: ast.ClassDef) -> Iterator[str]:
         for name, allowed in self.calls.items():
-            calls = [node for node in ast.walk(of) if isinstance(node, ast.Call) and _called(node) == name]
+            calls = [node for node in ast.walk(of) if isinstance(node, ast.Call) and callee(node) == name]
             counts = {len(call.args) for call in calls if not call.keywords}
             if not counts or not counts <= set(allowed):
                 found = " and ".join(map(str, sorted(counts))) or "no"
                 yield f"{self.name}.{name} called with {' or '.join(map(str, allowed))} arguments, but with {found}"
+
+
+# A function that we call, or stand in for.
+called = partial(Need, closed=True)
 
 
 def check(needs: Iterable[Need]) -> None:
@@ -98,8 +95,7 @@ def check(needs: Iterable[Need]) -> None:
     installed = release.version()
     if not installed:
         raise SetupError("SGLang is not installed", hint="pip install lr-sglang brings it")
-    asked = [need for need in needs if need.applies(installed)]
-    lacking = [(phrase, need.why) for need in asked for phrase in need.lacks()]
+    lacking = [(phrase, need.why) for need in needs if need.applies(installed) for phrase in need.lacks()]
     if lacking:
         raise SetupError(
             f"this SGLang ({installed}) has no {lacking[0][0]}; tested with {' and '.join(release.TESTED)}",
@@ -124,43 +120,44 @@ def _module(name: str) -> tuple[Path | None, list[str]]:
 
 
 @cache
-def _parsed(path: Path) -> ast.Module:
+def parsed(path: Path) -> ast.Module:
+    """A file of SGLang's source."""
     return ast.parse(path.read_text("utf-8"))
 
 
-def _defined(body: list[ast.stmt], name: str) -> Definition | None:
+def _binds(node: ast.AST) -> set[str]:
+    """The names that a statement itself binds."""
+    if isinstance(node, (*_FUNCTION, ast.ClassDef)):
+        return {node.name}
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _defined(body: Iterable[ast.AST], name: str) -> ast.AST | None:
     """The last statement that binds the name, also in branches and with imports."""
-    found: Definition | None = None
+    found: ast.AST | None = None
     for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found = node if node.name == name else found
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            named = {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-            found = node if name in named else found
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found = node if any(getattr(target, "id", "") == name for target in targets) else found
-        else:
-            inner = [getattr(node, part, []) for part in ("body", "orelse", "finalbody")]
-            inner += [handler.body for handler in getattr(node, "handlers", [])]
-            found = next((hit for part in inner if (hit := _defined(part, name))), found)
+        if name in _binds(node):
+            found = node
+        elif not isinstance(node, (*_FUNCTION, ast.ClassDef)):
+            found = _defined(ast.iter_child_nodes(node), name) or found
     return found
 
 
 def _attributes(of: ast.ClassDef) -> set[str]:
     """Names that a class's body binds, and those that its methods set on ``self``."""
-    found = {node.attr for node in ast.walk(of) if isinstance(node, ast.Attribute) and _is_set_on_self(node)}
-    for node in of.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            found.add(node.name)
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        found |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return found
+    on_self = {
+        node.attr
+        for node in ast.walk(of)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and getattr(node.value, "id", "") == "self"
+    }
+    return on_self.union(*map(_binds, of.body))
 
 
-def _is_set_on_self(node: ast.Attribute) -> bool:
-    return isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id == "self"
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+def callee(call: ast.Call) -> str:
+    """The name of what is called: ``add`` in ``a.add()`` and in ``add()``."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

@@ -413,6 +413,17 @@ def test_nothing_is_left_when_a_guardian_is_killed(start, which):
     server.stop()
 
 
+def test_nothing_is_left_by_a_guardian_that_does_not_end_in_time(start, monkeypatch):
+    server = start()
+    pids = pids_in(server.log)
+    guardians = [server.pid, psutil.Process(pids[0]).ppid()]
+    for pid in guardians:
+        os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr("lr_sglang.runtimes.launching.server.STOP_LIMIT", 0.2)
+    server.stop()
+    wait_for(lambda: not any(map(runs, (*pids, *guardians))))
+
+
 def test_one_in_another_ones_place_leaves_no_file_of_it_open(tmp_path):
     """Each has a pipe to its guardian, which a server that ends by itself does not close."""
 

@@ -32,7 +32,7 @@ def test_a_name_is_asked_for_once():
 def definition(one: need.Need) -> ast.AST | None:
     """The statement that a need is about; None for a module."""
     path, rest = need._module(one.name)
-    body, found = need._parsed(path).body, None
+    body, found = need.parsed(path).body, None
     for part in rest:
         found = need._defined(body, part)
         body = getattr(found, "body", [])
@@ -75,16 +75,16 @@ def breakages(one: need.Need) -> Iterator[tuple[str, list[tuple[object, str, obj
     yield one.name, renamed(node, one.name.rpartition(".")[2])
     if isinstance(node, ast.FunctionDef):
         arguments = node.args
-        for name in one.takes:
+        for name in one.takes.split():
             yield one.name, [(argument, "arg", "another") for argument in arguments.args if argument.arg == name]
         if one.closed:
             more = [ast.arg("more"), *arguments.kwonlyargs]
             none = [None, *arguments.kw_defaults]
             yield one.name, [(arguments, "kwonlyargs", more), (arguments, "kw_defaults", none)]
-    for name in one.fields:
+    for name in one.fields.split():
         yield f"{one.name}.{name}", renamed(node, name)
     for name in one.calls:
-        calls = [call for call in ast.walk(node) if isinstance(call, ast.Call) and need._called(call) == name]
+        calls = [call for call in ast.walk(node) if isinstance(call, ast.Call) and need.callee(call) == name]
         yield f"{one.name}.{name}", [(call, "args", call.args[1:]) for call in calls]
 
 

@@ -19,44 +19,46 @@ from lr_sglang.sglang_api import server
 Device = Literal["cpu", "cuda"]
 Flags = dict[str, Any]
 
+# Fields of a runtime that are a flag where they differ from their default.
+FIELDS = {
+    "tokenizer": "tokenizer-path",
+    "tensor_parallel": "tp-size",
+    "data_parallel": "dp-size",
+    "memory_fraction": "mem-fraction-static",
+    "dtype": "dtype",
+    "quantization": "quantization",
+    "context_length": "context-length",
+    "max_running_requests": "max-running-requests",
+}
+# SGLang finds both by the model's chat template, and does without what it does not find.
+PARSERS = {"tool-call-parser": "auto", "reasoning-parser": "auto"}
 # Deterministic inference turns the radix cache off with every other backend (SGLang's
 # RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND). Of these triton runs on every generation of GPUs.
 REPEATABLE_BACKENDS = ("triton", "fa3", "fa4")
-
 # SGLang's name for a loader that it does not have itself: ours, which computes a body (see ``pocket.loader``).
 IN_MEMORY = "private"
 PRECOMPILE = "SGLANG_JIT_DEEPGEMM_PRECOMPILE"
-
 # Flags of `extra` with which a server uses other GPUs than tensor_parallel x data_parallel says.
 SPREADING = frozenset(("pp-size", "pipeline-parallel-size", "base-gpu-id", "gpu-id-step"))
 
-# Flags that `extra` may not set, with what to use instead.
-OWNED = {
-    "host": "servers are for this machine only",
-    "config": "write the flags into 'extra' one by one",
-    "api-key": "start the server yourself and give its 'url' and 'api_key_env'",
-    "admin-api-key": "start the server yourself and give its 'url'",
-    "model-path": "use 'model'",
-    "model": "use 'model'",
-    "tokenizer-path": "use 'tokenizer'",
-    "port": "use 'port'",
-    "device": "use 'device'",
-    "dtype": "use 'dtype'",
-    "quantization": "use 'quantization'",
-    "context-length": "use 'context_length'",
-    "mem-fraction-static": "use 'memory_fraction'",
-    "enable-deterministic-inference": "use 'repeatable'",
-    "max-running-requests": "use 'max_running_requests'",
-    **dict.fromkeys(
-        (
-            *("speculative-algorithm", "speculative-draft-model", "speculative-draft-model-path"),
-            *("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"),
-        ),
-        "use 'token_layer'",
+_ALIASES = {"tensor_parallel": ("tp", "tensor-parallel-size"), "data_parallel": ("dp", "data-parallel-size")}
+
+# Flags that `extra` may not set, by what to do instead.
+_INSTEAD = {
+    "servers are for this machine only": ("host",),
+    "write the flags into 'extra' one by one": ("config",),
+    "start the server yourself and give its 'url' and 'api_key_env'": ("api-key", "admin-api-key"),
+    "use 'model'": ("model-path", "model"),
+    "use 'port'": ("port",),
+    "use 'device'": ("device",),
+    "use 'repeatable'": ("enable-deterministic-inference",),
+    "use 'token_layer'": (
+        *("speculative-algorithm", "speculative-draft-model", "speculative-draft-model-path"),
+        *("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"),
     ),
-    **dict.fromkeys(("tp", "tp-size", "tensor-parallel-size"), "use 'tensor_parallel'"),
-    **dict.fromkeys(("dp", "dp-size", "data-parallel-size"), "use 'data_parallel'"),
+    **{f"use {name!r}": (flag, *_ALIASES.get(name, ())) for name, flag in FIELDS.items()},
 }
+OWNED = {flag: hint for hint, names in _INSTEAD.items() for flag in names}
 
 
 @dataclass(frozen=True)
@@ -100,51 +102,40 @@ def command(
     Raises:
         ConfigError: settings that exclude each other.
     """
-    extra = extras(runtime, where)
-    flags: Flags = {"model-path": model or runtime.model, "host": HOST, "port": port, "device": platform.device}
-    # Our own first request warms the server, and readiness needs no second one of SGLang's.
-    flags["skip-server-warmup"] = True
-    if target:
-        # SGLang finds both by the model's chat template, and does without what it does not find.
-        flags |= {"tool-call-parser": "auto", "reasoning-parser": "auto"}
-    flags |= platform.flags
-    if platform.device == "cuda":
-        flags |= _gpu_flags(runtime, extra, where)
-    elif runtime.gpus:
+    extra, layer, on_gpu = extras(runtime, where), runtime.token_layer, platform.device == "cuda"
+    if runtime.gpus and not on_gpu:
         raise ConfigError(f"{where}: 'gpus' are given for a runtime on the CPU", hint="leave them out")
-    given = {
-        "tokenizer-path": runtime.tokenizer or None,
-        "tp-size": runtime.tensor_parallel if runtime.tensor_parallel > 1 else None,
-        "dp-size": runtime.data_parallel if runtime.data_parallel > 1 else None,
-        "mem-fraction-static": runtime.memory_fraction,
-        "dtype": runtime.dtype if runtime.dtype != "auto" else None,
-        "quantization": runtime.quantization or None,
-        "context-length": runtime.context_length,
-        "max-running-requests": runtime.max_running_requests,
-    }
-    flags |= {name: value for name, value in given.items() if value is not None}
-    if runtime.token_layer.on:
-        token_layer.check(runtime, platform.device, where)
-        flags.pop("enable-mixed-chunk", None)  # SGLang leaves it out with every token layer
-        flags |= token_layer.flags(runtime.token_layer, where)
+    token_layer.check(runtime, platform.device, where)
+    flags: Flags = {"model-path": model or runtime.model, "host": HOST, "port": port, "device": platform.device}
+    flags["skip-server-warmup"] = True  # our own first request warms the server
+    flags |= (PARSERS if target else {}) | platform.flags
+    if on_gpu and runtime.repeatable:
+        flags |= _repeatable(extra, where)
+    default = Runtime(model="any")
+    given = {flag: (getattr(runtime, name), getattr(default, name)) for name, flag in FIELDS.items()}
+    flags |= {flag: value for flag, (value, usual) in given.items() if value != usual and value != ""}
+    if layer.on:  # SGLang leaves mixed chunks out with every token layer
+        flags |= {"enable-mixed-chunk": None} | token_layer.flags(layer, where)
     flags |= extra
-    flags |= {name: value for name, value in _load_formats(flags).items() if name not in flags}
-    if platform.device == "cpu" and flags.get("speculative-adaptive"):
+    flags = _load_formats(flags) | flags
+    if not on_gpu and flags.get("speculative-adaptive"):
         # SGLang would capture decode graphs for each number of steps, and a CPU has none.
         flags.setdefault("disable-decode-cuda-graph", True)
-    env = platform.env | token_layer.environment(runtime.token_layer)
+
+    env = platform.env | token_layer.environment(layer)
+    unless_given: dict[str, str] = {}
     if runtime.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
-        if "CUDA_DEVICE_ORDER" not in environ:
-            env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi counts; CUDA would begin with the fastest
-    if flags.get("speculative-algorithm") == "NGRAM" and "CXX" not in environ and server.BUILD.applies():
+        unless_given["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi counts; CUDA would begin with the fastest
+    if flags.get("speculative-algorithm") == "NGRAM" and server.BUILD.applies():
         # SGLang compiles its n-gram corpus when it starts; 0.5.16's source lacks this header, which GCC 12 insists on.
         # 0.5.23 takes no options in CXX, and needs none.
-        env["CXX"] = "c++ -include cstddef"
-    if platform.device == "cuda" and "fp8" in f"{flags['model-path']} {runtime.quantization}".lower():
+        unless_given["CXX"] = "c++ -include cstddef"
+    if on_gpu and "fp8" in f"{flags['model-path']} {runtime.quantization}".lower():
         # On Hopper SGLang would compile DeepGEMM for all sizes of a batch at its first start, for minutes; without, for
         # each size at its first use, and `launch --prime` begins with some.
-        env |= {} if PRECOMPILE in environ else {PRECOMPILE: "0"}
+        unless_given[PRECOMPILE] = "0"
+    env |= {name: value for name, value in unless_given.items() if name not in environ}
     # -P: a file in the directory that we are called from must not stand in for a module that SGLang imports.
     return Command((sys.executable, "-P", "-m", platform.module, *arguments(flags)), env)
 
@@ -164,8 +155,7 @@ def extras(runtime: Runtime, where: str = "runtime") -> Flags:
 
 def meeting(runtime: Runtime, where: str = "runtime") -> str:
     """The flag that tells a server at which port its processes meet; empty where it must choose several itself."""
-    chosen = runtime.data_parallel > 1 or "nccl-port" in extras(runtime, where)
-    return "" if chosen else "--nccl-port"
+    return "" if runtime.data_parallel > 1 or "nccl-port" in extras(runtime, where) else "--nccl-port"
 
 
 def arguments(flags: Flags) -> list[str]:
@@ -174,19 +164,14 @@ def arguments(flags: Flags) -> list[str]:
     for name, value in flags.items():
         if value is None or value is False:
             continue
-        line.append(f"--{name}")
-        if isinstance(value, (list, tuple)):
-            line.extend(map(str, value))
-        elif isinstance(value, Mapping):
-            line.append(json.dumps(value))
-        elif value is not True:
-            line.append(str(value))
+        values = () if value is True else value if isinstance(value, (list, tuple)) else (value,)
+        line += [f"--{name}", *(json.dumps(one) if isinstance(one, Mapping) else str(one) for one in values)]
     return line
 
 
 def computes_bodies(runtime: Runtime, device: Device) -> bool:
     """Whether a server computes its bodies in memory and reads no file: on a GPU, or where that is asked for."""
-    return bool(extras(runtime).get("load-format", {"cuda": IN_MEMORY, "cpu": "auto"}[device]) == IN_MEMORY)
+    return bool(extras(runtime).get("load-format", IN_MEMORY if device == "cuda" else "auto") == IN_MEMORY)
 
 
 def _load_formats(flags: Flags) -> Flags:
@@ -204,10 +189,8 @@ def _load_format(model: str) -> str:
     return "dummy" if shapes.is_shape(model) else IN_MEMORY if bodies.without_weights(model) else "auto"
 
 
-def _gpu_flags(runtime: Runtime, extra: Flags, where: str) -> Flags:
-    """SGLang chooses by GPU how to attend, fa3 on Hopper; only deterministic inference needs one that we name."""
-    if not runtime.repeatable:
-        return {}
+def _repeatable(extra: Flags, where: str) -> Flags:
+    """SGLang chooses how to attend by GPU; only deterministic inference needs a backend that we name."""
     backend = extra.get("attention-backend", REPEATABLE_BACKENDS[0])
     if backend not in REPEATABLE_BACKENDS:
         raise ConfigError(
@@ -218,24 +201,18 @@ def _gpu_flags(runtime: Runtime, extra: Flags, where: str) -> Flags:
 
 
 def _devices(runtime: Runtime, visible: str | None, where: str) -> str:
-    needed = runtime.tensor_parallel * runtime.data_parallel
-    if len(runtime.gpus) < needed:
-        raise ConfigError(
-            f"{where}: gpus = {list(runtime.gpus)}, but tensor_parallel x data_parallel = {needed}",
-            hint="name as many GPUs as that",
-        )
-    if len(runtime.gpus) > needed and not SPREADING & set(extras(runtime, where)):
-        raise ConfigError(
-            f"{where}: gpus = {list(runtime.gpus)}, of which tensor_parallel x data_parallel = {needed} would be used",
-            hint="name as many GPUs as that, or raise 'tensor_parallel'",
-        )
+    """The runtime's GPUs as CUDA_VISIBLE_DEVICES names them, counted within those that are visible here."""
+    needed, given = runtime.tensor_parallel * runtime.data_parallel, len(runtime.gpus)
+    if given < needed or (given > needed and not SPREADING & set(extras(runtime, where))):
+        used = "but tensor_parallel x data_parallel" if given < needed else "of which tensor_parallel x data_parallel"
+        message = f"{where}: gpus = {list(runtime.gpus)}, {used} = {needed}" + " would be used" * (given > needed)
+        raise ConfigError(message, hint="name as many GPUs as that, or change 'tensor_parallel'")
     if visible is None:
         return ",".join(map(str, runtime.gpus))
     allowed = [name.strip() for name in visible.split(",") if name.strip()]
-    try:
-        return ",".join(allowed[gpu] for gpu in runtime.gpus)
-    except IndexError:
+    if max(runtime.gpus) >= len(allowed):
         raise ConfigError(
             f"{where}: gpus = {list(runtime.gpus)}, but only {len(allowed)} are visible",
             hint=f"CUDA_VISIBLE_DEVICES is {visible!r}; 'gpus' counts within it, from 0",
-        ) from None
+        )
+    return ",".join(allowed[gpu] for gpu in runtime.gpus)

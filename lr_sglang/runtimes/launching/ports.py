@@ -19,26 +19,23 @@ class Reservation:
     Args:
         port: the wanted one, or 0 for any free one.
         role: for the error.
-        host: the address, or ``ANY``.
 
     Raises:
         LaunchError: the port is in use.
     """
 
     def __init__(self, port: int = 0, role: str | None = None, host: str = HOST) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket = socket.socket()
         # A port of our choice is bound plainly at first, so that two launchers never choose the same one. A given
         # port is bound with the option: connections of an earlier server that linger do not stand in the way.
-        if port:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(bool(port)))
         try:
             self._socket.bind((host, port))
         except OSError as error:
-            self._socket.close()
+            self.release()
+            hint = "give another 'port', or leave it out and a free one is chosen"
             raise LaunchError(
-                f"port {port} of {host} cannot be used: {error.strerror}",
-                role=role,
-                hint="give another 'port', or leave it out and a free one is chosen",
+                f"port {port} of {host} cannot be used: {error.strerror}", role=role, hint=hint
             ) from error
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.port: int = self._socket.getsockname()[1]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lr_sglang.errors import Cancelled, LaunchError, LookaheadError, RuntimeDown, RuntimeTimeout
 from lr_sglang.runtimes.launching import diagnosis, probe
@@ -23,9 +23,9 @@ GUARDIAN = Path(__file__).with_name("guardian.py")
 POLL = 0.25
 DEATH_LIMIT = 5.0  # seconds from a connection that broke to the end of a process that has died
 STOP_LIMIT = 20.0  # seconds in which the guardian must have ended everything; on a quiet machine it needs 1.3
+LOADING_MARK = "Load weight begin"  # in SGLang's log
 
 Stage = Literal["starting", "loading", "warming", "ready", "attached"]
-LOADING_MARK = "Load weight begin"  # in SGLang's log
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,11 @@ class Server:
         meeting: str = "",
         model: str = "",
     ) -> None:
-        self.role, self.argv, self.url, self.log = role, tuple(argv), url, log
-        self.env, self._meeting = dict(env or {}), meeting
-        self.model, self.fetched = model, 0.0
+        self.role, self.argv, self.url, self.log, self.model = role, tuple(argv), url, log, model
+        self.env, self.fetched, self._meeting = dict(env or {}), 0.0, meeting
         self._kept: Reservation | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
-        self._pipe = -1
-        self._stopped = False
-        self._lock = threading.Lock()
+        self._pipe, self._stopped, self._lock = -1, False, threading.Lock()
 
     def again(self, argv: Sequence[str]) -> Server:
         """A server in this one's place, not started yet; this one's log stays as ``ROLE.previous.log``."""
@@ -91,36 +88,32 @@ class Server:
             Cancelled: ``stop`` came first.
         """
         with self._lock:
-            self._start()
-
-    def _start(self) -> None:
-        if self._stopped:
-            raise Cancelled("the server was stopped before it started", role=self.role)
-        meeting: tuple[str, ...] = ()
-        if self._meeting:
-            self._kept = Reservation(role=self.role, host=ANY)
-            meeting = self._meeting, str(self._kept.port)
-        reading, writing = os.pipe()
-        # -I and -S: the guardian needs nothing but the standard library and should cost nothing.
-        argv = [sys.executable, "-I", "-S", str(GUARDIAN), str(reading), *self.argv, *meeting]
-        try:
-            self.log.parent.mkdir(parents=True, exist_ok=True)
-            with self.log.open("wb") as log:
-                self._guardian = subprocess.Popen(
-                    argv,
-                    env={**os.environ, **self.env},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(reading,),
-                    start_new_session=True,
-                )
-        except OSError as error:
-            os.close(writing)
-            raise LaunchError(f"the server cannot be started: {error}", role=self.role) from error
-        finally:
-            os.close(reading)
-        self._pipe = writing
+            if self._stopped:
+                raise Cancelled("the server was stopped before it started", role=self.role)
+            if self._meeting:
+                self._kept = Reservation(role=self.role, host=ANY)
+            meeting = (self._meeting, str(self._kept.port)) if self._kept else ()
+            reading, writing = os.pipe()
+            # -I and -S: the guardian needs nothing but the standard library and should cost nothing.
+            argv = [sys.executable, "-I", "-S", str(GUARDIAN), str(reading), *self.argv, *meeting]
+            try:
+                self.log.parent.mkdir(parents=True, exist_ok=True)
+                with self.log.open("wb") as log:
+                    self._guardian = subprocess.Popen(
+                        argv,
+                        env={**os.environ, **self.env},
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        pass_fds=(reading,),
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                os.close(writing)
+                raise LaunchError(f"the server cannot be started: {error}", role=self.role) from error
+            finally:
+                os.close(reading)
+            self._pipe = writing
 
     @property
     def pid(self) -> int | None:
@@ -160,37 +153,11 @@ class Server:
             Cancelled: ``cancelled`` was set.
         """
         try:
-            return self._ready(timeout, stage, cancelled)
-        finally:
-            self._give_up_port()
-
-    def _ready(
-        self, timeout: float, stage: Callable[[Stage], None], cancelled: threading.Event | None
-    ) -> probe.ModelInfo:
-        seen = time.monotonic()
-        limit, loading = seen + timeout, False
-        while True:
-            now = time.monotonic()
-            if models.being_fetched(self.model):
-                limit, self.fetched = limit + now - seen, self.fetched + now - seen
-            seen = now
-            if cancelled is not None and cancelled.is_set():
-                raise Cancelled("the launch was given up", role=self.role)
-            if not self.alive():
-                raise self.died(" while starting")
-            if seen > limit:
-                raise self._late(timeout)
-            if not loading and LOADING_MARK in self.tail(2000):
-                loading = True
-                stage("loading")
-            # While SGLang imports and loads, it does not listen: the connection is refused at once.
-            with contextlib.suppress(LookaheadError):
-                info = probe.model_info(self.url, timeout=5.0, role=self.role)
-                break
-            time.sleep(POLL)
-        stage("warming")
-        try:
+            info, limit = self._answers(timeout, stage, cancelled)
+            stage("warming")
             probe.warm(self.url, timeout=max(1.0, limit - time.monotonic()), role=self.role)
+        except (LaunchError, Cancelled):
+            raise
         except RuntimeTimeout:
             raise self._late(timeout) from None
         except LookaheadError as error:
@@ -199,11 +166,36 @@ class Server:
                 time.sleep(POLL)
             if not self.alive():
                 raise self.died(" while starting") from error
-            raise LaunchError(
-                f"the first request failed: {error.message}", role=self.role, detail=self.tail()
-            ) from error
+            why = f"the first request failed: {error.message}"
+            raise LaunchError(why, role=self.role, detail=self.tail()) from error
+        finally:
+            self._give_up_port()
         stage("ready")
         return info
+
+    def _answers(
+        self, timeout: float, stage: Callable[[Stage], None], cancelled: threading.Event | None
+    ) -> tuple[probe.ModelInfo, float]:
+        """What it runs, once it says so, and until when it must be ready."""
+        now = time.monotonic()
+        limit, loading = now + timeout, False
+        while True:
+            before, now = now, time.monotonic()
+            if models.being_fetched(self.model):
+                limit, self.fetched = limit + now - before, self.fetched + now - before
+            if cancelled is not None and cancelled.is_set():
+                raise Cancelled("the launch was given up", role=self.role)
+            if not self.alive():
+                raise self.died(" while starting")
+            if now > limit:
+                raise self._late(timeout)
+            if not loading and LOADING_MARK in self.tail(2000):
+                loading = True
+                stage("loading")
+            # While SGLang imports and loads, it does not listen: the connection is refused at once.
+            with contextlib.suppress(LookaheadError):
+                return probe.model_info(self.url, timeout=5.0, role=self.role), limit
+            time.sleep(POLL)
 
     def ask_to_stop(self) -> None:
         """Begins to end the server and returns at once; ``stop`` waits for it."""
@@ -225,8 +217,7 @@ class Server:
             try:
                 self._guardian.wait(STOP_LIMIT)
             except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._guardian.pid, signal.SIGKILL)
+                _kill_tree(self._guardian.pid)
                 self._guardian.wait()
 
     def _give_up_port(self) -> None:
@@ -236,18 +227,33 @@ class Server:
     def died(self, when: str = "") -> LaunchError:
         """What its end looks like, as its status and its log tell."""
         text = self.tail(400)
-        why = diagnosis.cause(text)
-        return LaunchError(
-            f"the server ended with status {self.status}{when}" + (f": {why}" if why else ""),
-            role=self.role,
-            hint=diagnosis.hint(text, self.status) or f"its log: {self.log}",
-            detail=self.tail(),
-        )
+        message = f"the server ended with status {self.status}{when}"
+        if why := diagnosis.cause(text):
+            message += f": {why}"
+        hint = diagnosis.hint(text, self.status) or f"its log: {self.log}"
+        return LaunchError(message, role=self.role, hint=hint, detail=self.tail())
 
     def _late(self, timeout: float) -> LaunchError:
+        hint = "large models need longer: raise the launch timeout; its log shows how far it came"
         return LaunchError(
-            f"the server is not ready after {timeout:g} s",
-            role=self.role,
-            hint="large models need longer: raise the launch timeout; its log shows how far it came",
-            detail=self.tail(),
+            f"the server is not ready after {timeout:g} s", role=self.role, hint=hint, detail=self.tail()
         )
+
+
+def _kill_tree(pid: int) -> None:
+    """Kills a guardian, and before it all below it: it adopts what they leave, which would outlive us without it."""
+    import psutil  # type: ignore[import-untyped]  # SGLang brings it
+
+    def below() -> list[Any]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found = psutil.Process(pid).children(recursive=True)
+            return [one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        return []
+
+    while left := below():
+        for one in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(left, timeout=POLL / 2)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

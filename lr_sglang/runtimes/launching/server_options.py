@@ -1,9 +1,8 @@
-"""The flags of the installed SGLang, read from its source.
+"""The flags of the installed SGLang, read from its source: importing ``ServerArgs`` takes many seconds.
 
-Importing ``ServerArgs`` takes many seconds; parsing the files that define it takes a fraction of one. Every field is a
-flag under its own name unless it says otherwise, and every further literal that begins with two dashes in a call of
-``Arg`` or ``add_argument`` is one as well. SGLang 0.5.16 has the fields in ``ServerArgs`` itself; 0.5.23 puts it
-together from the classes in ``arg_groups/fields``.
+Every field is a flag under its own name unless it says otherwise, and every further literal that begins with two
+dashes in a call of ``Arg`` or ``add_argument`` is one as well. SGLang 0.5.16 has the fields in ``ServerArgs`` itself;
+0.5.23 puts it together from the classes in ``arg_groups/fields``.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from lr_sglang.errors import ConfigError, SetupError, did_you_mean
+from lr_sglang.sglang_api.need import callee, parsed
 
 
 @cache
@@ -26,9 +26,11 @@ def known() -> frozenset[str]:
         SetupError: SGLang is not installed.
     """
     folder = _folder()
-    files = [folder / "server_args.py", *sorted((folder / "arg_groups" / "fields").glob("*.py"))]
-    trees = [ast.parse(file.read_text("utf-8")) for file in files]
-    return frozenset().union(*(_fields(tree, tree is trees[0]) | _literals(tree) for tree in trees))
+    args = parsed(folder / "server_args.py")
+    others = [parsed(file) for file in (folder / "arg_groups" / "fields").glob("*.py")]
+    classes = [node for node in args.body if getattr(node, "name", "") == "ServerArgs"]
+    classes += [node for tree in others for node in tree.body if isinstance(node, ast.ClassDef)]
+    return frozenset().union(*map(_fields, classes), *map(_literals, [args, *others]))
 
 
 @cache
@@ -38,11 +40,12 @@ def speculative_algorithms() -> frozenset[str]:
     Raises:
         SetupError: SGLang is not installed.
     """
-    tree = _source("speculative/spec_info.py")
-    enum = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "SpeculativeAlgorithm")
+    tree = parsed(_folder() / "speculative" / "spec_info.py")
+    enum = next(node for node in tree.body if getattr(node, "name", "") == "SpeculativeAlgorithm")
+    assert isinstance(enum, ast.ClassDef)
     names = {t.id for n in enum.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
-    # Other names for one of them are resolved where the arguments are handled.
-    aliases = {"NEXTN"} & {n.value for n in ast.walk(_source("arg_groups/speculative_hook.py")) if _is_text(n)}
+    # Another name for one of them, which is resolved where the arguments are handled.
+    aliases = {"NEXTN"} & set(_texts(parsed(_folder() / "arg_groups" / "speculative_hook.py")))
     return frozenset((names | aliases) - {"NONE"})
 
 
@@ -63,11 +66,6 @@ def check(flags: list[str], where: str) -> None:
             raise ConfigError(f"{where}: the installed SGLang has no flag --{flag}", hint=hint)
 
 
-def _source(path: str) -> ast.Module:
-    """A file of SGLang's runtime, parsed."""
-    return ast.parse((_folder() / path).read_text("utf-8"))
-
-
 def _folder() -> Path:
     spec = find_spec("sglang")  # finds a top-level package without running it
     if spec is None or spec.origin is None:
@@ -75,14 +73,13 @@ def _folder() -> Path:
     return Path(spec.origin).parent / "srt"
 
 
-def _is_text(node: ast.AST) -> TypeGuard[ast.Constant]:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _texts(tree: ast.AST) -> list[str]:
+    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
 
 
-def _fields(tree: ast.Module, is_server_args: bool) -> set[str]:
-    classes = [n for n in tree.body if isinstance(n, ast.ClassDef) and (n.name == "ServerArgs" or not is_server_args)]
+def _fields(of: ast.AST) -> set[str]:
     found = set()
-    for node in (node for one in classes for node in one.body):
+    for node in getattr(of, "body", ()):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             keywords = {k.arg for c in ast.walk(node.annotation) if isinstance(c, ast.Call) for k in c.keywords}
             if not keywords & {"cli_name", "no_cli"}:
@@ -91,16 +88,6 @@ def _fields(tree: ast.Module, is_server_args: bool) -> set[str]:
 
 
 def _literals(tree: ast.Module) -> set[str]:
-    found = set()
-    for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and _name(call.func) in ("Arg", "add_argument"):
-            named = [k.value for k in call.keywords if k.arg in ("aliases", "cli_name")]
-            for leaf in (leaf for value in (*call.args, *named) for leaf in ast.walk(value)):
-                text = leaf.value if isinstance(leaf, ast.Constant) else None
-                if isinstance(text, str) and text.startswith("--"):
-                    found.add(text[2:])
-    return found
-
-
-def _name(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and callee(n) in ("Arg", "add_argument")]
+    given = [a for c in calls for a in (*c.args, *(k.value for k in c.keywords if k.arg in ("aliases", "cli_name")))]
+    return {text[2:] for argument in given for text in _texts(argument) if text.startswith("--")}

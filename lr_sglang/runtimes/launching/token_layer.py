@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from lr_sglang import plugin_files
 from lr_sglang.config import Runtime, TokenLayer
@@ -101,16 +100,13 @@ def _of_package(name: str, where: str) -> Algorithm:
         raise ConfigError(f"{where}: no token layer is called {name!r}", hint=f"one of {names}")
     try:
         found = points[name].load()
+        if not isinstance(found, Algorithm):
+            raise TypeError(f"expected an Algorithm, not {type(found).__name__}")
     except Exception as error:  # code of another package: it may raise anything
-        raise _no_algorithm(points[name], where, repr(error)) from error
-    if not isinstance(found, Algorithm):
-        raise _no_algorithm(points[name], where, f"expected an Algorithm, not {type(found).__name__}")
+        hint = f"an entry point of group {GROUP} names an Algorithm of {__name__}"
+        what = f"token layer {name}, entry point {points[name].value}"
+        raise ConfigError(f"{where}: {what}: {error!r}", hint=hint) from error
     return found
-
-
-def _no_algorithm(point: EntryPoint, where: str, why: str) -> ConfigError:
-    hint = f"an entry point of group {GROUP} names an Algorithm of lr_sglang.runtimes.launching.token_layer"
-    return ConfigError(f"{where}: token layer {point.name}, entry point {point.value}: {why}", hint=hint)
 
 
 def check(runtime: Runtime, device: str, where: str) -> None:
@@ -122,33 +118,39 @@ def check(runtime: Runtime, device: str, where: str) -> None:
     layer = runtime.token_layer
     if not layer.on:
         return
-    known, where = find(layer, where), f"{where}: token layer {layer.algorithm}"
+    known = find(layer, where)
+
+    def refuse(why: str, hint: str = "") -> NoReturn:
+        raise ConfigError(f"{where}: token layer {layer.algorithm}: {why}", hint=hint)
+
     if device == "cpu" and not known.on_cpu:
-        usable = ", ".join(name for name, other in BUILT_IN.items() if other.on_cpu)
-        raise ConfigError(f"{where}: SGLang runs it on GPUs only", hint=f"on a CPU: {usable}")
+        refuse("SGLang runs it on GPUs only", f"on a CPU: {', '.join(n for n, it in BUILT_IN.items() if it.on_cpu)}")
     if known.draft == "needed" and not layer.draft_model:
-        raise ConfigError(f"{where}: it drafts with a model", hint="give 'draft_model' (--sd-draft-model)")
+        refuse("it drafts with a model", "give 'draft_model' (--sd-draft-model)")
     if known.draft == "none" and layer.draft_model:
-        raise ConfigError(f"{where}: it drafts without a model", hint="leave 'draft_model' out")
-    for name in ("steps", "topk", "ngram_max", "accept_length"):
-        if getattr(layer, name) is not None and name not in known.takes:
-            takes = ", ".join(["tokens", *sorted(known.takes)])
-            raise ConfigError(f"{where}: it has no {name!r}", hint=f"it takes {takes}")
+        refuse("it drafts without a model", "leave 'draft_model' out")
+    for name in {"steps", "topk", "ngram_max", "accept_length"} - known.takes:
+        if getattr(layer, name) is not None:
+            refuse(f"it has no {name!r}", f"it takes {', '.join(['tokens', *sorted(known.takes)])}")
     if known.takes == _TREE:
-        _check_tree(layer, where)
+        topk, steps, tokens = layer.topk or 1, layer.steps or TREE_STEPS, layer.tokens or TOKENS
+        most = topk + (steps - 1) * topk * topk
+        if topk == 1 and layer.steps and layer.tokens and steps != tokens:
+            refuse(f"a chain (topk 1) of {steps} steps has {steps} tokens")
+        if topk > 1 and not steps <= tokens <= most:
+            why = f"a tree of {steps} steps and topk {topk} has {steps} to {most} tokens, not {tokens}"
+            refuse(why, "change 'tokens', 'steps' or 'topk'")
     if layer.accept_length and not shapes.is_shape(runtime.model):
         hint = "it is for random weights (dummy:NAME), of whose tokens none would be accepted"
-        raise ConfigError(f"{where}: with 'accept_length' {runtime.model} would write what was drafted", hint=hint)
+        refuse(f"with 'accept_length' {runtime.model} would write what was drafted", hint)
     # SGLang 0.5.23 runs DFLASH so where the head of the model is split too, and 0.5.16 refuses it by itself.
     flags = {name for name, value in server_options.named(runtime.extra).items() if value}
     alone = {"ngram", "standalone"} | (set() if "enable-dp-lm-head" in flags else {"dflash"})
     if "enable-dp-attention" in flags and layer.algorithm in alone:
-        raise ConfigError(f"{where}: SGLang does not run it with data-parallel attention")
+        refuse("SGLang does not run it with data-parallel attention")
     if "speculative-adaptive" in flags and not (layer.algorithm in ADAPTIVE and (layer.topk or 1) == 1):
-        raise ConfigError(
-            f"{where}: SGLang would not adapt its steps, and would say so in its log only",
-            hint=f"it adapts those of {', '.join(ADAPTIVE)} with topk 1",
-        )
+        hint = f"it adapts those of {', '.join(ADAPTIVE)} with topk 1"
+        refuse("SGLang would not adapt its steps, and would say so in its log only", hint)
 
 
 def environment(layer: TokenLayer) -> dict[str, str]:
@@ -163,21 +165,6 @@ def environment(layer: TokenLayer) -> dict[str, str]:
     if layer.algorithm != "ngram" and (layer.topk or 1) == 1:
         found["SGLANG_SIMULATE_ACC_TOKEN_MODE"] = "real-draft-token"
     return found
-
-
-def _check_tree(layer: TokenLayer, where: str) -> None:
-    topk = layer.topk or 1
-    if topk == 1:
-        if layer.steps and layer.tokens and layer.steps != layer.tokens:
-            raise ConfigError(f"{where}: a chain (topk 1) of {layer.steps} steps has {layer.steps} tokens")
-        return
-    steps, tokens = layer.steps or TREE_STEPS, layer.tokens or TOKENS
-    most = topk + (steps - 1) * topk * topk
-    if not steps <= tokens <= most:
-        raise ConfigError(
-            f"{where}: a tree of {steps} steps and topk {topk} has {steps} to {most} tokens, not {tokens}",
-            hint="change 'tokens', 'steps' or 'topk'",
-        )
 
 
 def check_vocabulary(model: str, draft_model: str, where: str) -> None:
