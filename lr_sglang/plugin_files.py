@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import itertools
 import os
 import re
+import symtable
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -67,36 +67,16 @@ def check(file: str | Path, name: str) -> None:
         raise ConfigError(f"there is no file {file}", hint="FILE.py:NAME, with its path from here")
     try:
         tree = ast.parse(path.read_bytes())
+        table = symtable.symtable(ast.unparse(tree), str(path), "exec")
     except (OSError, SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f", line {line}" if line else ""
         raise ConfigError(f"{file}{where}: it cannot be read as Python ({getattr(error, 'msg', error)})") from error
-    own, imported = dict.fromkeys(_bound(tree.body)), set(_imported(tree.body))
-    if name not in {*own, *imported} and not _ANYTHING & {*own, *imported, *_read(tree)}:
+    own = [it.get_name() for it in table.get_symbols() if it.is_assigned()]
+    imported = {it.get_name() for it in table.get_symbols() if it.is_imported()}
+    used = {getattr(node, "id", getattr(node, "name", "")) for node in ast.walk(tree)}  # of an alias too
+    if name not in {*own, *imported} and not _ANYTHING & used:
         raise _missing(file, name, own)
-
-
-def _bound(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """The names that the statements of a file give to something."""
-    for statement in body:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield statement.name
-            continue
-        for node in ast.walk(statement):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                yield node.name
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node.id
-
-
-def _imported(body: Iterable[ast.stmt]) -> Iterator[str]:
-    for node in itertools.chain.from_iterable(map(ast.walk, body)):
-        if isinstance(node, ast.alias):
-            yield node.asname or node.name
-
-
-def _read(tree: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def find(file: str | Path, name: str) -> Any:

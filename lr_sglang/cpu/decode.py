@@ -8,6 +8,7 @@ sequence's rows are gathered into one rectangle, for sequences whose rows are sc
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from lr_sglang.cpu.attention_math import additive, attend, padded_rows, round_up
 
@@ -16,28 +17,23 @@ from lr_sglang.cpu.attention_math import additive, attend, padded_rows, round_up
 class Padded:
     """rows: [batch * width] int64. mask: [batch, 1, 1, width] float32."""
 
-    rows: torch.Tensor
-    mask: torch.Tensor
+    rows: Tensor
+    mask: Tensor
 
 
 @dataclass(frozen=True)
 class Together:
     """rows: [width] int64, or a slice of the cache. mask: [1, 1, batch * group, width] float32."""
 
-    rows: torch.Tensor | slice
-    mask: torch.Tensor
+    rows: Tensor | slice
+    mask: Tensor
 
 
 DecodePlan = Padded | Together
 
 
 def plan_decode(
-    req_to_token: torch.Tensor,
-    requests: torch.Tensor,
-    seq_lens: torch.Tensor,
-    group: int,
-    window: int = 0,
-    kept: bool = False,
+    req_to_token: Tensor, requests: Tensor, seq_lens: Tensor, group: int, window: int = 0, kept: bool = False
 ) -> DecodePlan:
     """Plan a decode step.
 
@@ -57,7 +53,7 @@ def plan_decode(
     return plan or Padded(rows.view(-1), additive(visible).view(batch, 1, 1, width))
 
 
-def plan_together(own: torch.Tensor, group: int, padded: int) -> Together | None:
+def plan_together(own: Tensor, group: int, padded: int) -> Together | None:
     """Plan for reading together, unless that costs more than `padded`.
 
     `own` [queries, width] int64 has the rows that each query sees, in any order and with repetitions.
@@ -80,13 +76,13 @@ def plan_together(own: torch.Tensor, group: int, padded: int) -> Together | None
 
 def attend_decode(
     plan: DecodePlan,
-    query: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
     scale: float,
     logit_cap: float = 0.0,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
+    sinks: Tensor | None = None,
+) -> Tensor:
     """query [batch, heads, dim] over caches [rows, kv_heads, dim] -> [batch, heads, dim]."""
     batch, kv_heads = query.shape[0], k_cache.shape[1]
     caches = (k_cache, v_cache)
@@ -110,13 +106,13 @@ def attend_decode(
 
 def attend_padded(
     plan: Padded,
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
     scale: float,
     logit_cap: float = 0.0,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
+    sinks: Tensor | None = None,
+) -> Tensor:
     """query [batch, heads, dim] over keys and values [batch, width, kv_heads, dim] -> [batch, heads, dim]."""
     batch, heads, dim = query.shape
     grouped = query.view(batch, keys.shape[2], -1, dim)
@@ -124,6 +120,6 @@ def attend_padded(
     return result.reshape(batch, heads, -1)
 
 
-def _together_mask(column: torch.Tensor, count: int, group: int) -> torch.Tensor:
+def _together_mask(column: Tensor, count: int, group: int) -> Tensor:
     mask = torch.full((column.shape[0], count), float("-inf")).scatter_(1, column, 0.0)
     return mask.repeat_interleave(group, dim=0).view(1, 1, -1, count)

@@ -1,6 +1,7 @@
 """A pass over a few new tokens per sequence, as for drafted ones, whose keys and values are in the cache already."""
 
 import torch
+from torch import Tensor
 
 from lr_sglang.cpu.attention_math import padded_rows, round_up
 from lr_sglang.cpu.decode import Together, plan_together
@@ -9,12 +10,7 @@ MAX_TOKENS = 64
 
 
 def plan_drafted(
-    req_to_token: torch.Tensor,
-    requests: torch.Tensor,
-    seq_lens: torch.Tensor,
-    extend_lens: torch.Tensor,
-    group: int,
-    tree_mask: torch.Tensor | None,
+    req_to_token: Tensor, requests: Tensor, seq_lens: Tensor, extend_lens: Tensor, group: int, tree_mask: Tensor | None
 ) -> Together | None:
     """Plan it as a decode step of as many sequences: nothing is copied where their rows lie side by side.
 

@@ -6,7 +6,7 @@ that has a grammar. xgrammar itself has the operation for a CPU.
 
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from lr_sglang.sglang_api import server
 
@@ -24,7 +24,7 @@ def mask_on_cpu(backend: Any, server_args: Any, *args: object, **kwargs: object)
         HookRegistry.apply_hooks()
 
 
-def apply_mask(*owner: object, logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+def apply_mask(*owner: object, logits: Tensor, vocab_mask: Tensor) -> None:
     """Set the logits [rows, vocabulary] of tokens that are not allowed to minus infinity.
 
     vocab_mask: [rows, vocabulary / 32] int32, a bit for every token.

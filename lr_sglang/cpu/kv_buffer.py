@@ -5,6 +5,7 @@ same batch only one row per sequence is new, or as many as are drafted.
 """
 
 import torch
+from torch import Tensor
 
 MAX_BYTES = 1 << 29
 SPARE = 128
@@ -20,7 +21,7 @@ class KeptRows:
     def __init__(self) -> None:
         self._rows = torch.empty(0, 0, dtype=torch.int64)
         self._seq_lens = torch.empty(0, dtype=torch.int64)
-        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
         self._room = 0
         self._newest = torch.empty(0, dtype=torch.int64)
 
@@ -29,7 +30,7 @@ class KeptRows:
         self._layers.clear()
         self._seq_lens = self._seq_lens[:0]
 
-    def begin(self, rows: torch.Tensor, seq_lens: torch.Tensor, new: int = 1) -> None:
+    def begin(self, rows: Tensor, seq_lens: Tensor, new: int = 1) -> None:
         """Begin a step over cache `rows` [batch, width], 0 behind the `seq_lens` [batch], of which `new` are new."""
         if not self._follows(rows, seq_lens - new):
             self._layers.clear()
@@ -38,9 +39,7 @@ class KeptRows:
         starts = torch.arange(rows.shape[0]) * self._room + seq_lens - new
         self._newest = (starts.view(-1, 1) + torch.arange(new)).view(-1)
 
-    def read(
-        self, layer: int, k_cache: torch.Tensor, v_cache: torch.Tensor, loc: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def read(self, layer: int, k_cache: Tensor, v_cache: Tensor, loc: Tensor) -> tuple[Tensor, Tensor]:
         """The layer's keys and values, [batch, width, kv_heads, dim], when the new ones are at `loc` in the caches."""
         batch, width = self._rows.shape
         caches = (k_cache, v_cache)
@@ -57,7 +56,7 @@ class KeptRows:
         keys, values = kept
         return keys[:, :width], values[:, :width]
 
-    def _follows(self, rows: torch.Tensor, known: torch.Tensor) -> bool:
+    def _follows(self, rows: Tensor, known: Tensor) -> bool:
         """Whether every row but the new ones was there in the last step; `known` [batch] says how many those are.
 
         A step may go on from any of the last one's tokens: of drafted ones, from those that were accepted.
@@ -70,6 +69,6 @@ class KeptRows:
         old = torch.arange(width) < known.view(-1, 1)
         return bool(torch.equal(rows[:, :width] * old, before[:, :width] * old))
 
-    def _fits(self, layer: tuple[torch.Tensor, ...]) -> bool:
+    def _fits(self, layer: tuple[Tensor, ...]) -> bool:
         bytes_each = sum(buffer.numel() * buffer.element_size() for buffer in layer)
         return bool((len(self._layers) + 1) * bytes_each <= MAX_BYTES)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lr_sglang.cpu.products import BFloat16, Float32, Int8, Product, Widened
 
@@ -42,9 +43,7 @@ def for_bfloat16() -> Kind:
     if kind is not BFloat16:
         found = ", ".join(f"{NAMES[one]} {1000 * time:.1f} ms" for one, time in seconds.items())
         logging.getLogger(__name__).warning(
-            "lr-sglang: this processor is slow in bfloat16; the layers' weights are kept as %s (%s)",
-            NAMES[kind],
-            found,
+            "lr-sglang: this processor is slow in bfloat16; the layers' weights are kept as %s (%s)", NAMES[kind], found
         )
     return kind
 
@@ -77,7 +76,7 @@ def _of_ones(kind: Kind) -> Product:
     return kind(SimpleNamespace(weight=torch.ones(SHAPE, dtype=torch.bfloat16)))
 
 
-def _seconds(product: Product, x: torch.Tensor) -> float:
+def _seconds(product: Product, x: Tensor) -> float:
     began = time.thread_time()
     product(x)
     return time.thread_time() - began

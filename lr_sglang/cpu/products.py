@@ -6,6 +6,7 @@ A product of a model in bfloat16 takes its weight over: what is left of the laye
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 import torch.nn.functional as F
 
 LEAST_ROWS = 4
@@ -14,10 +15,10 @@ LEAST_ROWS = 4
 class Product(Protocol):
     """x [rows, in] times a layer's weight [out, in]; both in one type."""
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """[rows, out], in the weight's type."""
 
-    def added(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
         """The residual, float32 [rows, out], plus the product."""
 
 
@@ -27,10 +28,10 @@ class Float32:
     def __init__(self, linear: Any) -> None:
         self._weight = linear.weight.t()
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         return x @ self._weight
 
-    def added(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
         return torch.addmm(residual, x, self._weight)
 
 
@@ -45,14 +46,14 @@ class BFloat16:
     def __init__(self, linear: Any) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(_taken(linear).contiguous(), 1)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         rows = x.shape[0]
         if rows < LEAST_ROWS:
             x = F.pad(x, (0, 0, 0, LEAST_ROWS - rows))
-        made: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
+        made: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
         return made[:rows]
 
-    def added(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
         return residual + self(x)
 
 
@@ -62,10 +63,10 @@ class Widened:
     def __init__(self, linear: Any) -> None:
         self._weight = _taken(linear).t().float().contiguous()
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         return (x.float() @ self._weight).to(x.dtype)
 
-    def added(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
         return torch.addmm(residual, x.float(), self._weight)
 
 
@@ -78,14 +79,14 @@ class Int8:
         self._scale = (weight.abs().amax(1) / 127).clamp_min(1e-30).bfloat16()
         self._weight = (weight / self._scale.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         return torch._weight_int8pack_mm(x.contiguous(), self._weight, self._scale)
 
-    def added(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
         return residual + self(x)
 
 
-def _taken(linear: Any) -> torch.Tensor:
-    weight: torch.Tensor = linear.weight.data
+def _taken(linear: Any) -> Tensor:
+    weight: Tensor = linear.weight.data
     linear.weight.data = weight.new_zeros(1).expand(weight.shape)
     return weight

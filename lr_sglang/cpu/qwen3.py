@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from lr_sglang.cpu import product_choice
 from lr_sglang.cpu.attention import BatchedAttention
@@ -26,11 +27,11 @@ class _Layer:
     """One layer's weights; the norms' are float32, `qk_norm` is [heads + kv_heads, head_dim]."""
 
     attention: Any
-    input_norm: torch.Tensor
+    input_norm: Tensor
     qkv: Product
-    qk_norm: torch.Tensor
+    qk_norm: Tensor
     output: Product
-    mlp_norm: torch.Tensor
+    mlp_norm: Tensor
     gate_up: Product
     down: Product
 
@@ -65,12 +66,12 @@ class Qwen3Forward:
 
     def __call__(
         self,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
+        input_ids: Tensor,
+        positions: Tensor,
         forward_batch: Any,
-        input_embeds: torch.Tensor | None = None,
+        input_embeds: Tensor | None = None,
         captured: Collection[int] = (),
-    ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]:
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
         """Token ids and positions [tokens] -> normed hidden states [tokens, hidden], in the weights' type.
 
         Where layers are `captured`, for an EAGLE3 head to draft from, also what goes into each of them.
@@ -95,21 +96,21 @@ class Qwen3Forward:
         hidden = self._rms_norm(residual, self._norm).to(dtype)
         return (hidden, aux) if aux else hidden
 
-    def _rms_norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def _rms_norm(self, x: Tensor, weight: Tensor) -> Tensor:
         scale = torch.addmm(self._eps, x * x, self._hidden_mean).rsqrt_()
         return (x * scale).mul_(weight)
 
-    def _norm_heads(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def _norm_heads(self, x: Tensor, weight: Tensor) -> Tensor:
         squares = (x * x).view(-1, self._head_dim)
         scale = torch.addmm(self._eps, squares, self._head_mean).rsqrt_()
         return (x * scale.view(x.shape[0], -1, 1)).mul_(weight)
 
-    def _angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines, [tokens, 1, head_dim]: rotating is x * cos + (x's halves swapped) * sin."""
         cos, sin = self._cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, -1)
         return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
-    def _attention(self, forward_batch: Any, tokens: int) -> Callable[..., torch.Tensor]:
+    def _attention(self, forward_batch: Any, tokens: int) -> Callable[..., Tensor]:
         """The layers' attention: straight to BatchedAttention where that is what SGLang uses, else through SGLang."""
         from sglang.srt.model_executor.forward_context import get_attn_backend
 
@@ -141,9 +142,9 @@ def _layer(layer: Any) -> _Layer:
     )
 
 
-def _cos_sin(rotary: Any) -> torch.Tensor:
+def _cos_sin(rotary: Any) -> Tensor:
     """Cosines and sines by position, [positions, head_dim] float32; SGLang may keep them in the model's type."""
-    cache: torch.Tensor = rotary.cos_sin_cache
+    cache: Tensor = rotary.cos_sin_cache
     return cache if cache.dtype == torch.float32 else rotary._compute_cos_sin_cache().float()
 
 

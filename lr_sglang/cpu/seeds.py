@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 # SGLang 0.5.23 samples tokens and, for the requests that this field lists, what their filters left; 0.5.16 only tokens.
 CAPTURED = "sampling_mask_batch_indices"
-Sampled: TypeAlias = torch.Tensor | tuple[torch.Tensor, Any]
+Sampled: TypeAlias = Tensor | tuple[Tensor, Any]
 
 FEW = 64  # tokens that filters are first tried on: finding them is several times as fast as sorting all
 NO_SEED = torch.iinfo(torch.int64).min
@@ -31,18 +32,12 @@ def carry_seeds(info: Any, cls: type, batch: Any, *args: object, **kwargs: objec
     """
     seeds = [request.sampling_params.sampling_seed for request in batch.reqs]
     info.sampling_seed = torch.tensor(
-        [NO_SEED if seed is None else int(seed) & torch.iinfo(torch.int64).max for seed in seeds],
-        dtype=torch.int64,
+        [NO_SEED if seed is None else int(seed) & torch.iinfo(torch.int64).max for seed in seeds], dtype=torch.int64
     )
 
 
 def sample_with_seeds(
-    plain: Callable[..., Sampled],
-    sampler: Any,
-    probs: torch.Tensor,
-    info: Any,
-    positions: torch.Tensor,
-    simple_sampling_case: bool,
+    plain: Callable[..., Sampled], sampler: Any, probs: Tensor, info: Any, positions: Tensor, simple_sampling_case: bool
 ) -> Sampled:
     """Around Sampler._sample_from_probs: seeded rows by `draw`, the others by SGLang's own sampling."""
     seeds = info.sampling_seed
@@ -67,14 +62,14 @@ def sample_with_seeds(
 
 
 def draw(
-    probs: torch.Tensor,
-    seeds: torch.Tensor,
-    positions: torch.Tensor,
+    probs: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
     *,
-    top_ks: torch.Tensor | None = None,
-    top_ps: torch.Tensor | None = None,
-    min_ps: torch.Tensor | None = None,
-) -> torch.Tensor:
+    top_ks: Tensor | None = None,
+    top_ps: Tensor | None = None,
+    min_ps: Tensor | None = None,
+) -> Tensor:
     """Draw one token per row.
 
     probs: [batch, vocabulary] float32, after temperature. seeds, positions: [batch] integers.
@@ -91,8 +86,8 @@ def draw(
 
 
 def _filter(
-    probs: torch.Tensor, top_ks: torch.Tensor | None, top_ps: torch.Tensor | None, min_ps: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    probs: Tensor, top_ks: Tensor | None, top_ps: Tensor | None, min_ps: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """What the filters keep, in falling order: weights, 0 where a row keeps fewer than another, and their token ids."""
     for most in (min(FEW, probs.shape[1]), probs.shape[1]):
         weights, token_ids = _largest(probs, most)
@@ -111,7 +106,7 @@ def _filter(
     return (weights * keep)[:, :width], token_ids[:, :width]
 
 
-def _largest(probs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _largest(probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest probabilities of every row and their token ids; of equal ones, the smaller id comes first."""
     if count == probs.shape[1]:
         weights, token_ids = probs.sort(dim=-1, descending=True, stable=True)
@@ -121,20 +116,20 @@ def _largest(probs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tenso
     return weights, candidates.gather(1, order)
 
 
-def uniform(seeds: torch.Tensor, positions: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+def uniform(seeds: Tensor, positions: Tensor, token_ids: Tensor) -> Tensor:
     """Uniform float64 numbers in (0, 1), [batch, tokens], hashed from seed, position and token id."""
     key = _mix(_mix(seeds.to(torch.int64) + _GOLDEN) + positions.to(torch.int64) * _GOLDEN)
     bits = _mix(key.view(-1, 1) + token_ids * _GOLDEN)
     return (_shift(bits, 12).to(torch.float64) + 0.5) * 2.0**-52  # with one bit more the largest would be rounded to 1
 
 
-def _mix(x: torch.Tensor) -> torch.Tensor:
+def _mix(x: Tensor) -> Tensor:
     """The splitmix64 finaliser; int64 arithmetic wraps around."""
     x = (x ^ _shift(x, 30)) * _MIX_1
     x = (x ^ _shift(x, 27)) * _MIX_2
     return x ^ _shift(x, 31)
 
 
-def _shift(x: torch.Tensor, bits: int) -> torch.Tensor:
+def _shift(x: Tensor, bits: int) -> Tensor:
     """Logical shift to the right; torch's own keeps the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,11 +1,19 @@
-"""Where files that outlive a process lie, for each user."""
+"""Where files that outlive a process lie, for each user, and how a folder of them is made."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
 import os
+import shutil
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from lr_sglang.errors import SetupError
+
+SUMS = "checksums.json"  # written last: sizes in bytes and SHA-256 of the other files
 
 
 def of_user(variable: str, otherwise: str) -> Path:
@@ -21,3 +29,50 @@ def of_user(variable: str, otherwise: str) -> Path:
         return Path("~", otherwise, "lr-sglang").expanduser()
     except RuntimeError as error:
         raise SetupError("this user has no home directory", hint=f"set {variable} to a directory of yours") from error
+
+
+def cached(kind: str, key: str, name: str, fill: Callable[[Path], None], role: str | None = None) -> Path:
+    """A folder of the user's cache, made if it is not there yet or is damaged: whole or not at all.
+
+    Several processes may need it at once.
+
+    Args:
+        kind, key: what is in it, and a digest of all that its content follows from.
+        name: of the folder.
+        fill: writes the files into an empty folder.
+
+    Raises:
+        SetupError: it cannot be written.
+    """
+    folder = of_user("XDG_CACHE_HOME", ".cache") / kind / key / name
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with (folder.parent / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not is_whole(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as partial:
+                    made = Path(partial, name)
+                    made.mkdir()
+                    fill(made)
+                    sums = {file.name: (file.stat().st_size, _sha256(file)) for file in sorted(made.iterdir())}
+                    (made / SUMS).write_text(json.dumps(sums, indent=1), "utf-8")
+                    made.rename(folder)
+    except OSError as error:
+        hint = "set XDG_CACHE_HOME to a directory of yours"
+        raise SetupError(f"{kind}: {name!r} cannot be made: {error}", role=role, hint=hint) from error
+    return folder
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether all files are there, in the sizes that they were written in."""
+    try:
+        sums = json.loads((folder / SUMS).read_text("utf-8"))
+        return all((folder / name).stat().st_size == size for name, (size, _) in sums.items())
+    except (OSError, ValueError):
+        return False
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -20,6 +20,8 @@ from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.deployments import built_in
 from lr_sglang.runtimes.launching.fleet import Fleet
 
+_ELSEWHERE = "set XDG_STATE_HOME to a directory of yours"
+
 
 @dataclass(frozen=True)
 class Launched:
@@ -91,26 +93,13 @@ def describe(fleet: Fleet, modes: list[str], layered: bool, sampling: dict[str, 
     for role in (role for role in ROLES if role in fleet.urls):
         url, runtime, server = fleet.urls[role], deployment.runtime(role), fleet.server(role)
         assert runtime is not None
-        roles[role] = {
-            "url": url,
-            "model": runtime.model,
-            "pid": server.pid if server else None,
-            "log": str(server.log.resolve()) if server else None,
-        }
+        process = (server.pid, str(server.log.resolve())) if server else (None, None)
+        roles[role] = {"url": url, "model": runtime.model, "pid": process[0], "log": process[1]}
         if role in deployment.runtimes:
             at_url = runtime if runtime.url else Runtime(url=url, timeout=runtime.timeout)
             runtimes[role] = at_url.replace(tokenizer=fleet.tokenizers[role] or None)
-    return Launched(
-        deployment.name,
-        os.getpid(),
-        born(os.getpid()),
-        started,
-        modes,
-        layered,
-        roles,
-        deployment.replace(runtimes=runtimes).to_dict(),
-        sampling,
-    )
+    us, attachable = os.getpid(), deployment.replace(runtimes=runtimes).to_dict()
+    return Launched(deployment.name, us, born(us), started, modes, layered, roles, attachable, sampling)
 
 
 def write(launched: Launched) -> Path:
@@ -135,8 +124,7 @@ def _kept_in(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         yield
     except OSError as error:
-        hint = "set XDG_STATE_HOME to a directory of yours"
-        raise SetupError(f"the state of the deployment cannot be kept: {error}", hint=hint) from error
+        raise SetupError(f"the state of the deployment cannot be kept: {error}", hint=_ELSEWHERE) from error
 
 
 def remove(name: str) -> None:
@@ -156,8 +144,8 @@ def read(path: Path) -> Launched:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as file:
             about, us = os.fstat(file.fileno()), os.getuid()
             if about.st_uid != us or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                hint = "set XDG_STATE_HOME to a directory of yours"
-                raise ConfigError(f"{path}: it is another user's, or others may write it: it is not trusted", hint=hint)
+                why = "it is another user's, or others may write it: it is not trusted"
+                raise ConfigError(f"{path}: {why}", hint=_ELSEWHERE)
             return Launched(**json.load(file))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
@@ -187,11 +175,9 @@ def find(name: str) -> Launched:
         raise ConfigError(f"no deployment {name!r} is up", hint=f"start it with: {_again(name)} (up now: {there})")
     found = read(path)
     if not found.alive():
-        raise ConfigError(
-            f"deployment {name!r} is not up any more: the lr-sglang launch that kept it (process {found.pid},"
-            f" started {found.started}) has ended",
-            hint=f"start it again: {_again(name)}",
-        )
+        keeper = f"the lr-sglang launch that kept it (process {found.pid}, started {found.started})"
+        hint = f"start it again: {_again(name)}"
+        raise ConfigError(f"deployment {name!r} is not up any more: {keeper} has ended", hint=hint)
     return found
 
 

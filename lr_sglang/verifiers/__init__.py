@@ -9,14 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lr_sglang.verifiers.cascade import Cascade
-    from lr_sglang.verifiers.embedding import Embedding
-    from lr_sglang.verifiers.exact import Exact
     from lr_sglang.verifiers.factory import make
-    from lr_sglang.verifiers.judge import Judge
-    from lr_sglang.verifiers.likelihood import Likelihood
-    from lr_sglang.verifiers.random import Oracle, Random
-    from lr_sglang.verifiers.score import Score
     from lr_sglang.verifiers.setup import Setup
 
 __all__ = ["Cascade", "Embedding", "Exact", "Judge", "Likelihood", "Oracle", "Random", "Score", "Setup", "make"]

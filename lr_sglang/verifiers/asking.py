@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.engine.generation import Generation
 from lr_sglang.errors import LookaheadError
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.tree import Verdict
 
@@ -14,17 +15,16 @@ REST, LONGEST_REST = 2.0, 60.0  # seconds
 
 
 class Asking:
-    """Puts questions to one runtime.
+    """A verifier that puts questions to one runtime.
 
     A failure counts as a rejection: slower, never wrong. A runtime that is down or hangs is left alone for a while,
     longer each time, so that it does not hold up every step.
-
-    Args:
-        name: the verifier's, for its verdicts.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
+
+    def __init__(self, backend: RuntimeBackend) -> None:
+        self.backend = backend
         self._failures, self._rests_until = 0, 0.0
 
     def ask(
@@ -38,24 +38,22 @@ class Asking:
         """
         now = inquiry.state.stream_executor.loop.time
         if now() < self._rests_until:
-            return Verdict(False, self.name, f"the {self.name} failed just now", failed=True)
-        return self._ask(inquiry, begin, read, now)
+            return self._failed(f"the {self.name} failed just now")
 
-    async def _ask(
-        self,
-        inquiry: Inquiry,
-        begin: Callable[[], ProgramState],
-        read: Callable[[Generation], Verdict],
-        now: Callable[[], float],
-    ) -> Verdict:
-        try:
-            verdict = read(await inquiry.generation(begin()))
-        except LookaheadError as error:
-            if error.retryable and now() >= self._rests_until:  # what fails together is one failure
-                self._rests_until = now() + min(LONGEST_REST, REST * 2**self._failures)
-                self._failures += 1
-            return Verdict(False, self.name, str(error), failed=True)
-        except Exception as error:  # noqa: BLE001 - of ``read``, which may be anybody's
-            return Verdict(False, self.name, repr(error), failed=True)
-        self._failures = 0
-        return verdict
+        async def asked() -> Verdict:
+            try:
+                verdict = read(await inquiry.generation(begin()))
+            except LookaheadError as error:
+                if error.retryable and now() >= self._rests_until:  # what fails together is one failure
+                    self._rests_until = now() + min(LONGEST_REST, REST * 2**self._failures)
+                    self._failures += 1
+                return self._failed(str(error))
+            except Exception as error:  # noqa: BLE001 - of ``read``, which may be anybody's
+                return self._failed(repr(error))
+            self._failures = 0
+            return verdict
+
+        return asked()
+
+    def _failed(self, why: str) -> Verdict:
+        return Verdict(False, self.name, why, failed=True)

@@ -74,24 +74,24 @@ class Outside:
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         try:
-            verdict = self.inner.verify(inquiry)
+            made = self.inner.verify(inquiry)
         except LookaheadError:
             raise
         except Exception as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
-            return Verdict(False, self.name, repr(error), failed=True)
-        if verdict is None:
-            verdict = inquiry.replied()
-        return self._awaited(verdict) if inspect.isawaitable(verdict) else self._checked(verdict)
+            return self._failed(repr(error))
+        made = inquiry.replied() if made is None else made
+        return self._awaited(made) if inspect.isawaitable(made) else self._checked(made)
 
     async def _awaited(self, verdict: Awaitable[Any]) -> Verdict:
         try:
             return self._checked(await verdict)
         except LookaheadError:
             raise
-        except Exception as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
-            return Verdict(False, self.name, repr(error), failed=True)
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._failed(repr(error))
 
-    def _checked(self, verdict: Any) -> Verdict:
-        if isinstance(verdict, Verdict):
-            return verdict
-        return Verdict(False, self.name, f"verify() gave no Verdict but {verdict!r}", failed=True)
+    def _checked(self, made: Any) -> Verdict:
+        return made if isinstance(made, Verdict) else self._failed(f"verify() gave no Verdict but {made!r}")
+
+    def _failed(self, why: str) -> Verdict:
+        return Verdict(False, self.name, why, failed=True)

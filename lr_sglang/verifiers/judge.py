@@ -13,14 +13,14 @@ from lr_sglang.verifiers.asking import Asking
 from lr_sglang.verifiers.setup import Setup
 
 
-class Judge:
+class Judge(Asking):
     """Asks a chat model for one token. Versions identical after ``strip()`` need no question."""
 
     name = "judge"
 
     def __init__(self, backend: RuntimeBackend, prompt: JudgePrompt) -> None:
-        self.backend, self.prompt = backend, prompt
-        self._asking = Asking(self.name)
+        super().__init__(backend)
+        self.prompt = prompt
 
     @classmethod
     def make(cls, setup: Setup) -> Judge:
@@ -29,14 +29,12 @@ class Judge:
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         target, draft = inquiry.pair.target.text.strip(), inquiry.pair.draft.text.strip()
-        if target == draft:
-            return Verdict(True, "identical")
-        return self._ask(inquiry, target, draft, self._read)
+        return Verdict(True, "identical") if target == draft else self._judge(inquiry, target, draft, self._read)
 
-    def _ask(
+    def _judge(
         self, inquiry: Inquiry, target: str, draft: str, read: Callable[[Generation], Verdict]
     ) -> Verdict | Awaitable[Verdict]:
-        return self._asking.ask(inquiry, lambda: judge.run(target, draft, self.prompt, backend=self.backend), read)
+        return self.ask(inquiry, lambda: judge.run(target, draft, self.prompt, backend=self.backend), read)
 
     def _read(self, generation: Generation) -> Verdict:
         label = self.backend.tokenizer.decode(generation.ids)

@@ -22,7 +22,7 @@ from lr_sglang.verifiers.asking import Asking
 from lr_sglang.verifiers.setup import Setup
 
 
-class Likelihood:
+class Likelihood(Asking):
     """Accepts a step whose tokens' log-probability is at least ``threshold``.
 
     Args:
@@ -32,8 +32,8 @@ class Likelihood:
     name = "likelihood"
 
     def __init__(self, backend: RuntimeBackend, threshold: float, how: Literal["mean", "min"] = "mean") -> None:
-        self.backend, self.threshold, self.how = backend, threshold, how
-        self._asking = Asking(self.name)
+        super().__init__(backend)
+        self.threshold, self.how = threshold, how
 
     @classmethod
     def make(cls, setup: Setup) -> Likelihood:
@@ -53,4 +53,4 @@ class Likelihood:
             score = min(each) if self.how == "min" else sum(each) / tokens
             return Verdict(score >= self.threshold, self.name, f"{self.how} log-probability {score:.3f}", score=score)
 
-        return self._asking.ask(inquiry, lambda: weigh(state, draft, tokens), read)
+        return self.ask(inquiry, lambda: weigh(state, draft, tokens), read)

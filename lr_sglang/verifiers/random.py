@@ -54,9 +54,8 @@ class Oracle(Judge):
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         target, draft = (_words(ids) for ids in (inquiry.pair.target.ids, inquiry.pair.draft.ids))
-        return self._ask(
-            inquiry, target, draft, lambda _: dataclasses.replace(self.random.verify(inquiry), by=self.name)
-        )
+        drawn = dataclasses.replace(self.random.verify(inquiry), by=self.name)
+        return self._judge(inquiry, target, draft, lambda _: drawn)
 
 
 def _words(ids: tuple[int, ...]) -> str:

@@ -14,7 +14,7 @@ from lr_sglang.verifiers.asking import Asking
 from lr_sglang.verifiers.setup import Setup
 
 
-class Score:
+class Score(Asking):
     """Accepts a rating of at least ``threshold``; an answer that is no digit rejects.
 
     It looks at the draft's version only.
@@ -23,8 +23,8 @@ class Score:
     name = "score"
 
     def __init__(self, backend: RuntimeBackend, threshold: float = 7.0) -> None:
-        self.backend, self.threshold = backend, threshold
-        self._asking = Asking(self.name)
+        super().__init__(backend)
+        self.threshold = threshold
 
     @classmethod
     def make(cls, setup: Setup) -> Score:
@@ -32,7 +32,7 @@ class Score:
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         draft, state = inquiry.pair.draft, inquiry.state
-        return self._asking.ask(inquiry, lambda: rate(state, draft), self._read)
+        return self.ask(inquiry, lambda: rate(state, draft), self._read)
 
     def _read(self, generation: Generation) -> Verdict:
         said = self.backend.tokenizer.decode(generation.ids).strip()

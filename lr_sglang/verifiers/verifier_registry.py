@@ -83,14 +83,16 @@ def parse(text: str) -> Chosen:
     raise plugin_files.unknown("verifier", text, known, "FILE.py:CLASS")
 
 
+def _all(text: str) -> list[Chosen]:
+    """A verifier, or the stages of a cascade."""
+    chosen = parse(text)
+    return [parse(it.verifier) for it in stages(chosen.argument)] if chosen.kind == "cascade" else [chosen]
+
+
 def asks(text: str) -> frozenset[Role]:
     """The runtimes that a verifier asks. One from outside may ask any that there is."""
-    chosen = parse(text)
-    if not chosen.kind:
-        return frozenset(("target", "judge"))
-    if chosen.kind == "cascade":
-        return frozenset().union(*(asks(stage.verifier) for stage in stages(chosen.argument)))
-    return frozenset(ASKS[chosen.kind])
+    any_of: tuple[Role, ...] = ("target", "judge")
+    return frozenset(role for one in _all(text) for role in (ASKS[one.kind] if one.kind else any_of))
 
 
 def needs_judge(text: str) -> bool:
@@ -100,10 +102,7 @@ def needs_judge(text: str) -> bool:
 
 def runs_models(text: str) -> bool:
     """Whether it may run a model in the process that asks it, as one from outside may."""
-    chosen = parse(text)
-    if chosen.kind == "cascade":
-        return any(runs_models(stage.verifier) for stage in stages(chosen.argument))
-    return chosen.kind in ("", "embedding")
+    return any(one.kind in ("", "embedding") for one in _all(text))
 
 
 def _check(kind: str, argument: str) -> None:
@@ -117,10 +116,8 @@ def _check(kind: str, argument: str) -> None:
             raise no_embedding()
     elif kind == "likelihood":
         likelihood(argument)
-    elif kind == "cascade":
-        for stage in stages(argument):
-            if parse(stage.verifier).kind == "cascade":
-                raise ConfigError("a cascade has no cascade among its stages")
+    elif kind == "cascade" and any(parse(stage.verifier).kind == "cascade" for stage in stages(argument)):
+        raise ConfigError("a cascade has no cascade among its stages")
 
 
 def no_embedding() -> SetupError:
@@ -178,19 +175,18 @@ def stages(argument: str) -> tuple[Stage, ...]:
     Raises:
         ConfigError: there is no such file, or it holds something else.
     """
+    hint = "cascade:likelihood,judge, or cascade:FILE.json from lr-sglang calibrate"
     if not argument.endswith(".json"):
         names = [name.strip() for name in argument.split(",")]
         if len(names) < 2 or not all(names):
-            hint = "cascade:likelihood,judge, or cascade:FILE.json from lr-sglang calibrate"
             raise ConfigError("a cascade has at least two stages", hint=hint)
-        return tuple(Stage(name) for name in names)
+        return tuple(map(Stage, names))
     try:
         table: dict[str, Any] = json.loads(plugin_files.expanded(argument).read_text(encoding="utf-8"))
         return (*map(_stage, table["stages"]), Stage(str(table["last"])))
     except OSError as error:
-        raise ConfigError(f"cannot read {argument}: {error.strerror}", hint="lr-sglang calibrate makes it") from error
+        raise ConfigError(f"cannot read {argument}: {error.strerror}", hint=hint) from error
     except (ValueError, KeyError, TypeError) as error:
-        hint = "lr-sglang calibrate makes it"
         raise ConfigError(f"{argument}: no parameters of a cascade ({error!r})", hint=hint) from error
 
 

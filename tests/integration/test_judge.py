@@ -81,7 +81,7 @@ def test_what_fails_together_is_one_failure():
             return request
 
         verdicts = await asyncio.gather(*(verifier.verify(Inquiry(pair, s, track)) for _ in range(6)))
-        rests = verifier._asking._rests_until - asyncio.get_running_loop().time()
+        rests = verifier._rests_until - asyncio.get_running_loop().time()
         return verdicts, rests, verifier.verify(Inquiry(pair, s, track))
 
     verdicts, rests, later = run_virtually(main())

@@ -26,6 +26,7 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.launching import flags, fleet, platforms, token_layer
+from lr_sglang.runtimes.placement import models
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "lr_sglang" / "runtimes" / "presets").glob("*.toml"))
@@ -193,7 +194,7 @@ def wrong_line(runtime: Runtime, more: dict[str, Any]) -> list[str]:
     """The line that there would be if nothing were checked."""
     layer = runtime.token_layer
     if layer.algorithm in token_layer.BUILT_IN:
-        layer = fleet._with_draft(layer, "", "target")
+        layer = layer.replace(draft_model=models.locate(layer.draft_model)) if layer.draft_model else layer
         more = token_layer.flags(layer) | more
     more |= {name.replace("_", "-"): value for name, value in runtime.extra.items()}
     plain = runtime.replace(token_layer=TokenLayer(), extra={})

@@ -17,6 +17,7 @@ from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.pocket import loader
 from lr_sglang.pocket.body import Sizes, write
+from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.attach import model_of
 from lr_sglang.runtimes.launching import fleet, platforms
 from lr_sglang.runtimes.placement import bodies, memory, models
@@ -70,7 +71,7 @@ def test_a_body_computes_what_the_model_does(role, small, tmp_path):
 def test_a_body_is_made_once_and_again_when_damaged(cache):
     folder = models.locate("pocket:draft@256x400x3")
     (lock,) = cache.glob("*/lock")
-    sums = json.loads((lock.parent / "draft@256x400x3" / bodies.SUMS).read_text())
+    sums = json.loads((lock.parent / "draft@256x400x3" / folders.SUMS).read_text())
     assert str(lock.parent / "draft@256x400x3") == folder and not list(lock.parent.glob(".*"))
     before = (lock.parent / "draft@256x400x3" / "config.json").stat().st_ino
     assert models.locate("pocket:draft@256x400x3") == folder
@@ -79,7 +80,7 @@ def test_a_body_is_made_once_and_again_when_damaged(cache):
     shard = lock.parent / "draft@256x400x3" / "model-layer-002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1])
     models.locate("pocket:draft@256x400x3")
-    assert json.loads((lock.parent / "draft@256x400x3" / bodies.SUMS).read_text()) == sums, "the same, byte for byte"
+    assert json.loads((lock.parent / "draft@256x400x3" / folders.SUMS).read_text()) == sums, "the same, byte for byte"
 
 
 def test_a_body_that_is_computed_has_the_weights_of_its_files(monkeypatch):
@@ -130,17 +131,17 @@ def test_a_gpu_computes_its_bodies_and_a_cpu_reads_files(settings, formats, tmp_
 def test_two_servers_that_need_one_make_it_once(cache, monkeypatch):
     made = []
 
-    def make(source, folder, *given, _make=bodies._make):
+    def write(source, folder, *given, _write=bodies._write):
         made.append(folder)
-        _make(source, folder, *given)
+        _write(source, folder, *given)
 
-    monkeypatch.setattr(bodies, "_make", make)
+    monkeypatch.setattr(bodies, "_write", write)
     threads = [threading.Thread(target=models.locate, args=("pocket:draft@128x384x2",)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(made) == 1 and bodies._is_whole(made[0])
+    assert len(made) == 1 and folders.is_whole(next(cache.glob("*/draft@*")))
 
 
 def test_a_disk_without_room_is_named(cache, monkeypatch):

@@ -15,7 +15,8 @@ from lr_sglang.cli.run import run
 from lr_sglang.config import Runtime, TokenLayer
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
 from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.runtimes.launching import flags, fleet
+from lr_sglang.runtimes import folders
+from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.launching.flags import Platform
 from lr_sglang.runtimes.placement import models, shapes
 from lr_sglang.steps.step import Ending, make_step, split_ids
@@ -60,7 +61,7 @@ def test_a_shape_has_as_many_parameters_as_its_makers_say(name, billions):
 def test_a_directory_has_a_configuration_and_a_tokenizer(name):
     folder = shapes.make(name)
     assert models.locate(f"dummy:{name}") == str(folder)
-    assert {*shapes.TOKENIZER_FILES, "config.json"} == {file.name for file in folder.iterdir()}
+    assert {*shapes.TOKENIZER_FILES, "config.json", folders.SUMS} == {file.name for file in folder.iterdir()}
     assert shapes.name_of(str(folder)) == shapes.name_of(f"{folder}/") == f"dummy:{name}"
     found = config(name)
     assert found["num_attention_heads"] % found["num_key_value_heads"] == 0
@@ -79,9 +80,9 @@ def test_it_is_made_once_and_whole_whoever_is_first(cache):
     with ThreadPoolExecutor(8) as pool:
         folders = set(pool.map(shapes.make, ["qwen3-0.6b"] * 16))
     (folder,) = folders
-    (folder / "config.json").write_text("kept")
-    assert (shapes.make("qwen3-0.6b") / "config.json").read_text() == "kept"
-    assert [path.name for path in folder.parent.iterdir()] == ["qwen3-0.6b"]  # no half of one
+    made = folder.stat().st_ino
+    assert shapes.make("qwen3-0.6b").stat().st_ino == made
+    assert {path.name for path in folder.parent.iterdir()} == {"qwen3-0.6b", "lock"}  # no half of one
     assert folder.is_relative_to(cache)
 
 
@@ -124,7 +125,8 @@ def test_other_models_are_no_shapes(model):
 
 def line(runtime):
     """The flags of the command, models located as when it is launched."""
-    layer = fleet._with_draft(runtime.token_layer, models.locate(runtime.model), "target")
+    layer = runtime.token_layer
+    layer = layer.replace(draft_model=models.locate(layer.draft_model)) if layer.draft_model else layer
     argv = flags.command(runtime.replace(token_layer=layer), 1, GPU, model=models.locate(runtime.model)).argv
     return dict(itertools.pairwise(argv))
 

@@ -7,14 +7,15 @@ cache rows of its tokens; `pool_len` says again how long that is and is not need
 import ctypes
 
 import torch
+from torch import Tensor
 
 
 def assign_req_to_token_pool_cpu(
-    req_pool_indices: torch.Tensor,
-    req_to_token: torch.Tensor,
-    start_offset: torch.Tensor,
-    end_offset: torch.Tensor,
-    out_cache_loc: torch.Tensor,
+    req_pool_indices: Tensor,
+    req_to_token: Tensor,
+    start_offset: Tensor,
+    end_offset: Tensor,
+    out_cache_loc: Tensor,
     pool_len: int,
 ) -> None:
     """Enter new cache rows into `req_to_token`: for each request its columns from start to end.
@@ -27,11 +28,11 @@ def assign_req_to_token_pool_cpu(
 
 
 def assign_extend_cache_locs_cpu(
-    req_pool_indices: torch.Tensor,
-    req_to_token: torch.Tensor,
-    start_offset: torch.Tensor,
-    end_offset: torch.Tensor,
-    out_cache_loc: torch.Tensor,
+    req_pool_indices: Tensor,
+    req_to_token: Tensor,
+    start_offset: Tensor,
+    end_offset: Tensor,
+    out_cache_loc: Tensor,
     pool_len: int,
 ) -> None:
     """The reverse: read those columns into `out_cache_loc`, one request after the other; its rest stays as it is."""
@@ -40,10 +41,10 @@ def assign_extend_cache_locs_cpu(
 
 
 def assign_draft_cache_locs_contiguous_cpu(
-    req_pool_indices: torch.Tensor,
-    req_to_token: torch.Tensor,
-    seq_lens: torch.Tensor,
-    out_cache_loc: torch.Tensor,
+    req_pool_indices: Tensor,
+    req_to_token: Tensor,
+    seq_lens: Tensor,
+    out_cache_loc: Tensor,
     pool_len: int,
     topk: int,
     num_steps: int,
@@ -58,13 +59,8 @@ def assign_draft_cache_locs_contiguous_cpu(
 
 
 def build_draft_decode_metadata_cpu(
-    req_to_token: torch.Tensor,
-    req_pool_indices: torch.Tensor,
-    seq_lens: torch.Tensor,
-    topk: int,
-    num_steps: int,
-    pool_len: int,
-) -> torch.Tensor:
+    req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor, topk: int, num_steps: int, pool_len: int
+) -> Tensor:
     """A table of rows for the branches of a draft, as `req_to_token` is one for requests.
 
     Branch t of request b, in line b * topk + t, sees the request's `seq_lens[b]` tokens and then its own
@@ -83,9 +79,7 @@ def build_draft_decode_metadata_cpu(
     return lines.scatter_(1, first.expand(-1, topk, -1).reshape(batch * topk, num_steps), own)
 
 
-def fill_accept_out_cache_loc_cpu(
-    accept_index: torch.Tensor, out_cache_loc: torch.Tensor, accept_out_cache_loc: torch.Tensor
-) -> None:
+def fill_accept_out_cache_loc_cpu(accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor) -> None:
     """The cache rows of accepted tokens, side by side in `accept_out_cache_loc`; its rest stays as it is.
 
     `accept_index`, of any shape, numbers tokens of the step, -1 where a request accepted no more;
@@ -96,9 +90,7 @@ def fill_accept_out_cache_loc_cpu(
     accept_out_cache_loc[: accepted.shape[0]] = out_cache_loc.index_select(0, accepted)
 
 
-def copy_all_layer_kv_cache_cpu(
-    data_ptrs: torch.Tensor, strides: torch.Tensor, tgt_loc: torch.Tensor, src_loc: torch.Tensor
-) -> None:
+def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor) -> None:
     """Copy rows `src_loc` to rows `tgt_loc` in the caches of all layers, as if all were read before any is written.
 
     `data_ptrs` has each cache's address, `strides` the bytes of one row of it. A draft with one branch has its
@@ -115,7 +107,7 @@ def copy_all_layer_kv_cache_cpu(
         cache.index_copy_(0, target, cache.index_select(0, source))
 
 
-def _stretches(requests: torch.Tensor, start: torch.Tensor, end: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _stretches(requests: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     """Every cell from `start` to `end` of each request: its request and its column, int64."""
     lengths = (end - start).to(torch.int64)
     before = lengths.cumsum(0) - lengths

@@ -16,12 +16,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lr_sglang.cpu.seeds import CAPTURED, Sampled
 
 # SGLang's Sampler._sample_from_probs: (sampler, probabilities, sampling info, positions, no filters at all) -> tokens.
-Sample = Callable[[Any, torch.Tensor, Any, torch.Tensor, bool], Sampled]
-Verified = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Sample = Callable[[Any, Tensor, Any, Tensor, bool], Sampled]
+Verified = tuple[Tensor, Tensor, Tensor]
 
 _PER_REQUEST = ("temperatures", "top_ps", "top_ks", "min_ps", "sampling_seed")
 
@@ -58,7 +59,7 @@ def refuse_processors(result: None, server_args: Any) -> None:
         )
 
 
-def scale_penalties(logits: torch.Tensor, scales: torch.Tensor) -> None:
+def scale_penalties(logits: Tensor, scales: Tensor) -> None:
     """Instead of apply_scaling_penalties, in place: a repetition penalty makes a token that there was less likely.
 
     SGLang compiles it when a request first has such a penalty. That stops a server for seconds, and ends it where
@@ -67,7 +68,7 @@ def scale_penalties(logits: torch.Tensor, scales: torch.Tensor) -> None:
     logits.copy_(torch.where(logits < 0, logits * scales, logits / scales))
 
 
-def verify(verify_input: Any, batch: Any, logits: torch.Tensor, mask: Any, sample: Sample) -> Verified:
+def verify(verify_input: Any, batch: Any, logits: Tensor, mask: Any, sample: Sample) -> Verified:
     """Draw a token for every node, and walk the trees of `n` nodes each with them.
 
     logits: [batch * n, vocabulary], what the target gives after every node; penalties, biases and masks are applied in
@@ -82,7 +83,7 @@ def verify(verify_input: Any, batch: Any, logits: torch.Tensor, mask: Any, sampl
     penalise(logits, batch.reqs, candidates, *links)
     if info.logit_bias is not None:
         logits.add_(info.logit_bias.repeat_interleave(n, dim=0))
-    if isinstance(mask, torch.Tensor):
+    if isinstance(mask, Tensor):
         verify_input.grammar.apply_vocab_mask(logits=logits, vocab_mask=mask)
     elif mask is not None:
         mask.apply(logits)
@@ -96,7 +97,7 @@ def verify(verify_input: Any, batch: Any, logits: torch.Tensor, mask: Any, sampl
     return tokens, kept + 1, nodes
 
 
-def draw(logits: torch.Tensor, info: Any, positions: torch.Tensor, sample: Sample) -> torch.Tensor:
+def draw(logits: Tensor, info: Any, positions: Tensor, sample: Sample) -> Tensor:
     """One token for every node, in one call of `sample` for those of all requests that are not greedy.
 
     logits: [batch * n, vocabulary]. positions: [batch * n], every node's place in its text, from 0; without
@@ -128,16 +129,12 @@ def draw(logits: torch.Tensor, info: Any, positions: torch.Tensor, sample: Sampl
     return tokens
 
 
-def _tokens(sampled: Sampled) -> torch.Tensor:
+def _tokens(sampled: Sampled) -> Tensor:
     return (sampled[0] if isinstance(sampled, tuple) else sampled).to(torch.int64)
 
 
 def penalise(
-    logits: torch.Tensor,
-    requests: list[Any],
-    candidates: torch.Tensor,
-    first_child: torch.Tensor,
-    next_sibling: torch.Tensor,
+    logits: Tensor, requests: list[Any], candidates: Tensor, first_child: Tensor, next_sibling: Tensor
 ) -> None:
     """Frequency, presence and repetition penalties and `min_new_tokens`, in place, for every node's own text.
 
@@ -176,7 +173,7 @@ def _texts(tokens: list[int], first_child: list[int], next_sibling: list[int]) -
     return texts
 
 
-def _penalise_tree(logits: torch.Tensor, request: Any, texts: list[list[int]]) -> None:
+def _penalise_tree(logits: Tensor, request: Any, texts: list[list[int]]) -> None:
     """One tree's nodes: logits [n, vocabulary], texts[node] the drafted tokens up to it."""
     params = request.sampling_params
     counts = torch.bincount(torch.tensor(request.output_ids, dtype=torch.int64), minlength=logits.shape[1])

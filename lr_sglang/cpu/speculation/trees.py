@@ -11,19 +11,20 @@ Names and arguments are those of SGLang's calls, misspellings included.
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 FULL_MASK, QLEN_ONLY = 0, 1
 
 
 def build_tree_kernel_efficient_cpu(
-    parent_list: torch.Tensor,
-    selected_index: torch.Tensor,
-    verified_seq_len: torch.Tensor,
-    tree_mask: torch.Tensor,
-    positions: torch.Tensor,
-    retrive_index: torch.Tensor,
-    retrive_next_token: torch.Tensor,
-    retrive_next_sibling: torch.Tensor,
+    parent_list: Tensor,
+    selected_index: Tensor,
+    verified_seq_len: Tensor,
+    tree_mask: Tensor,
+    positions: Tensor,
+    retrive_index: Tensor,
+    retrive_next_token: Tensor,
+    retrive_next_sibling: Tensor,
     topk: int,
     depth: int,
     draft_token_num: int,
@@ -72,12 +73,12 @@ def build_tree_kernel_efficient_cpu(
 
 
 def reconstruct_indices_from_tree_mask_cpu(
-    tree_mask: torch.Tensor,
-    verified_seq_len: torch.Tensor,
-    positions: torch.Tensor,
-    retrive_index: torch.Tensor,
-    retrive_next_token: torch.Tensor,
-    retrive_next_sibling: torch.Tensor,
+    tree_mask: Tensor,
+    verified_seq_len: Tensor,
+    positions: Tensor,
+    retrive_index: Tensor,
+    retrive_next_token: Tensor,
+    retrive_next_sibling: Tensor,
     batch_size: int,
     draft_token_num: int,
 ) -> None:
@@ -97,7 +98,7 @@ def reconstruct_indices_from_tree_mask_cpu(
 
 
 @lru_cache(maxsize=8)
-def _chain(n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _chain(n: int) -> tuple[Tensor, Tensor, Tensor]:
     """A tree without branches: first children and siblings [2, n], levels [n], what is visible [n, n]."""
     parents = list(range(-1, n - 1))
     levels, visible = _levels_and_visible(parents)

@@ -1,17 +1,18 @@
 """The operators that take what the target makes of drafted tokens; `trees` says how a tree is described."""
 
 import torch
+from torch import Tensor
 
 
 def verify_tree_greedy_cpu(
-    predicts: torch.Tensor,
-    accept_index: torch.Tensor,
-    accept_token_num: torch.Tensor,
-    candidates: torch.Tensor,
-    retrive_index: torch.Tensor,
-    retrive_next_token: torch.Tensor,
-    retrive_next_sibling: torch.Tensor,
-    target_predict: torch.Tensor,
+    predicts: Tensor,
+    accept_index: Tensor,
+    accept_token_num: Tensor,
+    candidates: Tensor,
+    retrive_index: Tensor,
+    retrive_next_token: Tensor,
+    retrive_next_sibling: Tensor,
+    target_predict: Tensor,
 ) -> None:
     """Walk each tree from its root, always to the child that is the token which the target wants next.
 
@@ -40,9 +41,7 @@ def verify_tree_greedy_cpu(
     predicts[nodes] = wanted[nodes].to(predicts.dtype)
 
 
-def fill_bonus_tokens_cpu(
-    accept_tokens: torch.Tensor, accept_lens: torch.Tensor, bonus_tokens: torch.Tensor, accept_stride: int
-) -> None:
+def fill_bonus_tokens_cpu(accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int) -> None:
     """The last accepted token of each sequence, into `bonus_tokens` [batch].
 
     `accept_tokens` has `accept_stride` places per sequence, of which the first `accept_lens` [batch] are taken.
@@ -52,11 +51,11 @@ def fill_bonus_tokens_cpu(
 
 
 def rotate_input_ids_cpu(
-    input_ids: torch.Tensor,
-    extend_start_loc: torch.Tensor,
-    extend_seq_lens: torch.Tensor,
-    topk_index: torch.Tensor,
-    select_index: torch.Tensor | None,
+    input_ids: Tensor,
+    extend_start_loc: Tensor,
+    extend_seq_lens: Tensor,
+    topk_index: Tensor,
+    select_index: Tensor | None,
 ) -> None:
     """Shift every sequence of `input_ids` [tokens] by one to the left and put a new token behind it.
 

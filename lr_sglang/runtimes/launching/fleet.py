@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from lr_sglang.algorithm import policy
-from lr_sglang.config import ROLES, Deployment, Runtime, TokenLayer
+from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.runtimes.attach import Attached, attach
 from lr_sglang.runtimes.launching import flags, platforms, server_options, token_layer
@@ -77,12 +77,9 @@ class Fleet:
     def _add(self, role: str, attached: Attached) -> None:
         sharing = [other for other, owner in self.deployment.shared.items() if owner == role]
         for name in (role, *sharing):
-            self.urls[name] = attached.url
-            self.tokenizers[name] = attached.tokenizer
-            if attached.api_key:
-                self.keys[name] = attached.api_key
-            if attached.worker_api_key:
-                self.worker_keys[name] = attached.worker_api_key
+            self.urls[name], self.tokenizers[name] = attached.url, attached.tokenizer
+            self.keys |= {name: attached.api_key} if attached.api_key else {}
+            self.worker_keys |= {name: attached.worker_api_key} if attached.worker_api_key else {}
 
 
 def launch(deployment: Deployment, logs: Path, progress: Progress | None = None, timeout: float = 600.0) -> Fleet:
@@ -154,21 +151,24 @@ def _prepare(
     fleet: Fleet, role: str, runtime: Runtime, logs: Path, ports: ExitStack, device: flags.Device | None = None
 ) -> None:
     """Adds a server that is to be started to the fleet; its port is kept until ``ports`` is closed."""
-    where = f"[runtimes.{role}]"
+    where, layer = f"[runtimes.{role}]", runtime.token_layer
     if runtime.api_key_env:
         raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
     if runtime.extra:
         server_options.check(list(flags.extras(runtime, where)), where)
     kind = device or platforms.device(runtime, role)
-    in_memory = flags.computes_bodies(runtime, kind)
-    model = models.locate(runtime.model, role, in_memory=in_memory)
-    platform = platforms.platform(kind, model)
+    locate = partial(models.locate, role=role, in_memory=flags.computes_bodies(runtime, kind))
+    model = locate(runtime.model)
+    if layer.draft_model:
+        layer = layer.replace(draft_model=locate(layer.draft_model))
+        if layer.algorithm == "standalone":
+            token_layer.check_vocabulary(model, layer.draft_model, where)
     found = runtime.replace(
         tokenizer=models.locate(runtime.tokenizer, role) if runtime.tokenizer else None,
-        token_layer=_with_draft(runtime.token_layer, model, role, in_memory=in_memory),
+        token_layer=layer,
         max_running_requests=runtime.max_running_requests or _slots(fleet.deployment, role),
     )
-    reservation = Reservation(runtime.port, role)
+    platform, reservation = platforms.platform(kind, model), Reservation(runtime.port, role)
     ports.callback(reservation.release)
     command = flags.command(
         found, reservation.port, platform, model=model, environ=os.environ, where=where, target=role == "target"
@@ -187,22 +187,11 @@ def _slots(deployment: Deployment, role: str) -> int | None:
     return sum(policy.running_requests(deployment.lookahead, name, ANSWERS) for name in roles)
 
 
-def _with_draft(layer: TokenLayer, model: str, role: str, *, in_memory: bool = False) -> TokenLayer:
-    """The token layer with its draft model found."""
-    if not layer.draft_model:
-        return layer
-    found = layer.replace(draft_model=models.locate(layer.draft_model, role, in_memory=in_memory))
-    if layer.algorithm == "standalone":
-        token_layer.check_vocabulary(model, found.draft_model, f"[runtimes.{role}]")
-    return found
-
-
 class _Launch:
     """Starts the prepared servers, a thread for each, and gathers what becomes of them in the caller's thread."""
 
     def __init__(self, fleet: Fleet, progress: Progress, timeout: float) -> None:
-        self.fleet, self.progress, self.timeout = fleet, progress, timeout
-        self.began = time.monotonic()
+        self.fleet, self.progress, self.timeout, self.began = fleet, progress, timeout, time.monotonic()
         self.cancelled = threading.Event()
         self.news: queue.SimpleQueue[tuple[str, Stage | Future[Attached]]] = queue.SimpleQueue()
 
@@ -212,9 +201,7 @@ class _Launch:
     def run(self) -> None:
         """Returns when all are ready, or raises what the first one that fails raised."""
         waiting: dict[str, Future[Attached]] = {}
-        if not self.fleet.servers:
-            return
-        pool = ThreadPoolExecutor(len(self.fleet.servers), thread_name_prefix="lr-launch")
+        pool = ThreadPoolExecutor(max(1, len(self.fleet.servers)), thread_name_prefix="lr-launch")
         try:
             for role in self.fleet.servers:
                 after = [future for other, future in waiting.items() if same_gpu(self.fleet.deployment, role, other)]
@@ -243,9 +230,8 @@ class _Launch:
         server = self.fleet.servers[role]
         server.start()
         fetched = sum(one.fetched for one in self.fleet.servers.values())
+        left = self.timeout + fetched - (time.monotonic() - self.began)
         info = server.wait_ready(
-            max(0.0, self.timeout + fetched - (time.monotonic() - self.began)),
-            stage=lambda stage: self.news.put((role, stage)),
-            cancelled=self.cancelled,
+            max(0.0, left), stage=lambda stage: self.news.put((role, stage)), cancelled=self.cancelled
         )
         return Attached(server.url, info.tokenizer)

@@ -10,7 +10,6 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from lr_sglang.config import Runtime
 from lr_sglang.errors import Cancelled, LaunchError, LookaheadError
 from lr_sglang.runtimes.launching.fleet import Fleet, gpus_of, same_gpu
 from lr_sglang.runtimes.launching.ports import Reservation
@@ -60,11 +59,7 @@ class Keeper:
     """
 
     def __init__(
-        self,
-        fleet: Fleet,
-        tell: Callable[[Event], None],
-        patience: Patience | None = None,
-        timeout: float = 600.0,
+        self, fleet: Fleet, tell: Callable[[Event], None], patience: Patience | None = None, timeout: float = 600.0
     ) -> None:
         self.fleet, self.timeout, self.patience = fleet, timeout, patience or Patience()
         self.ending = threading.Event()
@@ -101,19 +96,15 @@ class Keeper:
             with ExitStack() as port:  # kept from other servers of this user until the server is up again
                 with suppress(LaunchError):  # it is taken: the server itself reports that, unless it is free by then
                     port.callback(Reservation(int(server.url.rpartition(":")[2]), role).release)
-                while error is not None:
+                while error is not None and not self.ending.is_set():
                     ends += 1
                     delay = self.patience.delay(ends)
-                    if self.ending.is_set():
-                        return
                     if ends > self.patience.restarts:
                         if role == "target":
                             raise error
                         return self._report(Event(role, "given up", error.message, hint=error.hint))
                     self._report(Event(role, "ended", error.message, delay, error.hint))
-                    if self.ending.wait(delay):
-                        return
-                    error = self._restart(role)
+                    error = None if self.ending.wait(delay) else self._restart(role)
             since = time.monotonic()
             self._report(Event(role, "back", f"ready again at {server.url}"))
 
@@ -124,8 +115,7 @@ class Keeper:
 
     def _restart(self, role: str) -> LookaheadError | None:
         """Starts a server again; returns why it is not ready, if it is not."""
-        shares = any(self._shares(role, other) for other in self.fleet.servers if other != role)
-        with self._gpus if shares else nullcontext():
+        with self._gpus if self._neighbours(role) else nullcontext():
             with self._lock:
                 if self.ending.is_set():
                     return Cancelled("the servers are stopped", role=role)
@@ -139,31 +129,21 @@ class Keeper:
                 return error
         return None
 
-    def _shares(self, one: str, other: str) -> bool:
-        return same_gpu(self.fleet.deployment, one, other)
+    def _neighbours(self, role: str) -> list[str]:
+        """Roles whose servers are on a GPU with this one."""
+        return [other for other in self.fleet.servers if other != role and same_gpu(self.fleet.deployment, role, other)]
 
     def _argv(self, role: str, argv: Sequence[str]) -> Sequence[str]:
         """The command, with the memory fraction that stands for what it had: its neighbours are up now."""
-        if FRACTION not in argv:
+        runtimes, neighbours = self.fleet.deployment.runtimes, self._neighbours(role)
+        if FRACTION not in argv or not neighbours:
             return argv
-        runtimes = self.fleet.deployment.runtimes
-        up = [other for other in self.fleet.servers if other != role and self.fleet.servers[other].alive()]
-        shares = [
-            assign.again(fractions, role, up)
-            for gpu in gpus_of(runtimes[role])
-            if len(fractions := self._fractions(gpu, role, runtimes)) > 1
-        ]
-        if not shares:
-            return argv
+        up = [other for other in neighbours if self.fleet.servers[other].alive()]
+        shares = []
+        for gpu in gpus_of(runtimes[role]):
+            on_it = [it for it in self.fleet.servers if it in (role, *neighbours) and gpu in gpus_of(runtimes[it])]
+            given = {it: fraction for it in on_it if (fraction := runtimes[it].memory_fraction) is not None}
+            if len(given) > 1:
+                shares.append(assign.again(given, role, up))
         at = argv.index(FRACTION) + 1
-        return [*argv[:at], str(min(shares)), *argv[at + 1 :]]
-
-    def _fractions(self, gpu: int, role: str, runtimes: dict[str, Runtime]) -> dict[str, float]:
-        """Of the servers on one GPU, in the order in which they were started."""
-        return {
-            other: fraction
-            for other in self.fleet.servers
-            if (other == role or self._shares(role, other))
-            and gpu in gpus_of(runtimes[other])
-            and (fraction := runtimes[other].memory_fraction) is not None
-        }
+        return [*argv[:at], str(min(shares)), *argv[at + 1 :]] if shares else argv

@@ -46,21 +46,18 @@ def place(needs: Mapping[str, Need], gpus: Sequence[float]) -> dict[str, Place]:
         raise ConfigError("there is no GPU to place the runtimes on", hint="see lr-sglang doctor")
     why = ""
     for layout in _layouts(needs, len(gpus)):
-        lack = _lack(layout, needs, gpus)
+        places, lack = _split(layout, needs, gpus)
         if not lack:
-            return _split(layout, needs, gpus)
+            return places
         why = why or lack
-    if not why:
-        first, *others = needs
-        role = next((other for other in others if needs[other].parallel), first)
-        hint = "only the target is placed on several: name this one's 'gpus'" if role != first else ""
-        raise ConfigError(
-            f"it asks for {needs[role].parallel} GPUs, of {len(gpus)} that it could have", role=role, hint=hint
-        )
-    raise ConfigError(
-        f"the runtimes do not fit: {why}",
-        hint="quantization = 'fp8', smaller models, judge = 'target' (no third model), or more GPUs",
-    )
+    if why:
+        hint = "quantization = 'fp8', smaller models, judge = 'target' (no third model), or more GPUs"
+        raise ConfigError(f"the runtimes do not fit: {why}", hint=hint)
+    first, *others = needs
+    role = next((other for other in others if needs[other].parallel), first)
+    hint = "only the target is placed on several: name this one's 'gpus'" if role != first else ""
+    message = f"it asks for {needs[role].parallel} GPUs, of {len(gpus)} that it could have"
+    raise ConfigError(message, role=role, hint=hint)
 
 
 def placed(deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, bool]) -> Deployment:
@@ -98,12 +95,10 @@ def placed(deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, b
 
 def fits(deployment: Deployment, gpus: Sequence[float]) -> bool:
     """Whether the GPUs that a deployment names are there, with room for what it puts on them."""
-    wanted: dict[int, list[float]] = {}
-    for role, runtime in deployment.runtimes.items():
-        one = need(runtime, f"[runtimes.{role}]")
-        for gpu in runtime.gpus:
-            wanted.setdefault(gpu, []).append((one.weights + one.token * LEAST_TOKENS / 1024) / len(runtime.gpus))
-    return all(gpu < len(gpus) and sum(each) <= _room(gpus[gpu], len(each)) for gpu, each in wanted.items())
+    layout = {role: runtime.gpus for role, runtime in deployment.runtimes.items()}
+    needs = {role: need(runtime, f"[runtimes.{role}]") for role, runtime in deployment.runtimes.items()}
+    there = {gpu for numbers in layout.values() for gpu in numbers} <= set(range(len(gpus)))
+    return there and not _split(layout, needs, gpus)[1]
 
 
 def again(fractions: Mapping[str, float], role: str, up: Collection[str]) -> float:
@@ -127,62 +122,37 @@ Layout = Mapping[str, tuple[int, ...]]
 def _layouts(needs: Mapping[str, Need], count: int) -> Iterator[Layout]:
     """What may be tried, the best first."""
     first, *others = needs
+    if any(needs[other].parallel > 1 for other in others):
+        return  # a role other than the target needs several GPUs: it must name them itself
     powers = [size for size in (8, 4, 2, 1) if size <= count and _divides(size, needs[first])]
     left = count - len(others)
     for size in [p for p in powers if p <= left] + [p for p in reversed(powers) if p > left]:
-        layout = {first: tuple(range(size))}
         free = list(range(size, count)) or list(range(count))
-        if any(needs[other].parallel > 1 for other in others):
-            continue  # a role other than the target needs several GPUs: it must name them itself
-        layout |= {other: (free[number % len(free)],) for number, other in enumerate(others)}
-        yield layout
+        yield {first: tuple(range(size)), **{other: (free[n % len(free)],) for n, other in enumerate(others)}}
 
 
 def _divides(size: int, one: Need) -> bool:
     return size == one.parallel if one.parallel else one.heads % size == 0 and (bool(one.heads) or size <= 2)
 
 
-def _on(gpu: int, layout: Layout) -> list[str]:
-    return [role for role, numbers in layout.items() if gpu in numbers]
+def _split(layout: Layout, needs: Mapping[str, Need], gpus: Sequence[float]) -> tuple[dict[str, Place], str]:
+    """The places of a layout, or what does not fit.
 
-
-def _lack(layout: Layout, needs: Mapping[str, Need], gpus: Sequence[float]) -> str:
-    """What does not fit; empty where everything does."""
-    for gpu, memory in enumerate(gpus):
-        roles = _on(gpu, layout)
-        wanted = sum(_weights(role, layout, needs) + _least(role, layout, needs) for role in roles)
-        if wanted > _room(memory, len(roles)):
-            total = wanted + memory - _room(memory, len(roles))
-            return f"{' and '.join(roles)} need {total:.0f} GiB of a GPU that has {memory:.0f} free"
-    return ""
-
-
-def _room(memory: float, servers: int) -> float:
-    """GiB of a GPU for the weights and KV memory of ``servers`` servers."""
-    return min(MAX_SHARE * memory, memory - OVERHEAD * servers)
-
-
-def _weights(role: str, layout: Layout, needs: Mapping[str, Need]) -> float:
-    return needs[role].weights / len(layout[role])
-
-
-def _least(role: str, layout: Layout, needs: Mapping[str, Need]) -> float:
-    return needs[role].token * LEAST_TOKENS / 1024 / len(layout[role])
-
-
-def _split(layout: Layout, needs: Mapping[str, Need], gpus: Sequence[float]) -> dict[str, Place]:
-    """Roles on one GPU get room for the same number of tokens: they all hold the same answers."""
+    Roles on one GPU get room for the same number of tokens: they all hold the same answers.
+    """
     fractions = dict.fromkeys(layout, 1.0)
     for gpu, memory in enumerate(gpus):
-        roles = _on(gpu, layout)
-        if not roles:
-            continue
-        least = sum(_least(role, layout, needs) for role in roles)
-        spare = _room(memory, len(roles)) - sum(_weights(role, layout, needs) for role in roles)
-        aside = (memory - _room(memory, len(roles))) / len(roles)
+        roles = [role for role, numbers in layout.items() if gpu in numbers]
+        weights = {role: needs[role].weights / len(layout[role]) for role in roles}
+        tokens = {role: needs[role].token * LEAST_TOKENS / 1024 / len(layout[role]) for role in roles}
+        least, room = sum(tokens.values()), min(MAX_SHARE * memory, memory - OVERHEAD * len(roles))
+        wanted = sum(weights.values()) + least
+        if roles and wanted > room:
+            total = wanted + memory - room
+            return {}, f"{' and '.join(roles)} need {total:.0f} GiB of a GPU that has {memory:.0f} free"
         free = memory
         for role in roles:
-            static = _weights(role, layout, needs) + spare * _least(role, layout, needs) / least
+            static = weights[role] + (room - sum(weights.values())) * tokens[role] / least
             fractions[role] = min(fractions[role], static / free)  # of several GPUs the fullest decides
-            free -= static + aside
-    return {role: Place(numbers, round(fractions[role] - 0.0005, 3)) for role, numbers in layout.items()}
+            free -= static + (memory - room) / len(roles)
+    return {role: Place(numbers, round(fractions[role] - 0.0005, 3)) for role, numbers in layout.items()}, ""

@@ -6,23 +6,21 @@ server that computes it in memory (see ``pocket.loader``), the folder has all bu
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.errors import ConfigError
 from lr_sglang.pocket.body import SOURCE, Sizes, describe
 from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.placement import shapes
 
-SUMS = "checksums.json"  # written last: sizes in bytes and SHA-256 of the other files
 _SIZES = re.compile(r"(\d+)x(\d+)x(\d+)")
 
 
@@ -32,7 +30,7 @@ def sizes_of(shape: str, source: Path, role: str | None = None) -> Sizes:
     Raises:
         ConfigError: there is no such architecture, or the model at ``source`` does not fit into it.
     """
-    own = Sizes.of(json.loads((source / "config.json").read_text("utf-8")))
+    own = Sizes.of(_config(source))
     if found := _SIZES.fullmatch(shape):
         hidden, inner, layers = map(int, found.groups())
         heads = max(own.num_attention_heads, hidden // own.head_dim)
@@ -48,9 +46,14 @@ def sizes_of(shape: str, source: Path, role: str | None = None) -> Sizes:
     return sizes
 
 
-def config(source: Path, sizes: Sizes) -> dict[str, object]:
+def _config(source: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((source / "config.json").read_text("utf-8"))
+    return found
+
+
+def config(source: Path, sizes: Sizes) -> dict[str, Any]:
     """The config.json of a body, for estimates of its memory."""
-    return {**json.loads((source / "config.json").read_text("utf-8")), **asdict(sizes), "tie_word_embeddings": False}
+    return {**_config(source), **asdict(sizes), "tie_word_embeddings": False}
 
 
 def without_weights(model: str) -> bool:
@@ -69,57 +72,24 @@ def make(source: Path, shape: str, role: str | None = None, *, in_memory: bool =
         SetupError: it cannot be written, or the disk has no room for it.
     """
     sizes = sizes_of(shape, source, role)
-    weights = hashlib.sha256((source / "model.safetensors").read_bytes()).hexdigest()[:8]
-    digest = hashlib.sha256(repr((weights, sizes, *["in memory"] * in_memory)).encode()).hexdigest()[:16]
-    folder = folders.of_user("XDG_CACHE_HOME", ".cache") / "bodies" / digest / f"{source.name}@{shape}"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with (folder.parent / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # several servers may need it at once
-            if not _is_whole(folder):
-                _make(source, folder, sizes, in_memory)
-    except OSError as error:
-        hint = "set XDG_CACHE_HOME to a directory of yours"
-        raise SetupError(f"the body {shape!r} cannot be made: {error}", role=role, hint=hint) from error
-    return folder
 
-
-def _is_whole(folder: Path) -> bool:
-    """Whether all files are there, in the sizes that they were written in."""
-    try:
-        sums = json.loads((folder / SUMS).read_text("utf-8"))
-        return all((folder / name).stat().st_size == size for name, (size, _) in sums.items())
-    except (OSError, ValueError):
-        return False
-
-
-def _make(source: Path, folder: Path, sizes: Sizes, in_memory: bool) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    partial = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
-    try:
+    def fill(folder: Path) -> None:
         if in_memory:
-            describe(source, partial, sizes)
-            (partial / SOURCE).write_text(json.dumps({"model": source.name}), "utf-8")
+            describe(source, folder, sizes)
+            (folder / SOURCE).write_text(json.dumps({"model": source.name}), "utf-8")
         else:
-            _write(source, partial, sizes)
-        sums = {file.name: (file.stat().st_size, _sha256(file)) for file in sorted(partial.iterdir())}
-        (partial / SUMS).write_text(json.dumps(sums, indent=1), "utf-8")
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+            _write(source, folder, sizes)
+
+    weights = hashlib.sha256((source / "model.safetensors").read_bytes()).hexdigest()[:8]
+    key = hashlib.sha256(repr((weights, sizes, *["in memory"] * in_memory)).encode()).hexdigest()[:16]
+    return folders.cached("bodies", key, f"{source.name}@{shape}", fill, role)
 
 
 def _write(source: Path, folder: Path, sizes: Sizes) -> None:
-    config = json.loads((source / "config.json").read_text("utf-8"))
-    needed, free = 2 * sizes.parameters(config["vocab_size"]), shutil.disk_usage(folder).free
+    needed, free = 2 * sizes.parameters(_config(source)["vocab_size"]), shutil.disk_usage(folder).free
     if needed * 1.02 > free:
-        raise OSError(f"it takes {needed / 1e9:.1f} GB, and {folder.parent} has {free / 1e9:.1f} GB left")
+        raise OSError(f"it takes {needed / 1e9:.1f} GB, and {folder.parents[1]} has {free / 1e9:.1f} GB left")
     command = [sys.executable, "-m", "lr_sglang.pocket.body", str(source), str(folder), json.dumps(asdict(sizes))]
     done = subprocess.run(command, stderr=None if sys.stderr.isatty() else subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise OSError((done.stderr or "the process that makes it failed").strip().splitlines()[-1])
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

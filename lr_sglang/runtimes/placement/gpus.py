@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 ASKED = "index,uuid,name,memory.total,memory.free,driver_version"
@@ -26,14 +27,9 @@ def visible(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
     command = shutil.which("nvidia-smi")
     if command is None:
         return _from_torch()
+    asked = [command, f"--query-gpu={ASKED}", "--format=csv,noheader,nounits"]
     try:
-        reply = subprocess.run(
-            [command, f"--query-gpu={ASKED}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        reply = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     # A part of a GPU (MIG) is not in the table, and memory that GPU and processor share reads [N/A].
@@ -45,15 +41,10 @@ def read(table: str, allowed: str | None) -> list[Gpu]:
     found: dict[str, Gpu] = {}
     by_uuid: dict[str, str] = {}
     for line in table.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != len(ASKED.split(",")):
-            continue
-        index, uuid, name, total, free, driver = cells
-        try:
+        with suppress(ValueError):  # no row, or memory that reads [N/A]: of a GPU that is split (MIG), say
+            index, uuid, name, total, free, driver = (cell.strip() for cell in line.split(","))
             found[index] = Gpu(name, float(total) / 1024, float(free) / 1024, driver)
-        except ValueError:  # memory of a GPU that is split (MIG), or not to be asked, reads [N/A]
-            continue
-        by_uuid[uuid] = index
+            by_uuid[uuid] = index
     if allowed is None:
         return list(found.values())
     chosen = []

@@ -45,22 +45,17 @@ def need(runtime: Runtime, where: str = "runtime") -> Need:
     Raises:
         ConfigError: neither a configuration here nor the model's name says how large it is.
     """
-    model = _need(runtime.model, runtime, where)
-    layer = runtime.token_layer.draft_model
+    model, layer = _need(runtime.model, runtime, where), runtime.token_layer.draft_model
     draft = _need(layer, runtime.replace(quantization=""), where) if layer else Need(0.0, 0.0)
-    asked = runtime.tensor_parallel * runtime.data_parallel
-    copies = runtime.data_parallel
-    return Need(
-        copies * (model.weights + draft.weights),
-        model.token + draft.token,
-        model.heads,
-        asked if asked > 1 else 0,
-    )
+    copies, asked = runtime.data_parallel, runtime.tensor_parallel * runtime.data_parallel
+    weights, token = copies * (model.weights + draft.weights), model.token + draft.token
+    return Need(weights, token, model.heads, asked if asked > 1 else 0)
 
 
 def _need(model: str, runtime: Runtime, where: str) -> Need:
-    width = _bytes(model, runtime)
-    config = _config(model)
+    # Of a parameter, in bytes.
+    names, wide = f"{runtime.quantization} {model}".lower(), WIDE.get(runtime.dtype, 2.0)
+    width, config = next((size for name, size in QUANTISED if name in names), wide), _config(model)
     if config is not None:
         heads = int(config["num_attention_heads"])
         kv = int(config.get("num_key_value_heads") or heads)
@@ -76,12 +71,6 @@ def _need(model: str, runtime: Runtime, where: str) -> Need:
     billions = float(named[1])
     # Without a configuration: what dense models with grouped attention have, 0.06 to 0.25 MiB from 1 to 32 billion.
     return Need(billions * 1e9 * width / GIB, 0.05 + 0.0065 * billions)
-
-
-def _bytes(model: str, runtime: Runtime) -> float:
-    names = f"{runtime.quantization} {model}".lower()
-    wide = WIDE.get(runtime.dtype, 2.0)
-    return next((size for name, size in QUANTISED if name in names), wide)
 
 
 def _config(model: str) -> Mapping[str, Any] | None:

@@ -16,15 +16,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lr_sglang import pocket
-from lr_sglang.errors import ConfigError, SetupError, did_you_mean
+from lr_sglang.errors import ConfigError, did_you_mean
 from lr_sglang.runtimes import folders
 
 PREFIX = "dummy:"
@@ -89,31 +87,13 @@ def make(name: str, role: str | None = None) -> Path:
             f"no shape {name!r}", role=role, hint=did_you_mean(name, shapes(), f"one of {', '.join(shapes())}")
         )
     source = pocket.weights("target")
-    try:
-        files = {file: (source / file).read_bytes() for file in TOKENIZER_FILES}
-        special = {key: value for key, value in json.loads(files["generation_config.json"]).items() if "_id" in key}
-        files["config.json"] = json.dumps({**shapes()[name], **special}, indent=1).encode()
-        digest = hashlib.blake2b(repr(sorted(files.items())).encode(), digest_size=8).hexdigest()
-        folder = folders.of_user("XDG_CACHE_HOME", ".cache") / "shapes" / digest / name
-        if not folder.is_dir():
-            _write(folder, files)
-    except OSError as error:
-        raise SetupError(
-            f"the shape {name!r} cannot be made: {error}", hint="set XDG_CACHE_HOME to a directory of yours"
-        ) from error
-    return folder
+    files = {file: (source / file).read_bytes() for file in TOKENIZER_FILES}
+    special = {key: value for key, value in json.loads(files["generation_config.json"]).items() if "_id" in key}
+    files["config.json"] = json.dumps({**shapes()[name], **special}, indent=1).encode()
 
+    def fill(folder: Path) -> None:
+        for file, content in files.items():
+            (folder / file).write_bytes(content)
 
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes all files or none: the folder appears complete, also where several processes make it at once."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
-    try:
-        for name, content in files.items():
-            (partial / name).write_bytes(content)
-        partial.rename(folder)
-    except OSError:
-        if not folder.is_dir():  # else another process was first
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    digest = hashlib.blake2b(repr(sorted(files.items())).encode(), digest_size=8).hexdigest()
+    return folders.cached("shapes", digest, name, fill, role)
