@@ -6,8 +6,8 @@ A product of a model in bfloat16 takes its weight over: what is left of the laye
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 import torch.nn.functional as F
+from torch import Tensor
 
 LEAST_ROWS = 4
 
