@@ -24,7 +24,7 @@ SHOWN = 25  # modules
 
 def where(function: tuple[str, int, str]) -> str:
     """The module of a function; empty for a built-in one."""
-    for root in ("lr_sglang/", "programs/", "site-packages/", "python3"):
+    for root in ("lr_sglang/", "programs/", "site-packages/", "/asyncio/"):
         if root in function[0]:
             return function[0].rpartition(root)[2]
     return "" if function[0] == "~" else function[0]
