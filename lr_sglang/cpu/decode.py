@@ -58,7 +58,19 @@ def plan_together(own: Tensor, group: int, padded: int) -> Together | None:
 
     `own` [queries, width] int64 has the rows that each query sees, in any order and with repetitions.
     """
-    queries, width = own.shape[0] * group, own.shape[1]
+    found = rows_together(own, own.shape[0] * group, padded)
+    if found is None:
+        return None
+    rows, column, count = found
+    return Together(rows, together_mask(seen(column, count), group))
+
+
+def rows_together(own: Tensor, queries: int, padded: int) -> tuple[Tensor | slice, Tensor, int] | None:
+    """The rows that `queries` read together, where each of `own` is among them, and how many they are.
+
+    None where that costs more than `padded`.
+    """
+    width = own.shape[1]
     start, end = int(own.min()), int(own.max()) + 1
     column, spanned = own - start, (end - start) * (10 + queries)
     if spanned > min(padded, width * (40 + queries)):
@@ -69,9 +81,8 @@ def plan_together(own: Tensor, group: int, padded: int) -> Together | None:
         if padded < min(spanned, gathered):
             return None
         if gathered < spanned:
-            column = (taken.cumsum(0) - 1)[column]
-            return Together(used + start, _together_mask(column, used.shape[0], group))
-    return Together(slice(start, end), _together_mask(column, end - start, group))
+            return used + start, (taken.cumsum(0) - 1)[column], used.shape[0]
+    return slice(start, end), column, end - start
 
 
 def attend_decode(
@@ -120,6 +131,11 @@ def attend_padded(
     return result.reshape(batch, heads, -1)
 
 
-def _together_mask(column: Tensor, count: int, group: int) -> Tensor:
-    mask = torch.full((column.shape[0], count), float("-inf")).scatter_(1, column, 0.0)
-    return mask.repeat_interleave(group, dim=0).view(1, 1, -1, count)
+def seen(column: Tensor, count: int) -> Tensor:
+    """[queries, count] float32, added to scores: 0 at the columns of each query, -inf elsewhere."""
+    return torch.full((column.shape[0], count), float("-inf")).scatter_(1, column, 0.0)
+
+
+def together_mask(mask: Tensor, group: int) -> Tensor:
+    """[queries, count] as the mask of queries whose `group` heads lie side by side, [1, 1, queries * group, count]."""
+    return mask.repeat_interleave(group, dim=0).view(1, 1, -1, mask.shape[1])

@@ -1,12 +1,15 @@
-"""A pass over a few new tokens per sequence, as for drafted ones, whose keys and values are in the cache already."""
+"""A pass over a few new tokens per sequence, drafted ones among them, whose keys and values are in the cache already.
+
+Branches of one answer share nearly all of their prefix: it is read once for the new tokens of all of them.
+"""
 
 import torch
 from torch import Tensor
 
 from lr_sglang.cpu.attention_math import padded_rows, round_up
-from lr_sglang.cpu.decode import Together, plan_together
+from lr_sglang.cpu.decode import Together, plan_together, rows_together, seen, together_mask
 
-MAX_TOKENS = 64
+MAX_TOKENS = 128
 
 
 def plan_drafted(
@@ -14,24 +17,50 @@ def plan_drafted(
 ) -> Together | None:
     """Plan it as a decode step of as many sequences: nothing is copied where their rows lie side by side.
 
-    The arguments are those of plan_extend. None where that does better, or cannot be done: sequences with
-    different numbers of new tokens, many tokens, rows that are scattered over the cache.
+    The arguments are those of plan_extend. None where that does better, or cannot be done: trees with different
+    numbers of new tokens, many tokens, rows that are scattered over the cache.
     """
-    lengths, batch = extend_lens.tolist(), extend_lens.shape[0]
-    new = lengths[0]
-    if new * batch > MAX_TOKENS or min(lengths) != max(lengths):
+    if int(extend_lens.sum()) > MAX_TOKENS:
         return None
+    seq_lens, extend_lens = seq_lens.to(torch.int64), extend_lens.to(torch.int64)
     width = round_up(int(seq_lens.max()))
-    column = torch.arange(width)
-    rows = padded_rows(req_to_token, requests, column < seq_lens.view(-1, 1)).unsqueeze(1)
+    visible = torch.arange(width) < seq_lens.view(-1, 1)
+    rows = padded_rows(req_to_token, requests, visible)
+    padded = int((seq_lens * (28 + extend_lens * group)).sum())
+    if tree_mask is None:
+        return _plan_chains(torch.where(visible, rows, rows[:, :1]), seq_lens, extend_lens, group, padded)
+    if int(extend_lens.min()) != int(extend_lens.max()):
+        return None
+    return _plan_trees(rows, seq_lens, int(extend_lens[0]), group, padded, tree_mask)
+
+
+def _plan_chains(own: Tensor, seq_lens: Tensor, extend_lens: Tensor, group: int, padded: int) -> Together | None:
+    """Every new token sees what `own` [batch, width] has up to itself; behind `seq_lens` stands a row seen by all."""
+    batch, tokens = own.shape[0], int(extend_lens.sum())
+    found = rows_together(own, tokens * group, padded)
+    if found is None:
+        return None
+    rows, column, count = found
+    sequence = torch.repeat_interleave(torch.arange(batch), extend_lens)
+    offset = torch.arange(tokens) - (extend_lens.cumsum(0) - extend_lens)[sequence]
+    mask = seen(column, count).index_select(0, sequence)
+    later = (seq_lens - extend_lens)[sequence] + offset + 1
+    later = later.view(-1, 1) + torch.arange(int(extend_lens.max()))
+    token, place = (later < seq_lens[sequence].view(-1, 1)).nonzero(as_tuple=True)
+    mask[token, column[sequence[token], later[token, place]]] = float("-inf")
+    return Together(rows, together_mask(mask, group))
+
+
+def _plan_trees(
+    rows: Tensor, seq_lens: Tensor, new: int, group: int, padded: int, tree_mask: Tensor
+) -> Together | None:
+    batch, width = rows.shape
     prefix = (seq_lens - new).view(-1, 1, 1)
     token = prefix + torch.arange(new).view(1, -1, 1)  # the column of each new token, [batch, new, 1]
-    if tree_mask is None:
-        visible = column <= token
-    else:
-        tree = tree_mask[: batch * new * new].view(batch, new, new).to(torch.bool)
-        visible = (column < prefix).expand(batch, new, width).contiguous()
-        visible.scatter_(2, token.view(batch, 1, new).expand(-1, new, -1), tree)
+    tree = tree_mask[: batch * new * new].view(batch, new, new).to(torch.bool)
+    visible = (torch.arange(width) < prefix).expand(batch, new, width).contiguous()
+    visible.scatter_(2, token.view(batch, 1, new).expand(-1, new, -1), tree)
     # Every token sees itself. Its own row stands wherever it sees nothing.
-    own = torch.where(visible, rows, rows.expand(-1, new, -1).gather(2, token))
-    return plan_together(own.view(batch * new, width), group, batch * width * (28 + new * group))
+    rows = rows.unsqueeze(1).expand(-1, new, -1)
+    own = torch.where(visible, rows, rows.gather(2, token))
+    return plan_together(own.view(batch * new, width), group, padded)
