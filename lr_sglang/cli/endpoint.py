@@ -121,7 +121,9 @@ def serve(given: Given, display: Display) -> None:
 
         needed, lean = sized.needed(service.modes, service.concurrency), plan.lean(*service.verifiers)
         logs = given["logs"] or launched.state_home() / "logs" / "serve" / str(sock.getsockname()[1])
-        endpoint = Endpoint(needed, service, allowed, sock, logs, given, lean, progress, ready)
+        endpoint = Endpoint(
+            needed.replace(sampling=plan.sampling), service, allowed, sock, logs, given, lean, progress, ready
+        )
         with endpoint.several() if given["processes"] > 1 else endpoint.alone() as (fleet, server, run):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or it could not listen beside old ones
             with _kept_up(fleet, given["restarts"], given["launch_timeout"], server):

@@ -183,8 +183,9 @@ class Execution:
             logs = self.folder / "logs" / (f"set-{number + 1}" if self.command else "")
             runtimes = {role: known.get(alike(role, one), one) for role, one in wanted.runtimes.items()}
             with self.display.starting() as progress:
+                sampling = max((each.plan.sampling for each in variants), key=lambda each: each.temperature)
                 opened = sessions.session(
-                    wanted.replace(runtimes=runtimes), logs, progress, self.launch_timeout, lean=lean
+                    wanted.replace(runtimes=runtimes, sampling=sampling), logs, progress, self.launch_timeout, lean=lean
                 )
                 live = up.enter_context(opened)
             if live.simulated and not any(watch.live.simulated for watch in watches.values()):

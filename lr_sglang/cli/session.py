@@ -157,6 +157,9 @@ def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -
     if held is not None and held < wanted:
         text = f"target: its memory holds {held} tokens, so that an answer ends there and not at {wanted} "
         yield True, text + "(extra = {max-total-tokens = ...} of its runtime, where there is room for more)"
+    elif held is not None and held < live.roles["target"].context:
+        text = f"target: its memory holds {held} tokens, not the {live.roles['target'].context} of its context: "
+        yield False, text + "longer prompts are refused (extra = {max-total-tokens = ...} of its runtime changes that)"
     for roles in asked.values():
         backend, one = live.roles[roles[0]], plan.branches(roles, ahead)
         most = policy.limit(backend.max_running_requests, backend.kv_tokens, plan.lookahead)

@@ -702,8 +702,11 @@ def test_from_python_a_judge_prompt_that_is_none_is_refused_too(name):
 
 def test_a_target_that_cannot_hold_the_answer_that_is_asked_for_is_said():
     plan = settings.settle({"max_tokens": 32768})
-    live = SimpleNamespace(fleet=None, roles={"target": SimpleNamespace(kv_tokens=20000)})
+    live = SimpleNamespace(fleet=None, roles={"target": SimpleNamespace(kv_tokens=20000, context=20000)})
     ((urgent, text),) = session.shortages(plan, ["autoregressive"], live, 1)
     assert urgent and "holds 20000 tokens, so that an answer ends there and not at 32768" in text
     fits = settings.settle({"max_tokens": 20000})
     assert not list(session.shortages(fits, ["autoregressive"], live, 1))
+    live.roles["target"].context = 40960
+    ((urgent, text),) = session.shortages(fits, ["autoregressive"], live, 1)
+    assert not urgent and "holds 20000 tokens, not the 40960 of its context: longer prompts are refused" in text

@@ -13,6 +13,8 @@ import torch
 
 from lr_sglang.cpu import compile_lock, hooks, operators, product_choice, products, settings
 from lr_sglang.cpu.attention import BatchedAttention
+from lr_sglang.cpu.decode import attend_decode
+from lr_sglang.cpu.draft_pass import plan_drafted
 from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import cache, trees, verify
 from lr_sglang.errors import SetupError
@@ -365,6 +367,30 @@ def test_a_pass_over_drafted_tokens_is_attention(new, with_trees, scattered):
         seen = torch.cat([torch.ones(n, len(rows) - n, dtype=torch.bool), tree], 1)
         expected = reference(query[mine], backend.k[rows], backend.v[rows], seen, 0.3)
         torch.testing.assert_close(got[mine].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_branches_that_share_a_prefix_read_it_once_whatever_each_has_that_is_new(seed):
+    """A branch that begins joins the pass of those that decode; with one product, none of their rows is copied."""
+    new, shared, chance = [1, 1, 30, 1, 14, 1], 300, random.Random(seed)
+    lens = [shared + chance.randint(0, 20) + n for n in new]
+    table = torch.zeros(len(new), 400, dtype=torch.int32)
+    table[:, :shared] = torch.arange(1, shared + 1)
+    first = shared + 1
+    for i, length in enumerate(lens):
+        table[i, shared:length] = torch.arange(first, first + length - shared)
+        first += length - shared
+    k, v, query = torch.randn(first, 2, 16), torch.randn(first, 2, 16), torch.randn(sum(new), 4, 16)
+    plan = plan_drafted(table, torch.arange(len(new)), torch.tensor(lens), torch.tensor(new), 2, None)
+    assert plan is not None and isinstance(plan.rows, slice) and plan.mask.shape[-1] == first - 1
+    got, begin = attend_decode(plan, query, k, v, 0.3), 0
+    for i, (n, length) in enumerate(zip(new, lens, strict=True)):
+        rows, mine = table[i, :length].long(), slice(begin, begin + n)
+        begin += n
+        seen = torch.arange(length) <= torch.arange(length - n, length).view(-1, 1)
+        torch.testing.assert_close(
+            got[mine].double(), reference(query[mine], k[rows], v[rows], seen, 0.3), rtol=1e-5, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("seed", range(4))

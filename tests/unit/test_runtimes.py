@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ import psutil
 import pytest
 from torch.distributed import TCPStore
 
-from lr_sglang.config import Deployment, Runtime, TokenLayer
+from lr_sglang.config import Deployment, Runtime, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, RuntimeDown, RuntimeRefused, RuntimeTimeout, SetupError
 from lr_sglang.runtimes import ProgressEvent, Server, launch
 from lr_sglang.runtimes.attach import attach
@@ -643,6 +644,15 @@ def deployment(tmp_path: Path, draft: dict[str, object] | None = None) -> Deploy
     runtimes = {role: Runtime(model=str(tmp_path), device="cpu") for role in ("target", "draft")}
     runtimes["draft"] = runtimes["draft"].replace(**(draft or {}))
     return Deployment("fakes", runtimes, {"judge": "target"})
+
+
+def test_servers_are_warmed_greedily_and_as_the_deployment_draws(faked, tmp_path):
+    drawn = Sampling(temperature=0.9, top_p=0.8, top_k=7, min_p=0.1)
+    with launch(deployment(tmp_path).replace(sampling=drawn), tmp_path / "logs", timeout=20) as running:
+        for server in running.servers.values():
+            sent = [json.loads(line)["sampling_params"] for line in server.tail().splitlines() if "{" in line]
+            assert [each["temperature"] for each in sent] == [0, 0.9]
+            assert drawn.drawn().items() <= sent[1].items()
 
 
 def test_a_fleet_is_ready_as_a_whole_and_goes_as_a_whole(faked, tmp_path):

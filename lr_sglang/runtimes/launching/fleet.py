@@ -176,7 +176,8 @@ def _prepare(
     if "NGRAM" in command.argv:
         need_compiler(role, {**os.environ, **command.env})
     url, log = f"http://{HOST}:{reservation.port}", logs / f"{role}.log"
-    fleet.servers[role] = Server(role, command.argv, url, log, command.env, flags.meeting(found, where), model)
+    drawn = fleet.deployment.sampling.drawn()
+    fleet.servers[role] = Server(role, command.argv, url, log, command.env, flags.meeting(found, where), model, drawn)
 
 
 def _slots(deployment: Deployment, role: str) -> int | None:

@@ -14,7 +14,7 @@ import urllib3
 
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused, RuntimeTimeout
 
-SAMPLED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+SAMPLED = MappingProxyType({"temperature": 0.6, "top_p": 0.95, "top_k": 20})
 _pool = urllib3.PoolManager(retries=False)
 
 
@@ -49,14 +49,12 @@ def model_info(url: str, *, api_key: str = "", timeout: float = 5.0, role: str |
         raise BadReply(f"{url}/model_info answers with something that is not SGLang's", role=role) from None
 
 
-def warm(
-    url: str, *, timeout: float, role: str | None = None, sampled: Mapping[str, Any] = MappingProxyType(SAMPLED)
-) -> None:
+def warm(url: str, *, timeout: float, role: str | None = None, sampled: Mapping[str, Any] | None = None) -> None:
     """Generates a few tokens, greedy and sampled, so that no question pays for what is compiled on first use.
 
     Raises: as ``model_info``.
     """
-    for sampling in ({"temperature": 0}, sampled):
+    for sampling in ({"temperature": 0}, sampled or SAMPLED):
         body = {"text": "1 + 1 =", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True, **sampling}}
         document(url, "/generate", body, timeout=timeout, role=role)
 

@@ -52,6 +52,7 @@ class Server:
         meeting: the flag that says at which port its processes meet, which is kept for it from each start until it is
             ready: a port that it chooses itself can be taken by the time that it listens. Empty: it chooses.
         model: of the hub, whose download is not part of the time in which it must be ready.
+        sampled: how the deployment draws tokens, with which it is warmed.
 
     Attributes:
         fetched: seconds of such a download.
@@ -66,9 +67,10 @@ class Server:
         env: Mapping[str, str] | None = None,
         meeting: str = "",
         model: str = "",
+        sampled: Mapping[str, Any] | None = None,
     ) -> None:
         self.role, self.argv, self.url, self.log, self.model = role, tuple(argv), url, log, model
-        self.env, self.fetched, self._meeting = dict(env or {}), 0.0, meeting
+        self.env, self.fetched, self._meeting, self.sampled = dict(env or {}), 0.0, meeting, sampled
         self._kept: Reservation | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
         self._pipe, self._stopped, self._lock = -1, False, threading.Lock()
@@ -78,7 +80,7 @@ class Server:
         self.ask_to_stop()  # it may have ended by itself, and then its pipe is still open
         with contextlib.suppress(OSError):
             self.log.replace(self.log.with_suffix(".previous.log"))
-        return Server(self.role, argv, self.url, self.log, self.env, self._meeting, self.model)
+        return Server(self.role, argv, self.url, self.log, self.env, self._meeting, self.model, self.sampled)
 
     def start(self) -> None:
         """Starts the process.
@@ -141,7 +143,7 @@ class Server:
         stage: Callable[[Stage], None] = lambda stage: None,
         cancelled: threading.Event | None = None,
     ) -> probe.ModelInfo:
-        """Waits until it answers, then warms it with one request.
+        """Waits until it answers, then warms it with a greedy and a sampled request.
 
         Args:
             timeout: seconds for all of it, without those of a download.
@@ -155,7 +157,8 @@ class Server:
         try:
             info, limit = self._answers(timeout, stage, cancelled)
             stage("warming")
-            probe.warm(self.url, timeout=max(1.0, limit - time.monotonic()), role=self.role)
+            left = max(1.0, limit - time.monotonic())
+            probe.warm(self.url, timeout=left, role=self.role, sampled=self.sampled)
         except (LaunchError, Cancelled):
             raise
         except RuntimeTimeout:
