@@ -75,7 +75,8 @@ class Endpoint:
     @contextmanager
     def several(self) -> Up:
         """In several processes, which this one starts and keeps up."""
-        from lr_sglang.serve.processes.supervisor import Supervisor, Work, warm_up
+        from lr_sglang.serve.processes.supervisor import Supervisor, warm_up
+        from lr_sglang.serve.processes.work import Work
 
         level = self.given["log_level"]
         warm_up(self.lean)

@@ -47,8 +47,7 @@ def report(folders: tuple[str, ...], format: str, plots: Path | None, output: Pa
     """
     from rich.console import Console
 
-    from lr_sglang.results import collection, formats, store
-    from lr_sglang.results import plots as pictures
+    from lr_sglang.results import charts, collection, formats, store
     from lr_sglang.results import report as reports
 
     made = reports.make(collection.read(folders), margin / 100)
@@ -61,7 +60,7 @@ def report(folders: tuple[str, ...], format: str, plots: Path | None, output: Pa
     else:
         click.echo(forms[format](made), nl=False)
     if plots is not None:
-        for path in pictures.draw(made, plots):
+        for path in charts.draw(made, plots):
             click.echo(str(path), err=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,9 +13,19 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.results import accounting
 from lr_sglang.results.expected import Expected
 from lr_sglang.results.measures import Measures
-from lr_sglang.results.plots import MARKERS, PART_LOOKS, legend_below, look, new_figure, new_grid, whiskers
+from lr_sglang.results.plots import (
+    MARKERS,
+    PART_LOOKS,
+    draw_each,
+    legend_below,
+    look,
+    new_figure,
+    new_grid,
+    whiskers,
+)
 from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate
+from lr_sglang.results.timeline import timeline
 from lr_sglang.theory import Case
 
 if TYPE_CHECKING:
@@ -28,6 +39,20 @@ LEAST_JUDGED = 5  # below that a share is noise
 _ONE: Any = {"color": "#333333", "linewidth": 1}  # the line of no speed-up
 
 Item = TypeVar("Item")
+
+
+def draw(report: Report, folder: Path) -> list[Path]:
+    """Draws every plot that there are figures for; returns the files.
+
+    Raises:
+        SetupError: matplotlib is not there.
+        RecordError: the folder cannot be written.
+    """
+    makers = {
+        **{"speedup": speedup, "depth": depth, "sd_tokens": sd_tokens},
+        **{"concurrency": concurrency, "acceptance": acceptance, "time": time, "timeline": timeline},
+    }
+    return draw_each(makers, report, folder, report.warning)
 
 
 def _by(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lr_sglang.errors import SetupError
 from lr_sglang.results.accounting import PARTS
-from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.store import writing
 
@@ -52,23 +51,6 @@ def look(mode: str) -> tuple[str, str, str]:
     return MODES.get(mode, (RED, "X", "xx"))
 
 
-def draw(report: Report, folder: Path) -> list[Path]:
-    """Draws every plot that there are figures for; returns the files.
-
-    Raises:
-        SetupError: matplotlib is not there.
-        RecordError: the folder cannot be written.
-    """
-    from lr_sglang.results import charts, timeline
-
-    makers = {
-        **{"speedup": charts.speedup, "depth": charts.depth, "sd_tokens": charts.sd_tokens},
-        **{"concurrency": charts.concurrency, "acceptance": charts.acceptance, "time": charts.time},
-        "timeline": timeline.timeline,
-    }
-    return draw_each(makers, report, folder, report.warning)
-
-
 def draw_each(
     makers: Mapping[str, Callable[[Subject], Figure | None]], subject: Subject, folder: Path, warning: str
 ) -> list[Path]:
@@ -77,7 +59,8 @@ def draw_each(
     What must be said of the figures stands in the picture itself, which travels alone.
 
     Raises:
-        SetupError, RecordError: as ``draw``.
+        SetupError: matplotlib is not there.
+        RecordError: the folder cannot be written.
     """
     words, made = warning[:1].upper() + warning[1:], []
     with matplotlib().rc_context(STYLE):

@@ -86,20 +86,6 @@ class Task:
         raise TaskUnavailable(said, hint="; or ".join(dict.fromkeys(filter(None, hints))))
 
 
-def suffix_for(task: str | None) -> str:
-    """What is appended to the questions of a task by default; a single question is sent as it was typed.
-
-    Raises:
-        ConfigError: it names a task of a third party that cannot be loaded.
-    """
-    from lr_sglang.tasks.lookup import find
-
-    if task is None:
-        return ""
-    found = find(task)
-    return found.task.suffix if found else SUFFIX
-
-
 def messages(question: str, suffix: str = "") -> list[dict[str, str]]:
     """The conversation that asks ``question``; no system message, which models that reason advise against."""
     return [{"role": "user", "content": f"{question}\n{suffix}" if suffix else question}]

@@ -1,6 +1,7 @@
 """The house rules: who may import whom, and what no file of the project holds."""
 
 import ast
+import graphlib
 import os
 import re
 import signal
@@ -99,6 +100,23 @@ def test_nothing_is_imported_upward():
         imported = imported_parts(path.read_text("utf-8"), package_of(path))
         found += [f"{path.relative_to(ROOT)}: {wrong}" for wrong in wrongs(part_of(path), imported)]
     assert not found, "\n".join(found)
+
+
+def imports_of(tree: ast.AST, modules: set[str]) -> Iterator[str]:
+    """The modules that one imports, also within functions, but not for type checkers alone."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for whole in (f"{node.module}.{alias.name}" for alias in node.names):
+                yield whole if whole in modules else node.module
+        yield from imports_of(node, modules)
+
+
+def test_no_modules_import_each_other():
+    paths = {f"{package_of(path)}.{path.stem}".removesuffix(".__init__"): path for path in installed_modules()}
+    found = {name: imports_of(ast.parse(path.read_text("utf-8")), set(paths)) for name, path in paths.items()}
+    graphlib.TopologicalSorter({name: set(imported) - {name} for name, imported in found.items()}).prepare()
 
 
 @pytest.mark.parametrize(

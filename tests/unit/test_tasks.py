@@ -8,7 +8,7 @@ from lr_sglang import tasks
 from lr_sglang.errors import ConfigError
 from lr_sglang.tasks import boxed
 from lr_sglang.tasks.question import plan
-from lr_sglang.tasks.task import messages, suffix_for
+from lr_sglang.tasks.task import SUFFIX, messages
 
 
 def write(folder, *lines):
@@ -145,8 +145,8 @@ def test_what_is_not_known_is_not_wrong():
 
 
 def test_the_pocket_models_get_the_bare_question():
-    assert suffix_for("pocket") == suffix_for(None) == ""
-    assert "boxed" in suffix_for("math.jsonl")
+    assert tasks.get("pocket").task.suffix == ""
+    assert "boxed" in SUFFIX
     assert messages("q", "s") == [{"role": "user", "content": "q\ns"}]
     assert messages("q") == [{"role": "user", "content": "q"}]
 

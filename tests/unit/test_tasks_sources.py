@@ -11,7 +11,7 @@ import pytest
 from lr_sglang import plugin_files, tasks
 from lr_sglang.errors import ConfigError
 from lr_sglang.tasks import catalogue, gym, lookup, rows, sources
-from lr_sglang.tasks.task import SUFFIX, Task, TaskUnavailable, suffix_for
+from lr_sglang.tasks.task import SUFFIX, Task, TaskUnavailable
 
 PAPER = {"gsm8k", "math500", "aime24", "aime25", "amc23", "gpqa-diamond", "humaneval", "livecodebench", "mt-bench"}
 
@@ -51,11 +51,11 @@ def test_the_papers_tasks_are_there_each_with_prompt_sources_and_choice():
 
 def test_the_prompts_have_single_braces():
     for name in PAPER:
-        suffix = suffix_for(name)
+        suffix = tasks.get(name).task.suffix
         assert "{{" not in suffix
         assert ("\\boxed{}" in suffix) == (tasks.get(name).task.grader in ("math", "choice"))
-    assert suffix_for("gsm8k:all@hub") == SUFFIX
-    assert suffix_for("pocket") == ""
+    assert tasks.get("gsm8k:all@hub").task.suffix == SUFFIX
+    assert tasks.get("pocket").task.suffix == ""
 
 
 def test_offline_packages_carry_what_they_are_said_to():

@@ -16,50 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from lr_sglang.errors import LaunchError, LookaheadError
-from lr_sglang.runtimes import Fleet
 from lr_sglang.runtimes.launching.keeper import Patience
-from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.processes.board import Board
-from lr_sglang.serve.settings import Service
+from lr_sglang.serve.processes.work import BOARD, END, LEAVE, Room, Work
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
-BOARD = "board"
-END, LEAVE = "end", "leave"  # messages to a process: end as by a signal, or at once
 PATIENCE = Patience(first=0.5, longest=30.0, steady=10.0)
-
-
-@dataclass(frozen=True)
-class Room:
-    """What a process has found of a role's runtime: as of ``RuntimeBackend``."""
-
-    max_running_requests: int | None
-    kv_tokens: int | None
-    simulated: bool
-
-
-@dataclass(frozen=True)
-class Work:
-    """What each process is given.
-
-    Attributes:
-        fleet: addresses only; the servers are the parent's.
-        folder: of what they share: the board, and what they count.
-        lean: see ``lean``.
-    """
-
-    service: Service
-    keys: Keys
-    fleet: Fleet
-    folder: Path
-    processes: int
-    log_level: str
-    lean: bool
 
 
 def warm_up(lean: bool) -> None:

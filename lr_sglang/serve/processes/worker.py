@@ -22,7 +22,7 @@ from lr_sglang.serve.logs import set_up
 from lr_sglang.serve.metrics import Metrics, count_together
 from lr_sglang.serve.processes.acceptor import Acceptor
 from lr_sglang.serve.processes.board import Board
-from lr_sglang.serve.processes.supervisor import BOARD, END, Room, Work
+from lr_sglang.serve.processes.work import BOARD, END, Room, Work
 from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
 

@@ -1,0 +1,41 @@
+"""What an endpoint's parent gives to its processes, and what they tell it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lr_sglang.runtimes import Fleet
+from lr_sglang.serve.keys import Keys
+from lr_sglang.serve.settings import Service
+
+BOARD = "board"
+END, LEAVE = "end", "leave"  # messages to a process: end as by a signal, or at once
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a process has found of a role's runtime: as of ``RuntimeBackend``."""
+
+    max_running_requests: int | None
+    kv_tokens: int | None
+    simulated: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """What each process is given.
+
+    Attributes:
+        fleet: addresses only; the servers are the parent's.
+        folder: of what they share: the board, and what they count.
+        lean: see ``lean``.
+    """
+
+    service: Service
+    keys: Keys
+    fleet: Fleet
+    folder: Path
+    processes: int
+    log_level: str
+    lean: bool
