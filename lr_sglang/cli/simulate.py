@@ -164,8 +164,15 @@ def _faults(given: tuple[tuple[str | None, str], ...], roles: tuple[str, ...]) -
 @click.option("--questions", type=options.AT_LEAST_1, default=1, help="Answers at once.")
 @click.option("--processes", type=options.AT_LEAST_1, default=1, help="That share them.")
 @click.option("--http", is_flag=True, help="The runtimes are servers in other processes.")
+@click.option(
+    "--times",
+    type=options.FILE,
+    metavar="FILE.json",
+    help="Times of real runtimes, measured one by one, in place of --step-seconds, --c1 and others that are not given.",
+)
 @options.as_json
-def simulated(json: bool, **given: Any) -> None:
+@click.pass_context
+def simulated(context: click.Context, /, json: bool, times: Path | None, **given: Any) -> None:
     """Measures the controller over simulated runtimes, with no model.
 
     The programs, SGLang's interpreter, the runner and the verifier are those of a real run; only what is behind the
@@ -178,8 +185,17 @@ def simulated(json: bool, **given: Any) -> None:
       lr-sglang bench simulated --questions 64 --step-seconds 2 --steps 40
       lr-sglang bench simulated --questions 64 --step-seconds 1 --steps 20 --http
       lr-sglang bench simulated --questions 256 --step-seconds 8 --steps 20 --processes 2 --json
+      lr-sglang bench simulated --times times.json --steps 40
     """
     from lr_sglang.config import Lookahead
+
+    if times is not None:
+        from lr_sglang.simulated import role_times
+
+        branches = given["depth"] * given["questions"]
+        for name, value in role_times.read(times, branches, given["step_tokens"]).items():
+            if context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT:
+                given[name] = value
 
     if given["verifier"] is None:
         given["verifier"] = "exact" if given["same_words"] or not given["judge_seconds"] else "judge"
@@ -196,6 +212,7 @@ def simulated(json: bool, **given: Any) -> None:
     from lr_sglang.simulated.measure import measure, report
 
     figures = report(setting, look, measure(setting, look, given["questions"], given["processes"], given["http"]))
+    figures["times"] = str(times) if times else None
     if json:
         click.echo(json_format.dumps(figures))
     else:
@@ -207,5 +224,6 @@ def _show(found: dict[str, Any]) -> None:
     from lr_sglang.cli.formats import grid
 
     flat = {**found, **found["per_step"], **found["bound"], "cpu_percent": 100 * found["cpu_share"]}
-    head = ("simulated runtimes", f"{found['questions']} at once")
+    kind = f"simulated runtimes, each as fast as alone ({found['times']})" if found["times"] else "simulated runtimes"
+    head = (kind, f"{found['questions']} at once")
     Display().show(grid(head, [(name, form.format(**flat)) for name, form in FIGURES.items()], head[:1]))

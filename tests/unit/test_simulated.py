@@ -19,7 +19,7 @@ from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError, LaunchError, RecordError
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.programs.rate import OPENING, QUESTION
-from lr_sglang.simulated import serving
+from lr_sglang.simulated import role_times, serving
 from lr_sglang.simulated.faults import Fault, Faults
 from lr_sglang.simulated.model import TARGET, Model, Place, Writer
 from lr_sglang.simulated.replies import body, reply
@@ -496,3 +496,44 @@ def test_a_server_that_does_not_start_ends_the_command(monkeypatch):
     monkeypatch.setattr(uvicorn.Server, "startup", failing)
     with pytest.raises(ZeroDivisionError, match="a bug"):
         serving.serve(Simulation(Model()), dict.fromkeys(ROLES, 0))
+
+
+# -- times of real runtimes
+
+
+def times_of(tmp_path, **roles):
+    target = {
+        "token, 1 at once": 20.0,
+        "token, 8 at once": 27.0,
+        "token, 98 at once": 99.0,
+        "read a step after 1024": 31.0,
+    }
+    roles = {"target": target, "draft": {"token, 1 at once": 4.0}, "judge": {"verdict": 40.0}, **roles}
+    file = tmp_path / "times.json"
+    file.write_text(json.dumps({"roles": {role: one for role, one in roles.items() if one}}), "utf-8")
+    return file
+
+
+def test_a_simulation_takes_the_times_of_real_runtimes(tmp_path):
+    found = role_times.read(times_of(tmp_path), branches=6, step_tokens=10)
+    expected = {"step_seconds": 0.2, "c1": 0.2, "judge_seconds": 0.04, "batch_slowdown": 0.05}
+    assert found == pytest.approx(expected)
+    many = role_times.read(times_of(tmp_path, judge=None), branches=600, step_tokens=10)
+    assert many["batch_slowdown"] == pytest.approx((99 / 20 - 1) / 97) and many["judge_seconds"] == 0
+
+
+def test_times_hold_for_what_is_not_given(tmp_path):
+    short = ("bench", "simulated", "--steps", "4", "--step-tokens", "12", "--json", "--times", str(times_of(tmp_path)))
+    result = CliRunner().invoke(cli, [*short, "--step-seconds", "0.05"])
+    found = json.loads(result.stdout)
+    assert found["times"].endswith("times.json")
+    assert found["simulation"]["step_seconds"] == 0.05
+    assert found["simulation"]["c1"] == 0.2 and found["simulation"]["judge_seconds"] == 0.04
+
+
+@pytest.mark.parametrize(
+    "roles", [{"target": None}, {"draft": {"token, 2 at once": 3.0}}, {"target": {"token, 1 at once": "x"}}]
+)
+def test_a_file_without_times_is_named(tmp_path, roles):
+    with pytest.raises(ConfigError, match="no times of target and draft"):
+        role_times.read(times_of(tmp_path, **roles), 6, 24)

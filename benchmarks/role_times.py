@@ -1,0 +1,108 @@
+"""What does each runtime of a deployment take by itself, while the others wait?
+
+    python -m benchmarks.role_times --deployment pocket --output times.json
+    lr-sglang bench simulated --times times.json --alpha .63 --depth 6
+
+Where target, draft and judge share one GPU, or two cores, they take turns, and lookahead looks slower than it is with
+a GPU for each. So every runtime is measured alone: milliseconds of a token when 1 to 98 answers are written at once,
+of a request that reads 32 tokens after a prefix that its cache holds, and of a verdict. The second command says from
+that file what lookahead reasoning would give if no runtime slowed another down. Prompts are random tokens.
+
+The file is written after every figure, and figures that it has are not measured again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lr_sglang.sglang_api.light_import import leave_torch_out
+
+leave_torch_out()
+
+from lr_sglang.engine.loop import call  # noqa: E402
+from lr_sglang.engine.request import Request  # noqa: E402
+from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
+from lr_sglang.results import machine  # noqa: E402
+from lr_sglang.runtimes import load_deployment  # noqa: E402
+from lr_sglang.runtimes.connect import deployed  # noqa: E402
+
+SHORT, LONG, PROMPT = 8, 40, 16  # tokens: of two answers whose difference is decoding alone, and of their prompts
+STEP, VERDICT, HEAD = 32, 64, 256  # tokens: of a step; of two steps to judge, and of the judge's prompt before them
+ROUNDS = 3  # of which the fastest counts
+
+
+def random_ids(count: int) -> list[int]:
+    """Tokens that every pocket model and every other has."""
+    return [random.randrange(10, 700) for _ in range(count)]
+
+
+def seconds(backend: RuntimeBackend, prompts: Sequence[list[int]], tokens: int) -> float:
+    """Of requests that are sent at once, until all have ended."""
+    sampling = {"max_new_tokens": tokens, "temperature": 1.0, "ignore_eos": True}
+
+    async def all_of_them() -> float:
+        began = time.monotonic()
+        asked = ({"input_ids": ids, "sampling_params": sampling} for ids in prompts)
+        await asyncio.gather(*(backend.transport.generate(one, Request(), 300.0) for one in asked))
+        return time.monotonic() - began
+
+    return call(all_of_them(), backend.loop)
+
+
+def token_ms(backend: RuntimeBackend, batch: int) -> float:
+    """Milliseconds of a token of each of ``batch`` answers."""
+    found = []
+    for _ in range(ROUNDS):
+        prompts = [random_ids(PROMPT) for _ in range(batch)]
+        short, long = (seconds(backend, prompts, tokens) for tokens in (SHORT, LONG))
+        found.append(1000 * (long - short) / (LONG - SHORT))
+    return min(found)
+
+
+def read_ms(backend: RuntimeBackend, prefix: int, new: int) -> float:
+    """Milliseconds of a request that reads ``new`` tokens after a prefix in the cache, and writes one."""
+    ids = random_ids(prefix)
+    seconds(backend, [ids], 1)
+    return min(1000 * seconds(backend, [ids + random_ids(new)], 1) for _ in range(ROUNDS))
+
+
+@click.command(help=__doc__.split("\n\n")[0] if __doc__ else None)
+@click.option("--deployment", default="pocket", show_default=True, help="A file or a preset.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True)
+@click.option("--batches", default="1,2,4,8,16,32,98", show_default=True, help="Answers at once.")
+@click.option("--prefixes", default="1024,8192,32768", show_default=True, help="Tokens before a step that is read.")
+def main(deployment: str, output: Path, batches: str, prefixes: str) -> None:
+    found: dict[str, Any] = json.loads(output.read_text("utf-8")) if output.exists() else {}
+    found = {"deployment": deployment, "machine": machine.machine(), "step_tokens": STEP, "roles": {}, **found}
+
+    def measure(role: str, name: str, figure: Callable[[], float]) -> None:
+        figures = found["roles"].setdefault(role, {})
+        if name not in figures:
+            figures[name] = round(figure(), 3)
+            output.write_text(json.dumps(found, indent=1), "utf-8")
+        click.echo(f"{role}: {name} {figures[name]:.2f} ms")
+
+    with tempfile.TemporaryDirectory() as logs, deployed(load_deployment(deployment), Path(logs)) as roles:
+        for role, backend in roles.items():
+            most, room = backend.max_running_requests or 1 << 20, backend.kv_tokens or 1 << 20
+            seconds(backend, [random_ids(PROMPT)], LONG)  # for warm-up
+            if role == "judge":
+                measure(role, "verdict", lambda one=backend: read_ms(one, HEAD, VERDICT))  # type: ignore[misc]
+                continue
+            for batch in (int(one) for one in batches.split(",") if int(one) <= most):
+                measure(role, f"token, {batch} at once", lambda one=backend, n=batch: token_ms(one, n))  # type: ignore[misc]
+            for prefix in (int(one) for one in prefixes.split(",") if int(one) + STEP < room):
+                measure(role, f"read a step after {prefix}", lambda one=backend, n=prefix: read_ms(one, n, STEP))  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    main()
