@@ -6,7 +6,8 @@
 Where target, draft and judge share one GPU, or two cores, they take turns, and lookahead looks slower than it is with
 a GPU for each. So every runtime is measured alone: milliseconds of a token when 1 to 98 answers are written at once,
 of a request that reads 32 tokens after a prefix that its cache holds, and of a verdict. The second command says from
-that file what lookahead reasoning would give if no runtime slowed another down. Prompts are random tokens.
+that file what lookahead reasoning would give if no runtime slowed another down. Prompts are random tokens, and token
+layers are off, because what they accept of random text says nothing.
 
 The file is written after every figure, and figures that it has are not measured again.
 """
@@ -28,6 +29,7 @@ from lr_sglang.sglang_api.light_import import leave_torch_out
 
 leave_torch_out()
 
+from lr_sglang.config import TokenLayer  # noqa: E402
 from lr_sglang.engine.loop import call  # noqa: E402
 from lr_sglang.engine.request import Request  # noqa: E402
 from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
@@ -91,9 +93,11 @@ def main(deployment: str, output: Path, batches: str, prefixes: str) -> None:
             output.write_text(json.dumps(found, indent=1), "utf-8")
         click.echo(f"{role}: {name} {figures[name]:.2f} ms")
 
-    with tempfile.TemporaryDirectory() as logs, deployed(load_deployment(deployment), Path(logs)) as roles:
+    loaded = load_deployment(deployment)
+    plain = {role: runtime.replace(token_layer=TokenLayer()) for role, runtime in loaded.runtimes.items()}
+    with tempfile.TemporaryDirectory() as logs, deployed(loaded.replace(runtimes=plain), Path(logs)) as roles:
         for role, backend in roles.items():
-            most, room = backend.max_running_requests or 1 << 20, backend.kv_tokens or 1 << 20
+            most, room = backend.max_running_requests or 1 << 20, min(backend.kv_tokens or 1 << 20, backend.context)
             seconds(backend, [random_ids(PROMPT)], LONG)  # for warm-up
             if role == "judge":
                 measure(role, "verdict", lambda one=backend: read_ms(one, HEAD, VERDICT))  # type: ignore[misc]
