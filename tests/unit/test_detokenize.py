@@ -152,7 +152,8 @@ def test_an_answer_that_is_cut_in_a_character_has_one_text_however_it_comes(know
     """SentencePiece gives up the characters before it, where it is asked for the text of all of them at once."""
     ids = known.encode(text)[:most]
     shown = text_in_parts(ids, sizes, known)
-    assert shown == text_in_parts(ids, (), known) == "".join(s.text for s in split_ids(ids, "length", known, frozenset()))
+    steps = split_ids(ids, "length", known, frozenset())
+    assert shown == text_in_parts(ids, (), known) == "".join(step.text for step in steps)
     assert known.decode(known.encode(text)).startswith(shown.rstrip(HALF))
 
 
