@@ -4,6 +4,8 @@ import argparse
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,15 @@ def test_every_metric_of_the_dashboard_and_of_the_alerts_is_exposed():
     counted = {name.removesuffix("_bucket") for name in shown}
     unseen = {name for name in exposed() if not name.endswith(("_bucket", "_count"))} - counted
     assert unseen == {"lr_sglang_build_info", "lr_sglang_alpha"}, "the dashboard shows the rest"
+
+
+@pytest.mark.parametrize("arguments", [("rules", "alerts.yaml"), ("config", "--syntax-only", "prometheus.yaml")])
+def test_prometheus_takes_its_files(arguments):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed here (it is in Debian's package prometheus)")
+    checked = subprocess.run([promtool, "check", *arguments], cwd=FOLDER, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
