@@ -102,6 +102,10 @@ def main(deployment: str, output: Path, batches: str, prefixes: str) -> None:
             if role == "judge":
                 measure(role, "verdict", lambda one=backend: read_ms(one, HEAD, VERDICT))  # type: ignore[misc]
                 continue
+            left_out = [f"{one} at once" for one in batches.split(",") if int(one) > most]
+            left_out += [f"{one} tokens" for one in prefixes.split(",") if int(one) + STEP >= room]
+            if left_out:
+                click.echo(f"{role}: has no room for {', '.join(left_out)}", err=True)
             for batch in (int(one) for one in batches.split(",") if int(one) <= most):
                 measure(role, f"token, {batch} at once", lambda one=backend, n=batch: token_ms(one, n))  # type: ignore[misc]
             for prefix in (int(one) for one in prefixes.split(",") if int(one) + STEP < room):

@@ -24,7 +24,7 @@ from lr_sglang.config import Deployment, Runtime, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, RuntimeDown, RuntimeRefused, RuntimeTimeout, SetupError
 from lr_sglang.runtimes import ProgressEvent, Server, launch
 from lr_sglang.runtimes.attach import attach
-from lr_sglang.runtimes.launching import diagnosis, flags, fleet, platforms, server_options
+from lr_sglang.runtimes.launching import diagnosis, flags, fleet, platforms, probe, server_options
 from lr_sglang.runtimes.launching.flags import Platform
 from lr_sglang.runtimes.launching.ports import Reservation
 from lr_sglang.runtimes.placement import models
@@ -646,13 +646,15 @@ def deployment(tmp_path: Path, draft: dict[str, object] | None = None) -> Deploy
     return Deployment("fakes", runtimes, {"judge": "target"})
 
 
-def test_servers_are_warmed_greedily_and_as_the_deployment_draws(faked, tmp_path):
-    drawn = Sampling(temperature=0.9, top_p=0.8, top_k=7, min_p=0.1)
+@pytest.mark.parametrize("temperature", [0.9, 0.0])
+def test_servers_are_warmed_greedily_and_as_the_deployment_draws(temperature, faked, tmp_path):
+    """A greedy deployment is warmed for the sampled requests that its clients may send."""
+    drawn = Sampling(temperature=temperature, top_p=0.8, top_k=7, min_p=0.1)
     with launch(deployment(tmp_path).replace(sampling=drawn), tmp_path / "logs", timeout=20) as running:
         for server in running.servers.values():
             sent = [json.loads(line)["sampling_params"] for line in server.tail().splitlines() if "{" in line]
-            assert [each["temperature"] for each in sent] == [0, 0.9]
-            assert drawn.drawn().items() <= sent[1].items()
+            assert [each["temperature"] for each in sent] == [0, temperature or probe.SAMPLED["temperature"]]
+            assert (drawn.drawn() if temperature else probe.SAMPLED).items() <= sent[1].items()
 
 
 def test_a_fleet_is_ready_as_a_whole_and_goes_as_a_whole(faked, tmp_path):

@@ -54,7 +54,8 @@ def warm(url: str, *, timeout: float, role: str | None = None, sampled: Mapping[
 
     Raises: as ``model_info``.
     """
-    for sampling in ({"temperature": 0}, sampled or SAMPLED):
+    drawn = sampled if sampled and sampled.get("temperature") else SAMPLED  # a client may ask for another temperature
+    for sampling in ({"temperature": 0}, drawn):
         body = {"text": "1 + 1 =", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True, **sampling}}
         document(url, "/generate", body, timeout=timeout, role=role)
 
