@@ -49,7 +49,7 @@ from lr_sglang.engine.request import Request  # noqa: E402
 from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
 from lr_sglang.frontend.dsl import converse, fork  # noqa: E402
 from lr_sglang.frontend.run import run_program  # noqa: E402
-from lr_sglang.programs.lookahead import look_ahead, lookahead  # noqa: E402
+from lr_sglang.programs.lookahead import lookahead, write_answer  # noqa: E402
 from lr_sglang.results import record, store  # noqa: E402
 from lr_sglang.runtimes.placement.shapes import TOKENIZER_FILES, shapes  # noqa: E402
 from lr_sglang.simulated.model import Model, Writer  # noqa: E402
@@ -101,11 +101,11 @@ async def goes_on(s: ProgramState, before: Sequence[TokenText], job: AnswerReque
         s += step
     async with Answer(s, job) as answer:
         if job.verifier is not None:
-            await look_ahead(answer)
+            await write_answer(answer)
             return
         whole = fork(s, "target")
-        whole += sgl.gen("answer", max_tokens=answer.tree.budget, **job.sampling.drawn())
-        await answer.write_whole(whole)
+        whole += sgl.gen("answer", max_tokens=answer.tree.budget, **answer.sampling)
+        await answer.keep_whole(whole)
 
 
 def seconds_a_step(mode: str, before: Sequence[TokenText], roles: Roles, steps: int, seed: int) -> float:

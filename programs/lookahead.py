@@ -1,7 +1,7 @@
 """Lookahead reasoning (arXiv 2506.19830, section 3.1) as a SGLang program: propose, expand, verify, accept.
 
-``asynchronous`` and ``synchronous`` are the paper's two schedules. They call the same four functions; the difference
-is what they wait for.
+A node of ``answer.tree`` is a prefix of the answer, with the program's state after it. ``fork`` copies that state onto
+a runtime, and ``answer.gen_step`` is a ``sgl.gen`` that ends after one step.
 """
 
 from __future__ import annotations
@@ -17,82 +17,85 @@ from lr_sglang.steps.tree import Node
 
 @sgl.function
 async def lookahead(s: ProgramState, messages: list[dict[str, str]], job: AnswerRequest) -> None:
-    """Answers a conversation: ``s.text()`` ends with the answer, ``job.record`` is its trace."""
+    """Answers a conversation: ``s.text()`` ends with the answer, ``job.record`` has its steps and branches."""
     converse(s, messages)
-    async with Answer(s, job) as answer:
-        await look_ahead(answer)
+    async with Answer(s, job) as answer:  # at the end of the block, requests that still run are aborted
+        await write_answer(answer)
 
 
-async def look_ahead(answer: Answer) -> None:
-    """Writes the answer to its end in the schedule of its request."""
+async def write_answer(answer: Answer) -> None:
+    """Writes the answer to its end, in the schedule of its request."""
     schedule = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
-    await schedule(answer)
+    while not answer.ended:
+        if tokens := answer.policy.tokens_alone():
+            await write_alone(answer, tokens)
+        else:
+            await schedule(answer)
 
 
 async def asynchronous(answer: Answer) -> None:
-    """Drafts, target steps and verdicts overlap: each reply is processed as soon as it arrives."""
-    while not await alone(answer):
-        propose(answer)
-        expand(answer, answer.tree.depth - 1)
-        node = await answer.first_done()
-        verify(answer, node)
-        accept(answer)
+    """One reply: drafts, target steps and verdicts overlap, and each is processed as soon as it arrives."""
+    propose(answer)
+    expand(answer, answer.tree.depth - 1)  # at most ``depth`` target steps at once
+    node = await answer.first_done()  # of all drafts, target steps and verdicts
+    verify(answer, node)
+    accept(answer)
 
 
 async def synchronous(answer: Answer) -> None:
-    """Algorithm 1: draft ``depth`` steps, let the target write ``depth + 1``, judge them, keep the accepted run."""
-    while not await alone(answer):
-        for _ in range(answer.tree.depth):
-            propose(answer)
-            await answer.all_done()
-        expand(answer, answer.tree.depth)
-        for node in await answer.all_done():
-            verify(answer, node)
-        await answer.all_done()
-        accept(answer)
-
-
-async def alone(answer: Answer) -> bool:
-    """Whether the answer has ended. While looking ahead does not pay, the target writes steps in one generation."""
-    while not answer.ended and (tokens := answer.policy.alone()):
-        target = fork(answer.tree.root.state, "target")
-        target += sgl.gen("steps", max_tokens=tokens, **answer.job.sampling.drawn())
-        await answer.write(target)
-    return answer.ended
+    """One cycle of Algorithm 1: ``depth`` steps are drafted, the target writes ``depth + 1``, all are judged."""
+    for _ in range(answer.tree.depth):
+        propose(answer)
+        await answer.all_done()  # the drafts
+    expand(answer, answer.tree.depth)
+    for node in await answer.all_done():  # the target's steps
+        verify(answer, node)
+    await answer.all_done()  # the verdicts
+    accept(answer)
 
 
 def propose(answer: Answer) -> None:
-    """The draft writes the next step, in ``width`` versions, after every prefix that the tree may extend."""
+    """The draft writes the next step, in ``width`` versions, after every prefix that has room for one more."""
     for node in answer.tree.to_propose():
         width = answer.policy.width(node)
         if width and answer.can_ask("draft"):
-            for child in answer.tree.propose(node, width):
+            for child in answer.tree.add_children(node, width):
                 draft = fork(node.state, "draft")
-                draft += answer.step(node, "draft")
+                draft += answer.gen_step(node, "draft")
                 child.drafting = answer.watch(draft, node, child)
 
 
-def expand(answer: Answer, depth: int) -> None:
-    """The target writes its own next step after every drafted prefix: parallel forks, one shared prefix."""
-    for node in answer.tree.to_expand(depth):
+def expand(answer: Answer, furthest: int) -> None:
+    """The target writes its own next step after each prefix with at most ``furthest`` undecided steps.
+
+    Its forks run in parallel and share their prefix in the radix cache.
+    """
+    for node in answer.tree.to_expand(furthest):
         if answer.policy.should_expand(node) and answer.can_ask("target"):
             target = fork(node.state, "target")
-            target += answer.step(node)
+            target += answer.gen_step(node, "target")
             node.expanding = answer.watch(target, node)
 
 
 def verify(answer: Answer, node: Node) -> None:
-    """Asks the verifier about each step after ``node`` of which both versions are there."""
+    """Asks the verifier about each drafted step after ``node``, if the target's version is there too."""
     for child in node.children:
         pair = answer.tree.pair(child)
         if pair is not None:
-            answer.ask(child, pair)
+            answer.ask_verifier(child, pair)
 
 
 def accept(answer: Answer) -> None:
-    """Keeps the accepted drafts and replaces the first rejected one by the target's step."""
+    """Chooses the next step where it is clear: an accepted draft, or the target's version when all are rejected."""
     for node in answer.tree.to_decide():
         if answer.tree.decide(node):
             answer.cancel_all_but_chosen(node)
     while not answer.ended and (kept := answer.tree.advance()):
         answer.keep(kept)
+
+
+async def write_alone(answer: Answer, tokens: int) -> None:
+    """The target writes several steps in one generation, while looking ahead does not pay."""
+    target = fork(answer.tree.root.state, "target")
+    target += sgl.gen("steps", max_tokens=tokens, **answer.sampling)
+    await answer.keep_steps(target)

@@ -64,7 +64,7 @@ class Clocked:
     def can_ask(self, role):
         return True
 
-    def step(self, node, role="target"):
+    def gen_step(self, node, role):
         return ""
 
     def watch(self, state, node, child=None):
@@ -73,7 +73,7 @@ class Clocked:
         self.most = max(self.most, sum(child is None and not node.dropped for _, _, node, child, _ in self._queue))
         return Branch(role, node.position)
 
-    def ask(self, child: Node, pair: Pair):
+    def ask_verifier(self, child: Node, pair: Pair):
         verdict = Verdict(self._accepts(child.parent.position), "drawn")
         if self._judge:
             child.asked = True

@@ -39,6 +39,7 @@ class Answer:
         self.ended = self._left = False
         self._resting: dict[str, float] = {}
         self._steps: dict[tuple[int, bool], SglGen] = {}
+        self.sampling = job.sampling.drawn()  # keywords of ``sgl.gen``
         self._gate = job.lookahead.gate > 0
         self._loop = s.stream_executor.loop
 
@@ -52,8 +53,8 @@ class Answer:
         self.tree.root.state = self.s
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
         self.emitter = EventEmitter(job.on_event, self.branches.now)
-        self._verification = Verification(self)
-        self.ask = self._verification.ask
+        self._verification = Verification(job, self.branches, self.emitter, self.begin)
+        self.ask_verifier = self._verification.ask_verifier
         self.trace.prompt_tokens = prompt_tokens
         self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
         job.listen(self._stop)
@@ -77,13 +78,13 @@ class Answer:
             return False
         return role in self.roles and self._resting.get(role, 0.0) <= self._loop.time()
 
-    def step(self, node: Node, role: str = "target") -> SglGen:
+    def gen_step(self, node: Node, role: str) -> SglGen:
         """``dsl.step`` for the step after ``node``: its token limit, the sampling, log-probabilities for the gate."""
         tokens, gated = min(self.job.lookahead.max_step_tokens, self.tree.room(node)), role == "draft" and self._gate
         made = self._steps.get((tokens, gated))
         if made is None:
-            drawn = self.job.sampling.drawn() | ({"return_logprob": True} if gated else {})
-            made = self._steps[tokens, gated] = step(max_tokens=tokens, **drawn)
+            more = {"return_logprob": True} if gated else {}
+            made = self._steps[tokens, gated] = step(max_tokens=tokens, **self.sampling, **more)
             made.resolved = self.s.stream_executor.resolve(made.sampling_params)  # once for all branches
         return made
 
@@ -247,7 +248,7 @@ class Answer:
                 if branch is not None and branch.request is not None and not branch.request.sent:
                     self.roles[branch.role].pool.reorder(branch.request, self.tree.ahead(node))
 
-    async def write(self, state: ProgramState) -> None:
+    async def keep_steps(self, state: ProgramState) -> None:
         """Waits for the target's generation of ``state``, which follows the root alone, and keeps the steps in it."""
         node, (result, known) = self.tree.root, await self._generated(state)
         after, found = node.state.fork(1)[0], (result.ids, result.finish, known, result.ends)
@@ -258,7 +259,7 @@ class Answer:
             node = self.tree.advance() or node
             self.keep(node)
 
-    async def write_whole(self, state: ProgramState) -> None:
+    async def keep_whole(self, state: ProgramState) -> None:
         """The autoregressive baseline: waits for the one generation of ``state``, and cuts it into steps."""
         node, (result, known) = self.tree.root, await self._generated(state)
         for kept in split_ids(result.ids, result.finish, known, result.ends):

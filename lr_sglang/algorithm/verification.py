@@ -5,32 +5,38 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.branches import Branches
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError
 from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.steps.event_emitter import EventEmitter
 from lr_sglang.steps.judge_check import read_alike
 from lr_sglang.steps.step import Step
-from lr_sglang.steps.tree import Node, Outcome, Pair, Verdict, without_a_judge
+from lr_sglang.steps.tree import Branch, Node, Outcome, Pair, Verdict, without_a_judge
 
-if TYPE_CHECKING:
-    from lr_sglang.algorithm.answer import Answer
-
-LAST = 2**30  # the order of a question that everything else goes before
+Begin = Callable[[str, ProgramState, Node, Node], Branch]
+LAST = 2**30  # the order of a request that all others go before
 # Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step waits for it.
 PATIENCE = 0.05
 
 
 class Verification:
-    """Gives pairs of versions to the verifier of an answer's request."""
+    """Gives pairs of versions to the verifier of an answer's request.
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer, self._job, self._branches = answer, answer.job, answer.branches
+    Args:
+        begin: makes the branch of a request to a runtime, as ``Answer.begin``.
+    """
+
+    def __init__(self, job: AnswerRequest, branches: Branches, emitter: EventEmitter, begin: Begin) -> None:
+        self._job, self._branches, self._emitter, self._begin = job, branches, emitter, begin
         self._last: tuple[int, Step] | None = None  # the target's step that a verdict was last about, and its position
 
-    def ask(self, child: Node, pair: Pair) -> None:
+    def ask_verifier(self, child: Node, pair: Pair) -> None:
         """Gives a pair to the verifier, unless its verdict is clear without one."""
         verifier = self._job.verifier
         if verifier is None:
@@ -40,7 +46,7 @@ class Verification:
             verdict = Verdict(False, "guard", "the judge is not trusted")
         if verdict is not None:
             child.verdict = verdict
-            self._answer.emitter.verified(child, verdict)
+            self._emitter.verified(child, verdict)
             return
         assert child.parent is not None
         child.asked = self._inquire(child.parent, child, pair)
@@ -50,7 +56,7 @@ class Verification:
         check = self._job.check
 
         def track(inquiry: Inquiry, state: ProgramState) -> Request:
-            branch = self._answer.begin("judge", state, node, child)
+            branch = self._begin("judge", state, node, child)
             request: Request = branch.request
             request.seed, request.patience = None, PATIENCE
             request.order = LAST if aside else request.order
@@ -60,7 +66,7 @@ class Verification:
             state.stream_executor.when_done(lambda: self._branches.ended(branch))
             if aside:
                 return request
-            self._answer.emitter.begun("judge", node, child)
+            self._emitter.begun("judge", node, child)
             if child.dropped or child.verdict is not None or node.chosen is not None:  # decided before it began
                 self._branches.give_up(branch, Outcome.CANCELLED)
             return request
@@ -89,7 +95,7 @@ class Verification:
             return  # refused meanwhile: the target could not continue from this step
         self._check_judge(inquiry.pair, child, verdict)
         child.verdict = verdict
-        self._answer.emitter.verified(child, verdict)
+        self._emitter.verified(child, verdict)
 
     def _check_judge(self, pair: Pair, child: Node, verdict: Verdict) -> None:
         """Now and then the verifier is also shown a draft beside the target's step of another position."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
-from lr_sglang.engine.forwarding import Head, Post, forward
 from lr_sglang.engine.request import Request
+from lr_sglang.engine.transport import INFO_SECONDS, Head, Post
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -23,38 +23,22 @@ from lr_sglang.errors import (
 )
 
 CONNECT_SECONDS = 5.0
-INFO_SECONDS = 10.0  # for a document of the runtime
 # By this header SGLang's router keeps requests on one worker (its policy ``manual``); a server alone ignores it.
 ROUTING_KEY = "X-SMG-Routing-Key"
 # This header marks an error of the router itself, not of a worker.
 ROUTER_ERROR = "X-SMG-Error-Code"
+# The id of a request whose body has no field for it (SGLang's entrypoints/request_headers.py).
+RID_HEADER = "X-Override-Rid"
 
 # Seconds before each abort of one request. An abort can overtake its request, and the server then ignores it: so it
 # is repeated until the request has ended, every 1.6 s at last and with the connection broken as well.
 ABORT_AGAIN_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+# The same for a forwarded request, whose connection is closed: SGLang notices that only after up to two seconds.
+ABORT_FORWARDED_SECONDS = (0.0, 0.05, 0.25)
 # SGLang's server closes a connection that was idle for 5 s.
 KEEP_ALIVE_SECONDS = 4.0
 # Routes whose replies are plain text, not JSON.
 _IN_WORDS = ("/abort_request", "/flush_cache")
-
-
-class Transport(Protocol):
-    """The interface of a backend to its runtime: ``Client`` over HTTP, or a simulated runtime."""
-
-    async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
-        """Posts one /generate and returns its reply."""
-
-    async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
-        """Reads a JSON document of the runtime."""
-
-    async def post(self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS) -> dict[str, Any]:
-        """Asks the runtime for something that takes it no time: to render a conversation, say."""
-
-    def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
-        """Posts to any route and gives its reply as it comes: the head, then the bytes of the body."""
-
-    async def close(self) -> None:
-        """Closes the connections."""
 
 
 class Client:
@@ -122,9 +106,33 @@ class Client:
         """Posts JSON, and reads the JSON of the reply; raises as ``get``."""
         return await self._exchange("POST", path, body, timeout)
 
-    def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
-        """As ``forwarding.forward``."""
-        return forward(self, post, request, timeout)
+    async def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
+        """Gives a reply as it comes: the head, with any status, then the bytes of the body. For one task alone.
+
+        Closing it before the end closes the connection, and aborts the request.
+
+        Args:
+            timeout: seconds without a byte.
+
+        Raises:
+            Cancelled, RuntimeDown, RuntimeTimeout.
+        """
+        request.sending(self.abort)
+        request.rid = post.rid
+        complete, headers = False, {RID_HEADER: post.rid, "Accept-Encoding": "identity"}
+        try:
+            async with self._reply("POST", post.path, orjson.dumps(post.payload), timeout, headers) as reply:
+                yield Head(reply.status, reply.headers.get("Content-Type", ""))
+                async for piece in reply.content.iter_any():
+                    yield piece
+            complete = True
+        except asyncio.CancelledError:
+            request.raise_if_closed(self.role)
+            raise
+        finally:
+            if not complete:
+                self.start(self._abort_all([post.rid, *(f"{post.rid}_{part}" for part in range(post.batch))]))
+            request.end()
 
     def abort(self, request: Request) -> None:
         """Sends aborts of a request to the server until it has ended."""
@@ -159,6 +167,13 @@ class Client:
                 request.close_connection()
             number += 1
 
+    async def _abort_all(self, rids: Sequence[str]) -> None:
+        for seconds in ABORT_FORWARDED_SECONDS:
+            await asyncio.sleep(seconds)
+            for server in self.servers():
+                for rid in rids:
+                    await server.post_abort(rid)
+
     def _abort_once(self, request: Request) -> None:
         if request.rid:
             self.start(self.post_abort(request.rid))
@@ -179,7 +194,7 @@ class Client:
         self, method: str, path: str, body: dict[str, Any] | None, timeout: float, more: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
         data = None if body is None else orjson.dumps(body)
-        async with self.reply(method, path, data, timeout, more) as reply:
+        async with self._reply(method, path, data, timeout, more) as reply:
             text = await reply.read()
         if reply.status != 200:
             code = reply.headers.get(ROUTER_ERROR, "")
@@ -194,7 +209,7 @@ class Client:
             raise BadReply(f"{self.url}{path} did not answer with JSON", role=self.role) from error
 
     @asynccontextmanager
-    async def reply(
+    async def _reply(
         self, method: str, path: str, data: bytes | None, timeout: float, more: Mapping[str, str] | None
     ) -> AsyncIterator[Any]:
         """One exchange; what breaks in it is a named error, also while the reply is read."""

@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lr_sglang.engine.client import INFO_SECONDS, Client, WorkerLost
+from lr_sglang.engine.client import Client, WorkerLost
 from lr_sglang.engine.request import Request
+from lr_sglang.engine.transport import INFO_SECONDS
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, RuntimeDown
 
 # The list of workers is read again when a request is sent or aborted and the list is as old as this.

@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from lr_sglang.config import Limits
-from lr_sglang.engine.client import Transport
 from lr_sglang.engine.generation import Generation, Written, each_stop
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import LoggedRequest, RequestLog
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer, render, resolve
+from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.frontend.choices import decide
 from lr_sglang.frontend.executor import Executor
@@ -270,13 +270,17 @@ class RuntimeBackend(BaseBackend):
     async def aselect(
         self, s: Executor, choices: list[str], temperature: float, method: ChoicesSamplingMethod
     ) -> ChoicesDecision:
-        """Which of the choices is likeliest after a state's text.
+        """Which of the choices is likeliest after a state's text. The state's ``request`` cancels what is asked.
 
         Raises:
-            LookaheadError: as ``ask``.
+            ConfigError: a choice is empty. LookaheadError: as ``ask``.
         """
+        request, s.request = s.request or Request(), None
         with self.naming:
-            return await decide(self, s, choices, method)
+            if not all(choices):
+                raise ConfigError("select: a choice is empty")
+            prompt, encoded = self.prompt_ids(s), [self.tokenizer.encode(choice, True) for choice in choices]
+            return await decide(choices, encoded, prompt, method, lambda *sent: self.ask(*sent, request.part()))
 
     def shutdown(self) -> None:
         """Closes the connections, in any thread but the loop's."""

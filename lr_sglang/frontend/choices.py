@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
 
-from lr_sglang.engine.request import Request
-from lr_sglang.errors import BadReply, ConfigError
-from lr_sglang.frontend.executor import Executor
+from lr_sglang.engine.generation import Generation
+from lr_sglang.errors import BadReply
 from lr_sglang.frontend.values import SamplingParams
 from lr_sglang.sglang_api.interpreter import ChoicesDecision, ChoicesSamplingMethod
 
-if TYPE_CHECKING:
-    from lr_sglang.frontend.backend import RuntimeBackend
-
+Ids = tuple[int, ...]
+Ask = Callable[[Ids, SamplingParams], Awaitable[Generation]]
 Scored = list[tuple[float, int, None]]
 
 
 async def decide(
-    backend: RuntimeBackend, s: Executor, choices: list[str], method: ChoicesSamplingMethod
+    choices: list[str], encoded: Sequence[Ids], prompt: Ids, method: ChoicesSamplingMethod, ask: Ask
 ) -> ChoicesDecision:
-    """Scores every choice after the state's text; only the choices are computed, the prefix is shared.
+    """Scores every choice after a prompt; only the choices are computed, the prefix is shared.
 
-    The state's ``request``, if it has one, cancels what is asked.
+    Args:
+        encoded: the ids of each choice.
+        ask: sends one request to the runtime.
 
     Raises:
-        ConfigError: a choice is empty. LookaheadError: as ``RuntimeBackend.ask``.
+        LookaheadError: as ``ask``.
     """
-    if not all(choices):
-        raise ConfigError("select: a choice is empty")
-    request, s.request = s.request or Request(), None
-    prompt = backend.prompt_ids(s)
-    options = [backend.tokenizer.encode(choice, True) for choice in choices]
-    scored = [await _score(backend, prompt, option, request) for option in options]
+    scored = [await _score(ask, prompt, ids) for ids in encoded]
     alone = None
     if method.requires_unconditional_logprobs:
         # Of its first token nothing can be said without a text before it: SGLang puts None there.
-        alone = []
-        for option in options:
-            rest = await _score(backend, option[:1], option[1:], request)
-            alone.append([(None, option[0], None), *rest])
+        alone = [[(None, ids[0], None), *await _score(ask, ids[:1], ids[1:])] for ids in encoded]
     return method(
         choices=choices,
         normalized_prompt_logprobs=[sum(one[0] for one in tokens) / len(tokens) for tokens in scored],
@@ -48,12 +40,11 @@ async def decide(
     )
 
 
-async def _score(backend: RuntimeBackend, before: tuple[int, ...], option: tuple[int, ...], whole: Request) -> Scored:
+async def _score(ask: Ask, before: Ids, option: Ids) -> Scored:
     if not option:
         return []
-    request = whole.part()
     wanted = SamplingParams(max_new_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-len(option))
-    found = (await backend.ask((*before, *option), wanted, request)).logprobs[-len(option) :]
+    found = (await ask((*before, *option), wanted)).logprobs[-len(option) :]
     if len(found) != len(option):
-        raise BadReply(f"log-probabilities of {len(found)} tokens of {len(option)}", role=backend.role)
+        raise BadReply(f"log-probabilities of {len(found)} tokens of {len(option)}")
     return [(logprob, token, None) for logprob, token in zip(found, option, strict=True)]

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lr_sglang import plugin_files
 from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results import reference
-from lr_sglang.results.labels import labelled, short
+from lr_sglang.results.groups import Group, labelled
 from lr_sglang.results.record import Record, key
 from lr_sglang.results.store import RECORDS, RUN, flat, read_records
 from lr_sglang.results.summary import grading_failed
-
-Pair = tuple[str, int, int]  # question, sample, and which of several of that name
 
 _NEEDED = (
     *("seconds", "tokens", "steps", "branches", "config", "error", "correct", "judged", "accepted"),
@@ -30,87 +25,6 @@ _NEEDED = (
 _NAMED = re.compile(r"(?P<mode>[\w+]+)(?:@(?P<task>[^=/]+))?=(?P<path>.+)$")
 # What may differ between records that belong together.
 _LOOSE = ("sampling.seed", "mode", "questions", "task", "concurrency")
-
-
-@dataclass(frozen=True)
-class Group:
-    """Records that were made in one way.
-
-    Attributes:
-        settings: the configuration, flat, without what may differ.
-        label: what tells it from others of its task and mode; empty if there is no other.
-        marks: what a reader must know of all its figures: ``simulated``, ``dummy weights``, ``simulated acceptance``,
-            ``reference``.
-    """
-
-    task: str
-    mode: str
-    concurrency: int
-    settings: dict[str, Any]
-    records: list[Record] = field(repr=False)
-    label: str = ""
-
-    @property
-    def name(self) -> str:
-        """Mode and label."""
-        return f"{self.mode} ({self.label})" if self.label else self.mode
-
-    @cached_property
-    def marks(self) -> tuple[str, ...]:
-        return tuple(mark for mark, said in _MARKS.items() if any(map(said, self.records)))
-
-    @property
-    def models(self) -> dict[str, str]:
-        """Those that are known, by role."""
-        return {role: str(one["model"]) for role, one in _runtimes(self.records[0]).items() if one.get("model")}
-
-    @property
-    def ended(self) -> list[Record]:
-        """Without those that failed."""
-        return [record for record in self.records if record["error"] is None]
-
-    def by_pair(self) -> dict[Pair, Record]:
-        """Each record under its question and sample; what several folders have comes under 0, 1 and so on."""
-        seen: Counter[tuple[str, int]] = Counter()
-        found = {}
-        for record in self.records:
-            name = record["question_id"], record["sample"]
-            found[*name, seen[name]] = record
-            seen[name] += 1
-        return found
-
-    def value(self, setting: str) -> Any:
-        """A setting by its short name or its own, such as ``depth``."""
-        return next((value for name, value in self.settings.items() if setting in (short(name), name)), None)
-
-    def comparable(self, other: Group) -> bool:
-        """Whether both are of the same task, target, sampling, limits and concurrency."""
-        ours, theirs = (
-            {k: v for k, v in one.settings.items() if v is not None and k.startswith(("sampling.", "limits."))}
-            for one in (self, other)
-        )
-        places = [(g.task, g.concurrency, g.models.get("target")) for g in (self, other)]
-        return ours == theirs and places[0] == places[1]
-
-
-def _runtimes(record: Record) -> dict[str, Any]:
-    return record["config"].get("runtimes") or {}
-
-
-def _versions(record: Record) -> dict[str, Any]:
-    return record.get("versions") or {}
-
-
-def _asked_for(layer: Any) -> bool:
-    return isinstance(layer, dict) and bool(layer.get("accept_length"))
-
-
-_MARKS: dict[str, Callable[[Record], bool]] = {
-    "simulated": lambda r: _versions(r).get("runtimes") == "simulated",
-    "dummy weights": lambda r: any(str(one.get("model", "")).startswith("dummy:") for one in _runtimes(r).values()),
-    "simulated acceptance": lambda r: any(_asked_for(one.get("token_layer")) for one in _runtimes(r).values()),
-    "reference": lambda r: _versions(r).get("made_by") == "reference",
-}
 
 
 @dataclass(frozen=True)

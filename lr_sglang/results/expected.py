@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lr_sglang.errors import ConfigError
-from lr_sglang.results.collection import Collection, Group
-from lr_sglang.results.labels import program
+from lr_sglang.results.collection import Collection
+from lr_sglang.results.groups import Group, program
 from lr_sglang.results.record import Record
 from lr_sglang.theory import Case, Measured, measure
 from lr_sglang.theory.judged import MAX_STEPS

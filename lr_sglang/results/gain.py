@@ -8,7 +8,8 @@ from typing import Any
 
 from lr_sglang.errors import RecordError
 from lr_sglang.results import statistics
-from lr_sglang.results.collection import Collection, Group
+from lr_sglang.results.collection import Collection
+from lr_sglang.results.groups import Group
 from lr_sglang.results.measures import differences, speed
 from lr_sglang.results.statistics import Difference, Estimate
 

@@ -45,6 +45,5 @@ class Report:
 
 def make(collection: Collection, margin: float = st.MARGIN) -> Report:
     """Measures everything; ``margin`` as in ``measures.measure``."""
-    report = Report(collection, [measure(collection, group, margin) for group in collection.groups], margin)
-    report.tables.extend(tables.all_of(report))
-    return report
+    measures = [measure(collection, group, margin) for group in collection.groups]
+    return Report(collection, measures, margin, list(tables.all_of(collection, measures, margin)))

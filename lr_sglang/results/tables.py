@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lr_sglang.results import accounting, labels
-from lr_sglang.results.collection import Group
+from lr_sglang.results import accounting
+from lr_sglang.results.collection import Collection
+from lr_sglang.results.groups import Group, program
 from lr_sglang.results.measures import Measures
 from lr_sglang.results.statistics import Estimate
-
-if TYPE_CHECKING:
-    from lr_sglang.results.report import Report
 
 NONE = "-"
 VERDICTS = {"kept": "kept", "worse": "worse", "open": "not shown"}
@@ -89,28 +87,28 @@ REFERENCE: dict[str, Cell] = {
 }
 
 
-def all_of(report: Report) -> Iterator[Table]:
-    """Those that the runs have something for."""
+def all_of(collection: Collection, measures: list[Measures], margin: float) -> Iterator[Table]:
+    """Those that the runs have something for; ``margin`` is that of *Quality*."""
     tables = (
-        _table1(report),
+        _table1(collection, measures),
         _rows(
-            report,
+            measures,
             "Quality",
             QUALITY,
             "95 % intervals over questions; the difference is paired; kept: all of the interval is above"
-            f" -{100 * report.margin:g} points, worse: all below",
+            f" -{100 * margin:g} points, worse: all below",
             of=lambda m: m.accuracy is not None or m.errors,
         ),
         _rows(
-            report,
+            measures,
             "Speed",
-            {name: of for name, of in SPEED.items() if name != "over sd" or any(m.over_sd for m in report.measures)},
+            {name: of for name, of in SPEED.items() if name != "over sd" or any(m.over_sd for m in measures)},
             "of answers without an error, on the questions and samples that both have",
         ),
-        _varied(report, "verifier", "Table 2: verifiers", ("alpha", "accuracy %", "speed-up")),
-        _varied(report, "width", "Table 3: width", ("accuracy % / alpha / speed-up",)),
+        _varied(measures, "verifier", "Table 2: verifiers", ("alpha", "accuracy %", "speed-up")),
+        _varied(measures, "width", "Table 3: width", ("accuracy % / alpha / speed-up",)),
         _rows(
-            report,
+            measures,
             "Acceptance",
             ACCEPTANCE,
             "alpha: accepted of the judged steps, of all answers together and as the mean of the answers; c1: time of a"
@@ -119,7 +117,7 @@ def all_of(report: Report) -> Iterator[Table]:
             of=lambda m: m.alpha is not None,
         ),
         _rows(
-            report,
+            measures,
             "Expected and measured",
             THEORY,
             "speed-ups in tokens/s over the mode without lookahead. The formulas expect of the measured alpha and c1:"
@@ -127,10 +125,10 @@ def all_of(report: Report) -> Iterator[Table]:
             " slowed down by each other. The last is measured",
             of=lambda m: m.expected is not None,
         ),
-        _time(report),
-        _runs(report),
+        _time(measures),
+        _runs(measures),
         _rows(
-            report,
+            measures,
             "Per answer",
             REFERENCE,
             "as the reference's report: means over answers, so speed is the mean of each answer's tokens/s",
@@ -140,13 +138,13 @@ def all_of(report: Report) -> Iterator[Table]:
 
 
 def _rows(
-    report: Report, title: str, columns: Mapping[str, Cell], note: str, *, of: Callable[[Measures], Any] = bool
+    measures: list[Measures], title: str, columns: Mapping[str, Cell], note: str, of: Callable[[Measures], Any] = bool
 ) -> Table | None:
     """A row for each group that ``of`` holds for, with what the columns say of it."""
     # Marks stand beside the mode where others do not have them.
-    mixed = len({m.group.marks for m in report.measures}) > 1
+    mixed = len({m.group.marks for m in measures}) > 1
     rows = []
-    for m in filter(of, report.measures):
+    for m in filter(of, measures):
         name = m.group.name + "".join(f" [{mark}]" for mark in m.group.marks if mixed)
         rows.append([m.group.task, name, *(say(m) for say in columns.values())])
     return Table(title, ["task", "mode", *columns], rows, note) if rows else None
@@ -161,12 +159,12 @@ def _crossed(
     return Table(title, ["", *names], lines, note) if lines else None
 
 
-def _table1(report: Report) -> Table | None:
+def _table1(collection: Collection, measures: list[Measures]) -> Table | None:
     """As the paper's Table 1: tasks side by side, for each way accuracy, alpha and speed-up."""
     cells: dict[tuple[str, Any], str] = {}
-    tasks = report.collection.tasks
-    for m in report.measures:
-        name, task, said = _alone(report, m.group), m.group.task, {}
+    tasks = collection.tasks
+    for m in measures:
+        name, task, said = _alone(collection, m.group), m.group.task, {}
         if m.accuracy:
             said["%" if m.group.label else "accuracy %"] = _plus_minus(m)
         if m.alpha:
@@ -183,10 +181,10 @@ def _table1(report: Report) -> Table | None:
         "as the paper's Table 1; speed-up is in tokens/s over the target's autoregressive;"
         " +- is the deviation between samples (paper), of one sample there is none"
     )
-    title = f"Table 1: {report.collection.models or 'models unknown'}"
-    programs = {labels.program(group) for group in report.collection.groups}
-    if len(programs) == 1 and (program := programs.pop()):  # else it is in the rows' names
-        title += f"; program {program}"
+    title = f"Table 1: {collection.models or 'models unknown'}"
+    programs = {program(group) for group in collection.groups}
+    if len(programs) == 1 and (common := programs.pop()):  # else it is in the rows' names
+        title += f"; program {common}"
     return _crossed(title, cells, tasks, tasks, note)
 
 
@@ -195,9 +193,9 @@ def _plus_minus(m: Measures) -> str:
     return plain(m.accuracy, 1, 100) + (f"+-{100 * m.spread:.1f}" if m.spread is not None else "")
 
 
-def _alone(report: Report, group: Group) -> str:
+def _alone(collection: Collection, group: Group) -> str:
     """A draft that answers by itself is called so, as in the paper."""
-    ahead = [g.models for g in report.collection.groups if "draft" in g.models]
+    ahead = [g.models for g in collection.groups if "draft" in g.models]
     drafts = {models["draft"] for models in ahead} - {models.get("target") for models in ahead}
     if group.mode == "autoregressive":
         who = "draft" if group.models.get("target") in drafts else "target"
@@ -205,9 +203,9 @@ def _alone(report: Report, group: Group) -> str:
     return group.name
 
 
-def _varied(report: Report, setting: str, title: str, what: Sequence[str]) -> Table | None:
+def _varied(measures: list[Measures], setting: str, title: str, what: Sequence[str]) -> Table | None:
     """As the paper's Tables 2 and 3: the values of a setting side by side."""
-    ahead = [m for m in report.measures if m.group.value(setting) is not None and m.group.mode != "lossless"]
+    ahead = [m for m in measures if m.group.value(setting) is not None and m.group.mode != "lossless"]
     values = list(dict.fromkeys(m.group.value(setting) for m in ahead))
     if len(values) < 2:
         return None
@@ -224,25 +222,25 @@ def _varied(report: Report, setting: str, title: str, what: Sequence[str]) -> Ta
     return _crossed(title, cells, values, names, "" if len(what) > 1 else what[0])
 
 
-def _time(report: Report) -> Table | None:
-    shown = [m for m in report.measures if m.time["wall"] and any(r["branches"] for r in m.group.ended)]
+def _time(measures: list[Measures]) -> Table | None:
+    shown = [m for m in measures if m.time["wall"] and any(r["branches"] for r in m.group.ended)]
     columns: dict[str, Cell] = {"seconds": lambda m: plain(m.time["wall"] / len(m.group.ended), 2)}
     for part, meaning in accounting.MEANING.items():
-        if any(m.time["parts"][part] for m in report.measures):
+        if any(m.time["parts"][part] for m in measures):
             columns[f"{meaning} %"] = lambda m, part=part: plain(m.time["parts"][part] / m.time["wall"], 1, 100)  # type: ignore[misc]
     columns["accounted %"] = lambda m: plain(m.time["share"], 1, 100)
     note = "along the critical path of each answer"
     if not any(m.time["waits_known"] for m in shown):
         note += "; the runtimes did not report queueing and prefill, which are in the other columns"
-    return _rows(report, "Where the time went", columns, note, of=lambda m: m in shown)
+    return _rows(measures, "Where the time went", columns, note, of=lambda m: m in shown)
 
 
-def _runs(report: Report) -> Table | None:
-    longest = min(6, max((len(m.runs) for m in report.measures), default=0))
+def _runs(measures: list[Measures]) -> Table | None:
+    longest = min(6, max((len(m.runs) for m in measures), default=0))
 
     def after(n: int) -> Cell:
         return lambda m: f"{m.runs[n].value:.2f} ({m.runs[n].samples})" if n < len(m.runs) else NONE
 
     note = "share accepted after so many accepted steps (of how many); the formulas take it to be the same everywhere"
     columns = {f"after {n}": after(n) for n in range(longest)}
-    return _rows(report, "Acceptance by position", columns, note, of=lambda m: m.runs)
+    return _rows(measures, "Acceptance by position", columns, note, of=lambda m: m.runs)

@@ -23,9 +23,11 @@ from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log
+from lr_sglang.serve.lookahead_answer import LookaheadAnswer
 from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
 from lr_sglang.serve.middleware import Guard, refuse
-from lr_sglang.serve.pass_through import PassedAnswer, PassedRequest
+from lr_sglang.serve.passed_answer import PassedAnswer
+from lr_sglang.serve.passed_request import PassedRequest
 from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.reading import read_json
 from lr_sglang.serve.replies import Reply
@@ -127,7 +129,7 @@ def _answer(engine: AnswerEngine, route: TargetRoute) -> Callable[[Request], Awa
             body = b"".join([piece async for piece in pieces])  # all of it is there when it begins
             return Response(body, headers=headers, media_type="application/json")
         reply = Reply(plan, engine.service.model, about)
-        items = together([engine.answer(one) for one in plan.each()])
+        items = together([LookaheadAnswer(engine, one).pieces() for one in plan.each()])
         if plan.stream:
             return stream(await begun(request.receive, events_of(reply.chunks(items))))
         return JSONResponse(await unless_gone(request.receive, reply.whole(items)), headers=headers)

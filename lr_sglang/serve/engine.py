@@ -1,12 +1,11 @@
-"""Everything behind the routes: who writes the answer to a request, and what all answers share."""
+"""Everything behind the routes: who is to answer a request, and what all answers share."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from lr_sglang.algorithm import policy
 from lr_sglang.api.runner import keep_what_is_imported
@@ -18,22 +17,31 @@ from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import refusal
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.logs import log
-from lr_sglang.serve.lookahead_answer import LookaheadAnswer
 from lr_sglang.serve.metrics import Metrics
-from lr_sglang.serve.pass_through import PassedRequest, passed_request
+from lr_sglang.serve.passed_request import PassedRequest, passed_request
 from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.processes.sharing import Sharing
 from lr_sglang.serve.program import ServedProgram
 from lr_sglang.serve.protocol import ChatRequest
-from lr_sglang.serve.replies import Item
 from lr_sglang.serve.request_options import RequestOptions, options_of
-from lr_sglang.serve.served_answer import ServedAnswer
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.target_routes import TargetRoute
-from lr_sglang.serve.thinking import Thinking, think_then_conclude, with_calls
+from lr_sglang.serve.thinking import Thinking, think_then_conclude
 from lr_sglang.verifiers.requests import RequestMaker
 
 LIST_SECONDS = 2.0  # for the target to list its models
+
+
+class Running(Protocol):
+    """An answer that is being made: a ``ServedAnswer``."""
+
+    task: asyncio.Task[None] | None
+
+    def end(self, last: Any) -> None:
+        """Puts the last piece, also if nobody takes the others."""
+
+    def stop(self) -> None:
+        """Stops it on every runtime."""
 
 
 class AnswerEngine:
@@ -57,7 +65,7 @@ class AnswerEngine:
         self.roles, self.service, self.metrics, self.health = roles, service, metrics, health
         self.admission = Admission(service.concurrency, service.queue, board)
         self.sharing = Sharing(board, roles.values(), self.admission, metrics)
-        self.running: set[ServedAnswer] = set()
+        self.running: set[Running] = set()
         self.lateness, self._target_name = Lateness(), ""
         known = policy.experience_for(service.lookahead)
         self.requests = RequestMaker(roles, service.judge_prompt, lambda look: known)
@@ -105,13 +113,6 @@ class AnswerEngine:
             if conclusion is not None and (options := options_of(request, service, conclusion)).mode.ahead:
                 return options
         return passed_request(route, body, why or alone, service)
-
-    def answer(self, options: RequestOptions) -> AsyncGenerator[Item, None]:
-        """The pieces of one answer (``LookaheadAnswer``)."""
-        pieces = LookaheadAnswer(self, options).pieces()
-        if options.conclusion is None or not options.conclusion.tools:
-            return pieces
-        return with_calls(pieces, partial(self.thinking.calls_in, options.conclusion.tools))
 
     @property
     def idle(self) -> bool:

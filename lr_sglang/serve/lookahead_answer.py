@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from typing import Any
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import Cancelled
 from lr_sglang.frontend.run import run_program
 from lr_sglang.frontend.stream_text import Reasoning, StreamText
+from lr_sglang.serve.engine import AnswerEngine
 from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.program import answer_request
 from lr_sglang.serve.prompt import Prompt, prepare
-from lr_sglang.serve.replies import Summary, costs_of
+from lr_sglang.serve.replies import Item, Summary, costs_of
 from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.serve.served_answer import END, ServedAnswer
+from lr_sglang.serve.thinking import with_calls
 from lr_sglang.steps.trace import StepRecord
-
-if TYPE_CHECKING:
-    from lr_sglang.serve.engine import AnswerEngine
 
 STOP_AGAIN = 0.1  # seconds until an answer that was stopped is stopped again
 HANG_UP_AFTER = 5  # stops: an abort that is heard takes some milliseconds
@@ -39,6 +39,12 @@ class LookaheadAnswer(ServedAnswer):
         self.costs: dict[str, int] | None = None
         self.cut = self.stopping = False  # by a stop string; by its client
         self.stops = 0
+
+    def pieces(self) -> AsyncGenerator[Item, None]:
+        conclusion = self.options.conclusion
+        if conclusion is None or not conclusion.tools:
+            return super().pieces()
+        return with_calls(super().pieces(), partial(self.engine.thinking.calls_in, conclusion.tools))
 
     def prepare(self) -> None:
         if self.engine.operator_program is not None and (self.options.prefix or not self.options.chat):

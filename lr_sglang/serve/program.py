@@ -10,7 +10,7 @@ import sglang as sgl
 from lr_sglang.algorithm.answer import Answer
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.frontend.dsl import converse
-from lr_sglang.programs.lookahead import accept, expand, look_ahead
+from lr_sglang.programs.lookahead import accept, expand, write_answer
 from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.lookahead_backend import backends
@@ -27,7 +27,7 @@ async def answer_request(s: ProgramState, asked: list[dict[str, str]] | str, job
         converse(s, asked)
     async with Answer(s, job) as answer:
         if ahead:
-            await look_ahead(answer)
+            await write_answer(answer)
         else:
             await step_by_step(answer)
 

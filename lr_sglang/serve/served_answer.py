@@ -6,17 +6,15 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import Histogram
 
 from lr_sglang.errors import LookaheadError
+from lr_sglang.serve.engine import AnswerEngine
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.logs import log, where
 from lr_sglang.user_programs.program import ProgramError
-
-if TYPE_CHECKING:
-    from lr_sglang.serve.engine import AnswerEngine
 
 END = object()  # after the last piece of an answer that went well
 

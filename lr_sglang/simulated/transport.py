@@ -9,9 +9,8 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from lr_sglang.config import ROLES
-from lr_sglang.engine.client import INFO_SECONDS
-from lr_sglang.engine.forwarding import Head, Post
 from lr_sglang.engine.request import Request
+from lr_sglang.engine.transport import INFO_SECONDS, Head, Post
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.simulated.model import Writer

@@ -86,7 +86,7 @@ class StepTree:
         ]
         return sorted(found, key=self.ahead)
 
-    def propose(self, node: Node, width: int | None = None) -> list[Node]:
+    def add_children(self, node: Node, width: int | None = None) -> list[Node]:
         """Adds ``width`` children (default: the tree's width) whose steps are to be drafted."""
         node.proposed = True
         node.children = [

@@ -26,7 +26,7 @@ from lr_sglang.frontend.executor import Executor
 from lr_sglang.frontend.gen_options import UNLIMITED, LookaheadMark, fallback_reason, lookahead, stops_of, strip_mark
 from lr_sglang.frontend.stream_text import StreamText
 from lr_sglang.modes import MODES
-from lr_sglang.programs.lookahead import look_ahead
+from lr_sglang.programs.lookahead import write_answer
 from lr_sglang.sglang_api.interpreter import (
     BaseBackend,
     ProgramState,
@@ -221,7 +221,7 @@ class LookaheadBackend(BaseBackend):
             state = self._beside(s)
             try:
                 async with Answer(state, job) as answer:
-                    await look_ahead(answer)
+                    await write_answer(answer)
             except Cancelled:
                 if not delivery.stopped:
                     raise

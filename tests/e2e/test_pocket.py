@@ -99,11 +99,11 @@ def test_steps_that_the_target_writes_in_one_generation_are_its_own(
 ) -> None:
     """As ``--mode auto`` has them written while looking ahead does not pay: here after every third step."""
 
-    def alone(self: Policy) -> int:
+    def tokens_alone(self: Policy) -> int:
         root = self.tree.root
         return 0 if root.position % 3 or root.expanding or root.children else min(60, self.tree.room(root))
 
-    monkeypatch.setattr(Policy, "alone", alone)
+    monkeypatch.setattr(Policy, "tokens_alone", tokens_alone)
     traces = [answer(pocket, question, schedule, 0.0, "exact") for question in PROBLEMS]
     for ahead, question in zip(traces, PROBLEMS, strict=True):
         assert (ahead.ids, ahead.finish) == (plain[question.id].ids, "stop"), question.id

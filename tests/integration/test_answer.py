@@ -123,12 +123,12 @@ def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_o
     whole = job_for(scripted())
     solve(whole, scripted(), autoregressive)
 
-    def alone(self):
+    def tokens_alone(self):
         root = self.tree.root
         idle = root.position % 3 == 0 and not root.expanding and not root.children
         return min(tokens, self.tree.room(root)) if idle else 0
 
-    monkeypatch.setattr(policy.Policy, "alone", alone)
+    monkeypatch.setattr(policy.Policy, "tokens_alone", tokens_alone)
     target = scripted()
     job = job_for(target)
     job.lookahead = job.lookahead.replace(schedule=schedule)

@@ -1,7 +1,6 @@
 """The judge verifier when its runtime is down: asked once, then left alone for a while."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 from sglang.lang.interpreter import ProgramState
@@ -107,12 +106,12 @@ def test_a_draft_that_the_target_cannot_read_stays_refused():
         tree.root.state = ProgramState(Executor(backend, {}, SglSamplingParams(), None, False))
         branches = Branches(job.record, asyncio.get_running_loop())
         emitter = EventEmitter(None, branches.now)
-        verification = Verification(SimpleNamespace(job=job, branches=branches, emitter=emitter))
-        unreadable, other = tree.propose(tree.root)
+        verification = Verification(job, branches, emitter, None)  # Slow asks no runtime
+        unreadable, other = tree.add_children(tree.root)
         tree.root.target = Step("a", (1,), Ending.DELIMITER)
         for child in (unreadable, other):
             tree.drafted(child, Step("b", (2,), Ending.DELIMITER))
-            verification.ask(child, tree.pair(child))
+            verification.ask_verifier(child, tree.pair(child))
         unreadable.verdict = Verdict(False, "draft", "tokens that the target does not know", failed=True)
         verification.ruled(unreadable.asked, unreadable, Verdict(True, "slow"))
         assert not unreadable.verdict.accepted and tree.decide(tree.root) is None

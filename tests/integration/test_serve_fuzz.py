@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from lr_sglang.config import ROLES
-from lr_sglang.engine.forwarding import Head, Post
+from lr_sglang.engine.transport import Head, Post
 from lr_sglang.engine.request import Request
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.keys import Keys

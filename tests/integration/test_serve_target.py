@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from lr_sglang.engine.client import Client
 from lr_sglang.serve.keys import Keys
-from lr_sglang.serve.pass_through import STEERING, Common
+from lr_sglang.serve.passed_request import STEERING, Common
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.target_routes import OTHERS, PATHS
 from tests.integration.test_serve import ASK, CHAT, COMPLETIONS, SERVICE, is_documented, scripted, serving, within

@@ -28,7 +28,7 @@ def test_nothing_is_lost_when_the_end_is_looked_for_all_the_time(monkeypatch):
     async def ask(question: str) -> str:
         request = ChatRequest(model="simulated", messages=[{"role": "user", "content": question}])
         pieces: list[str] = []
-        async for item in made.state.engine.answer(options_of(request, service)):
+        async for item in lookahead_answer.LookaheadAnswer(made.state.engine, options_of(request, service)).pieces():
             pieces += [] if isinstance(item, Summary) else [piece.text for piece in item]
         return truth.wrong(question, "".join(pieces))
 
@@ -49,7 +49,7 @@ import sglang as sgl
 
 from lr_sglang.algorithm.answer import Answer
 from lr_sglang.frontend.dsl import converse, sync
-from lr_sglang.programs.lookahead import look_ahead
+from lr_sglang.programs.lookahead import write_answer
 
 
 @sgl.function
@@ -57,7 +57,7 @@ async def and_more(s, messages, job):
     converse(s, messages)
     aside = s.fork(1)[0]
     async with Answer(s, job) as answer:
-        await look_ahead(answer)
+        await write_answer(answer)
     await asyncio.sleep(0.3)
     aside += sgl.gen("title", max_tokens=8)
     await sync(aside)
@@ -75,7 +75,8 @@ def test_a_program_goes_on_after_an_answer_of_its_own(monkeypatch, tmp_path: Pat
 
     async def ask() -> str:
         async with made.router.lifespan_context(made):
-            items = [item async for item in made.state.engine.answer(options_of(request, service))]
+            answer = lookahead_answer.LookaheadAnswer(made.state.engine, options_of(request, service))
+            items = [item async for item in answer.pieces()]
         assert isinstance(items[-1], Summary)
         return "".join(piece.text for pieces in items[:-1] for piece in pieces)
 

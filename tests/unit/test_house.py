@@ -103,14 +103,11 @@ def test_nothing_is_imported_upward():
 
 
 def imports_of(tree: ast.AST, modules: set[str]) -> Iterator[str]:
-    """The modules that one imports, also within functions, but not for type checkers alone."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            continue
+    """The modules that one imports, also within functions and for type checkers alone."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for whole in (f"{node.module}.{alias.name}" for alias in node.names):
                 yield whole if whole in modules else node.module
-        yield from imports_of(node, modules)
 
 
 def test_no_modules_import_each_other():

@@ -53,7 +53,7 @@ def test_nodes_of_one_tree_draw_with_different_seeds():
     tree, seen = StepTree(6, 2, 1000), set()
     nodes = [tree.root]
     for _ in range(5):
-        nodes = [n for node in nodes for n in (*tree.propose(node), _corrected(tree, node))]
+        nodes = [n for node in nodes for n in (*tree.add_children(node), _corrected(tree, node))]
         for node in nodes:
             assert (node.position, node.lineage) not in seen
             seen.add((node.position, node.lineage))
@@ -190,7 +190,7 @@ def test_answers_learn_from_each_other():
     experience, tree = RunStatistics(), StepTree(4, 1, 100)
     first = policy.make(Lookahead(policy="adaptive"), tree, experience)
     for _ in range(50):
-        child = tree.propose(tree.root)[0]
+        child = tree.add_children(tree.root)[0]
         child.verdict = NO
         experience.decided(tree.root, first.own)
     another = policy.make(Lookahead(policy="adaptive"), StepTree(4, 1, 100), experience)

@@ -27,7 +27,12 @@ LONGEST = 120
 
 def run(schedule, accepts, c1, depth, judge=0.0, steps=1000, width=1, lasts=lambda: 1.0):
     answer = Clocked(accepts, c1, depth, judge, steps, width, lasts)
-    asyncio.run(PROGRAMS[schedule](answer))
+
+    async def write():
+        while not answer.ended:
+            await PROGRAMS[schedule](answer)
+
+    asyncio.run(write())
     assert len(answer.kept) == steps
     return answer
 

@@ -362,7 +362,7 @@ def most_in_flight(look, role):
     while found := tree.to_propose():
         drafts = max(drafts, len(found) * look.width)
         for node in found:
-            for child in tree.propose(node):
+            for child in tree.add_children(node):
                 tree.drafted(child, step)
     branches = tree.to_expand(look.depth if look.schedule == "sync" else look.depth - 1)
     drafted = sum(isinstance(node, Node) and node is not tree.root for node in tree.live())

@@ -17,7 +17,7 @@ def grown(depth: int = 3, width: int = 1, budget: int = 1000, guard: bool = True
     tree = StepTree(depth, width, budget, guard)
     node = tree.root
     for _ in range(drafts):
-        tree.propose(node)
+        tree.add_children(node)
         node = node.children[0]
         tree.drafted(node, step("d"))
     return tree
@@ -48,13 +48,13 @@ def test_the_target_is_asked_after_each_drafted_prefix_once():
 
 def test_a_draft_not_there_yet_is_no_prefix():
     tree = grown()
-    tree.propose(tree.root)
+    tree.add_children(tree.root)
     assert tree.to_expand(2) == [tree.root]
 
 
 def test_width_proposes_alternatives():
     tree = grown(width=3)
-    assert [c.alternative for c in tree.propose(tree.root)] == [0, 1, 2]
+    assert [c.alternative for c in tree.add_children(tree.root)] == [0, 1, 2]
     assert tree.to_propose() == []
 
 
@@ -67,7 +67,7 @@ def test_nothing_is_drafted_where_the_target_is_already_done():
 @pytest.mark.parametrize(("guard", "proposed"), [(True, []), (False, [1])])
 def test_the_half_sentence_guard_drafts_nothing_after_a_cut_step(guard, proposed):
     tree = grown(guard=guard)
-    tree.propose(tree.root)
+    tree.add_children(tree.root)
     tree.drafted(tree.root.children[0], step("cut", Ending.CAP))
     assert [n.position for n in tree.to_propose()] == proposed
 
@@ -75,7 +75,7 @@ def test_the_half_sentence_guard_drafts_nothing_after_a_cut_step(guard, proposed
 def test_nothing_follows_the_end_of_sequence_or_the_end_of_the_budget():
     for last, budget in ((step("x", Ending.END), 100), (step("xyz"), 3)):
         tree = grown(budget=budget)
-        tree.propose(tree.root)
+        tree.add_children(tree.root)
         child = tree.root.children[0]
         tree.drafted(child, last)
         assert tree.ends(child)
@@ -104,7 +104,7 @@ def test_a_pair_needs_both_versions_and_no_verdict():
 
 def test_an_accepted_draft_is_chosen_though_others_are_undecided():
     tree = grown(width=2)
-    first, second = tree.propose(tree.root)
+    first, second = tree.add_children(tree.root)
     tree.root.target = step("t")
     tree.drafted(second, step("d"))
     assert tree.decide(tree.root) is None
@@ -115,7 +115,7 @@ def test_an_accepted_draft_is_chosen_though_others_are_undecided():
 
 def test_the_targets_step_is_chosen_when_every_draft_is_rejected():
     tree = grown(width=2)
-    first, second = tree.propose(tree.root)
+    first, second = tree.add_children(tree.root)
     tree.root.target = step("t")
     first.verdict = NO
     assert tree.decide(tree.root) is None

@@ -64,7 +64,7 @@ class Adaptive(Policy):
         furthest = self.choice.depth - (self.look.schedule == "async")
         return self.tree.ahead(node) <= furthest and super().should_expand(node)
 
-    def alone(self) -> int:
+    def tokens_alone(self) -> int:
         root, tokens = self.tree.root, self.experience.tokens.value
         if self.choice.depth or root.expanding or root.children:
             return 0

@@ -86,7 +86,7 @@ class Policy:
             return self.experience.calibration.chance(node.confidence)
         return self.experience.alpha(self.own)
 
-    def alone(self) -> int:
+    def tokens_alone(self) -> int:
         """Tokens that the target may write in one generation now, because looking ahead does not pay; 0 is none."""
         return 0
 

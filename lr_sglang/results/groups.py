@@ -1,0 +1,157 @@
+"""Records of one task, mode and settings, and how tables name and order such groups."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from lr_sglang.modes import MODES
+from lr_sglang.results.record import Record
+
+Pair = tuple[str, int, int]  # question, sample, and which of several of that name
+
+# Names of settings in tables.
+_SHORT = {
+    "lookahead.max_step_tokens": "step tokens",
+    "runtimes.target.token_layer.tokens": "sd tokens",
+    "runtimes.target.token_layer.algorithm": "token layer",
+    "runtimes.target.token_layer.accept_length": "simulated acceptance",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Records that were made in one way.
+
+    Attributes:
+        settings: the configuration, flat, without what may differ.
+        label: what tells it from others of its task and mode; empty if there is no other.
+        marks: what a reader must know of all its figures: ``simulated``, ``dummy weights``, ``simulated acceptance``,
+            ``reference``.
+    """
+
+    task: str
+    mode: str
+    concurrency: int
+    settings: dict[str, Any]
+    records: list[Record] = field(repr=False)
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """Mode and label."""
+        return f"{self.mode} ({self.label})" if self.label else self.mode
+
+    @cached_property
+    def marks(self) -> tuple[str, ...]:
+        return tuple(mark for mark, said in _MARKS.items() if any(map(said, self.records)))
+
+    @property
+    def models(self) -> dict[str, str]:
+        """Those that are known, by role."""
+        return {role: str(one["model"]) for role, one in _runtimes(self.records[0]).items() if one.get("model")}
+
+    @property
+    def ended(self) -> list[Record]:
+        """Without those that failed."""
+        return [record for record in self.records if record["error"] is None]
+
+    def by_pair(self) -> dict[Pair, Record]:
+        """Each record under its question and sample; what several folders have comes under 0, 1 and so on."""
+        seen: Counter[tuple[str, int]] = Counter()
+        found = {}
+        for record in self.records:
+            name = record["question_id"], record["sample"]
+            found[*name, seen[name]] = record
+            seen[name] += 1
+        return found
+
+    def value(self, setting: str) -> Any:
+        """A setting by its short name or its own, such as ``depth``."""
+        return next((value for name, value in self.settings.items() if setting in (short(name), name)), None)
+
+    def comparable(self, other: Group) -> bool:
+        """Whether both are of the same task, target, sampling, limits and concurrency."""
+        ours, theirs = (
+            {k: v for k, v in one.settings.items() if v is not None and k.startswith(("sampling.", "limits."))}
+            for one in (self, other)
+        )
+        places = [(g.task, g.concurrency, g.models.get("target")) for g in (self, other)]
+        return ours == theirs and places[0] == places[1]
+
+
+def _runtimes(record: Record) -> dict[str, Any]:
+    return record["config"].get("runtimes") or {}
+
+
+def _versions(record: Record) -> dict[str, Any]:
+    return record.get("versions") or {}
+
+
+def _asked_for(layer: Any) -> bool:
+    return isinstance(layer, dict) and bool(layer.get("accept_length"))
+
+
+_MARKS: dict[str, Callable[[Record], bool]] = {
+    "simulated": lambda r: _versions(r).get("runtimes") == "simulated",
+    "dummy weights": lambda r: any(str(one.get("model", "")).startswith("dummy:") for one in _runtimes(r).values()),
+    "simulated acceptance": lambda r: any(_asked_for(one.get("token_layer")) for one in _runtimes(r).values()),
+    "reference": lambda r: _versions(r).get("made_by") == "reference",
+}
+
+
+def labelled(groups: list[Group]) -> list[Group]:
+    """Groups in the order of tables, each with what tells it from its like."""
+    like: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for group in groups:
+        like[group.task, group.mode].append(group)
+    programs = len({program(group) for group in groups}) > 1
+    made = []
+    for alike in like.values():
+        differing = _differing(alike)
+        many = len({group.concurrency for group in alike}) > 1
+        for group in alike:
+            words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
+            words += [f"{group.concurrency} at once"] if many else []
+            words += [f"program {program(group)}"] if programs and program(group) else []  # a plain run is beside it
+            words += [group.settings["fair"]] if group.settings.get("fair") else []  # also where all have it
+            made.append(replace(group, label=", ".join(dict.fromkeys(words))))
+    tasks, modes = list(dict.fromkeys(group.task for group in groups)), list(MODES)
+
+    def place(group: Group) -> tuple[Any, ...]:
+        """Settings that are numbers count, so that a sweep comes in its order."""
+        numbers = sorted((k, float(v)) for k, v in group.settings.items() if type(v) in (int, float))
+        rank = modes.index(group.mode) if group.mode in modes else len(modes)
+        return tasks.index(group.task), rank, numbers, group.concurrency
+
+    return sorted(made, key=place)
+
+
+def program(group: Group) -> str:
+    """What its ``--program`` was; empty where the mode has answered by itself."""
+    found: str = group.settings.get("program") or ""
+    return "" if found in {mode.program for mode in MODES.values()} else found
+
+
+def _differing(alike: Sequence[Group]) -> list[str]:
+    """Settings that differ; of those that tell the same groups apart, one: the target's rather than the draft's."""
+    names = {name for group in alike for name in group.settings}
+    found: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: (not name.startswith("lookahead."), name not in _SHORT, name)):
+        values = [json.dumps(group.settings.get(name)) for group in alike]
+        if len(set(values)) > 1:
+            found.setdefault(str([values.index(value) for value in values]), name)
+    return list(found.values())
+
+
+def short(setting: str) -> str:
+    """The name of a setting in tables."""
+    return _SHORT.get(setting, setting.removeprefix("lookahead.").removeprefix("sampling.").replace("_", " "))
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
