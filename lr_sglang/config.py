@@ -36,20 +36,19 @@ class Sampling(ConfigModel):
         need(0 <= self.min_p <= 1, "min_p: must be in [0, 1]")
 
     def drawn(self) -> dict[str, Any]:
-        """All but the seed, as keywords of SGLang's ``gen``."""
+        """The keywords of ``sgl.gen``: all fields but the seed."""
         return {key: value for key, value in self.to_dict().items() if key != "seed"}
 
 
 @dataclass(frozen=True)
 class Lookahead(ConfigModel):
-    """The method's own numbers (paper section 4; ``--reference-defaults`` has the reference code's).
+    """The settings of lookahead reasoning (paper section 4).
 
     Attributes:
-        gate: the probability of being needed from which a branch is begun, by the draft's confidence; 0 is off (this
-            and the following: docs/policies.md).
-        calibration: a file of ``lr-sglang calibrate``: the gate starts with this calibration of the draft's confidence.
-        max_false_accepts: a judge that surely accepts a greater share of steps that differ is not trusted, and the
-            target answers alone (docs/verifiers.md); 1 trusts any.
+        gate: a branch begins if it is needed with at least this probability; 0 is off (docs/policies.md).
+        calibration: a file of ``lr-sglang calibrate``, with which the gate starts.
+        max_false_accepts: a judge that surely accepts more of the steps that differ is not trusted, and the target
+            answers alone (docs/verifiers.md); 1 trusts any.
         policy: ``adaptive`` chooses depth and width up to those given.
     """
 
@@ -145,12 +144,13 @@ class TokenLayer(ConfigModel):
 class Runtime(ConfigModel):
     """One SGLang server: ``model`` (we launch it) or ``url`` (it runs already), never both.
 
-    ``model`` is a path, a hub name, ``pocket:target`` for a model that ships with the package,
-    ``pocket:target@qwen3-0.6b`` for it in a larger body, or ``dummy:qwen3-32b`` for an architecture with random
-    weights. ``tokenizer`` is needed only when a URL's server reports a path that is not on this machine.
-    ``worker_api_key_env`` is for a router whose workers have another key than the router itself.
-    ``token_layer`` is what the modes with one use. ``max_running_requests`` is how many it runs at a time; None is what
-    lookahead can have in flight (see ``policy``).
+    Attributes:
+        model: a path, a hub name, ``pocket:target`` (shipped), ``pocket:target@qwen3-0.6b`` (that in a larger body), or
+            ``dummy:qwen3-32b`` (random weights).
+        tokenizer: needed only when a URL's server reports a path that is not on this machine.
+        worker_api_key_env: for a router whose workers have another key than the router itself.
+        token_layer: used by the modes that have one.
+        max_running_requests: requests at a time; None is what lookahead can have in flight (see ``policy``).
     """
 
     _RENAMED: ClassVar[dict[str, str]] = {"slots": "max_running_requests"}

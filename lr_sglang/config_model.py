@@ -19,8 +19,8 @@ NAMES = {tuple: "a list", dict: "a table", float: "a number", int: "a whole numb
 class ConfigModel:
     """A frozen dataclass that is read from a table of keys and checks them.
 
-    ``SHORT`` names the one field that may stand for the whole table, where a class has such a field. ``_RENAMED`` has
-    former names of fields: each is still read, with a warning. ``_REMOVED`` has names of fields that are no more.
+    ``SHORT`` is the field whose value may stand for the whole table. ``_RENAMED`` has former names of fields, which are
+    read with a warning; ``_REMOVED`` those that are refused.
     """
 
     SHORT: ClassVar[str] = ""

@@ -23,12 +23,12 @@ class AnswerRequest:
     Attributes:
         verifier: compares two versions of a step; the baseline needs none.
         question, sample: identify the answer; seeds are derived from them.
-        experience: statistics shared by the answers of a run.
+        experience: statistics shared by all answers of a run.
         on_step: called with each step as it is kept, on the event loop, which waits for it.
         on_event: called with each event while the answer is made, on the event loop, which waits for it.
         key: a router keeps requests with the same key on one worker; unique by default.
-        check: of the judge, where the verifier may ask one.
-        record: filled while the program runs, complete when it has returned.
+        check: what is known of the judge, if the verifier may ask one.
+        record: the trace; filled while the program runs, complete when it has returned.
     """
 
     lookahead: Lookahead = field(default_factory=Lookahead)

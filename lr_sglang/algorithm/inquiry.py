@@ -1,4 +1,4 @@
-"""What a verifier is given: two versions of a step, and a way to send requests to the runtimes."""
+"""A verifier's input: two versions of a step, and a way to send requests to the runtimes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Inquiry:
         state: the program after the prefix that both versions follow; fork it, do not add to it.
         track: records a request to a runtime with the answer, which cancels it once the verdict is not needed.
         branches: the requests so far, in order.
-        aside: no answer waits for it, and nothing follows from it for the answer.
+        aside: a check of the judge: no answer waits for the verdict, and it changes none.
     """
 
     pair: Pair

@@ -78,7 +78,7 @@ class Plan(Settings):
         return [role for role in ROLES if role != "judge" or (role in asked and role in self.models)]
 
     def configured(self, mode: str, **more: Any) -> dict[str, Any]:
-        """What a record says about how it was made, and what a resumed run must have in common with it."""
+        """The configuration that records of a mode have; a resumed run must have the same."""
         roles = self.roles(mode)
         return {
             **more,
@@ -140,7 +140,6 @@ class Plan(Settings):
         return sorted({shape for model in named if (shape := shapes.name_of(model))})
 
     def placement(self) -> dict[str, Any]:
-        """Where each role runs."""
         found = {}
         for role in self.models:
             table = {key: value for key, value in self._table(role).items() if key in PLACEMENT and value}

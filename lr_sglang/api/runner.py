@@ -202,10 +202,10 @@ async def answer(
 
 @cache
 def keep_what_is_imported() -> None:
-    """SGLang brings a million objects, and looking through them for garbage stops every answer for half a second.
+    """Excludes all present objects from garbage collection, and makes it rarer.
 
-    Once is enough. What comes later is looked through when there is more of it: an answer leaves nothing that only a
-    garbage collection would find, and Python's own threshold took a third of the time of a busy process.
+    SGLang brings a million objects; a collection of them stops every answer for half a second. An answer leaves no
+    cycles, and with Python's own threshold a busy process spent a third of its time collecting.
     """
     gc.collect()
     gc.freeze()

@@ -53,14 +53,14 @@ class Solution:
 
     @property
     def seconds(self) -> float:
-        """From the question to the last step."""
+        """Seconds from the question to the last step."""
         return self.trace.seconds
 
     def __str__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
-        """For notebooks: all text in it is escaped."""
+        """The table that a notebook shows; all text in it is escaped."""
         figures: dict[str, Any] = {
             "answer": self.answer,
             "steps": len(self.steps),

@@ -37,7 +37,7 @@ class Spent:
 
 
 def spent(report: Report) -> list[Spent]:
-    """Of every group that looks ahead and has something to be compared with."""
+    """What each group with lookahead cost and gained, if it has a baseline."""
     found = []
     for m in report.measures:
         look = m.group.records[0]["config"].get("lookahead")

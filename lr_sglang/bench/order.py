@@ -1,9 +1,8 @@
-"""What is made when, so that a machine that slows down slows all variants alike; and with which servers.
+"""The order of a benchmark, in which a machine that slows down slows all variants alike.
 
-One answer at a time: every sample of every question is made by all variants in turn; who begins is drawn, and then
-moves on, so that each has every place equally often. Several at a time: variants would disturb each other, so they have
-blocks of their own, in an order that is drawn and then reversed (A B B A). Servers that cannot be up together take
-turns in the same way, each with half of the questions.
+One answer at a time: all variants make every sample in turn, and each is first equally often. Several at a time: each
+variant has blocks of its own, in a drawn order and its reverse (A B B A). Servers that cannot be up together take turns
+in the same way, each with half of the questions.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ class Turn:
 
     @property
     def works(self) -> list[Work]:
-        """Its samples: modes side by side, so that what disturbs the machine disturbs all of them alike."""
+        """The samples of this turn. The modes alternate, so that a disturbance of the machine hits all alike."""
         return [Work(question, sample, mode) for question, sample in self.items for mode in self.variant.modes]
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """What is done while the same servers are up; ``servers`` are the numbers of their sets."""
+    """The turns that are made while the same servers are up; ``servers`` are the numbers of their sets."""
 
     servers: tuple[int, ...]
     turns: tuple[Turn, ...]
@@ -77,7 +76,7 @@ Sets = Sequence[Sequence[Variant]]  # of servers: the variants that use each
 
 
 def together(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch]:
-    """All servers are up at once."""
+    """One stretch: all servers are up at once."""
     found = _turns([one for of in sets for one in of], items, seed)
     used = sorted(number for number, of in enumerate(sets) if any(items[one.task] for one in of))
     return [Stretch(tuple(used), tuple(found))] if found else []
@@ -123,12 +122,10 @@ class Order:
 
     @property
     def variants(self) -> list[Variant]:
-        """All of them."""
         return [variant for of, _ in self.sets for variant in of]
 
     @property
     def turns(self) -> list[Turn]:
-        """All of them, in order."""
         return [turn for stretch in self.stretches for turn in stretch.turns]
 
 
@@ -172,7 +169,7 @@ def in_turns(variants: Sequence[Variant], items: Mapping[str, Items], asked: str
 
 
 def _summary(stretch: Stretch) -> dict[str, Any]:
-    """For people who want to know what was made when; the order itself comes of the seed."""
+    """A short description for run.json; the order itself follows from the seed."""
     return {
         "servers": [number + 1 for number in stretch.servers],
         "turns": len(stretch.turns),

@@ -117,7 +117,7 @@ class Caches:
         self.kept: set[str] = set()  # roles whose cache could not be emptied
 
     def empty(self, roles: Mapping[str, Any]) -> None:
-        """Those of the runtimes that the next variant uses."""
+        """Empties the caches of these runtimes."""
         for role, backend in roles.items():
             try:
                 self._one(role, backend)

@@ -33,7 +33,7 @@ def _share(text: str) -> str:
 
 
 def _options(text: str) -> Point:
-    """What options of these names say: ``gate:0.075``, ``width:2+depth:3``, or ``none`` for nothing."""
+    """Reads ``gate:0.075``, ``width:2+depth:3``, or ``none`` for no option."""
     pairs = [part.partition(":")[::2] for part in text.split("+")] if text != "none" else []
     if any(name not in OPTIONS or not value for name, value in pairs):
         raise ValueError(f"none, or such as gate:0.075, of {', '.join(OPTIONS)}")
@@ -140,7 +140,7 @@ def of_mode(point: Point, mode: str) -> tuple[str, Point]:
 
 
 def name_of(point: Point) -> str:
-    """What a point's folder is called; empty for one that varies nothing."""
+    """The name of a point's folder; empty for a point that varies nothing."""
     return clean("_".join(f"{name}-{value}" for name, value in point.items()))
 
 

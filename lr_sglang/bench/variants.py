@@ -43,7 +43,6 @@ class Variant:
 
     @property
     def mode(self) -> str:
-        """Its mode, where it has one."""
         return self.modes[0]
 
     @property
@@ -52,21 +51,20 @@ class Variant:
         return self.folder, *self.modes
 
     def name(self, mode: str = "") -> str:
-        """For people."""
+        """The variant as it is printed."""
         return f"{self.folder} {mode or self.mode}".removeprefix(f"{PLAIN} ").strip()
 
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
-        """By mode, what its records say about how they were made."""
+        """The configuration in its records, by mode."""
         return {mode: self.plan.configured(mode, **self.asked) for mode in self.modes}
 
     def settings(self, versions: dict[str, str], on_step: Callable[[Work, StepRecord], None] | None) -> Settings:
-        """What a runner makes its samples with."""
         suffix = self.asked["prompt_suffix"]
         return replace(self.plan, suffix=suffix, config=self.configs, versions=versions, on_step=on_step)
 
     def runtimes(self) -> dict[str, Runtime]:
-        """All runtimes of the deployment as this variant needs them."""
+        """All runtimes of the deployment, with their token layers if this variant uses them."""
         layered = self.plan.layered(self.mode)
         return {
             role: one if layered or one.url else one.replace(token_layer=TokenLayer())

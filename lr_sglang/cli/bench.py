@@ -165,7 +165,7 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _possible(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """All modes; of servers that run already those that they can be asked for: a token layer is set when one starts."""
+    """The possible modes: a token layer is set when a server starts, so running servers cannot change it."""
     if given["attach"]:
         up = launched.find(given["attach"])
         able = (name for name, mode in MODES.items() if "draft" in up.roles or not mode.ahead)
@@ -175,7 +175,7 @@ def _possible(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _sources(given: Mapping[str, Any]) -> dict[str, Source]:
-    """By task. A task that cannot be had ends the command before anything is started."""
+    """The questions by task; a task that cannot be read ends the command before any server starts."""
     found = {name: source.of_task(name, given) for name in given["task"]}
     if given["input"] is not None:
         if given["input"].name in found:
@@ -196,7 +196,7 @@ def samples_of(task: str, given: Mapping[str, Any]) -> int:
 
 
 def _command(given: Mapping[str, Any], made: Order) -> dict[str, Any]:
-    """For run.json: what was asked for; without the roles, whose URLs may hold a password."""
+    """The command's options for run.json, without the roles: their URLs may hold a password."""
     return {
         "schema": 1,
         "command": {

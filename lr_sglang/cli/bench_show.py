@@ -80,7 +80,7 @@ def _layers(config: dict[str, Any]) -> str:
 
 
 def report_of(execution: Execution) -> Report:
-    """Of all records in its folder."""
+    """The report of all records in the folder of a benchmark."""
     from lr_sglang.results import collection
     from lr_sglang.results import report as reports
 
@@ -88,7 +88,7 @@ def report_of(execution: Execution) -> Report:
 
 
 def result(execution: Execution, made: Report, more: Table | None = None) -> None:
-    """The tables of the report, one more at their end, and where there are pictures."""
+    """Prints the tables of the report, then ``more``, and how to get plots and a page."""
     if execution.display.as_json:
         from lr_sglang.results import formats
 

@@ -123,11 +123,11 @@ class Display:
 
     @property
     def on_step(self) -> Callable[[object, StepRecord], None] | None:
-        """What a runner tells the steps of the only question."""
+        """The callback that prints the steps of a single question; None prints none."""
         return (lambda _, step: self.step(step)) if self.answers else None
 
     def step(self, step: StepRecord) -> None:
-        """A step of the only question, as it is kept."""
+        """Prints a step of the single question."""
         if not (self.chatty and self._single and step.text.strip()):
             return
         mark, colour = MARKS.get(step.outcome, OWN)

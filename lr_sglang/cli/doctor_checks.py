@@ -80,7 +80,7 @@ def system() -> Iterator[Check]:
 
 
 def memory() -> Check:
-    """Of the machine."""
+    """Whether the pocket models' servers fit into the memory."""
     import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
     total, free = (size / 2**30 for size in psutil.virtual_memory()[:2])
@@ -89,7 +89,7 @@ def memory() -> Check:
 
 
 def disk() -> Check:
-    """Where we are."""
+    """The free space in the current folder."""
     free, get = shutil.disk_usage(Path.cwd()).free / 2**30, "room for logs and records; models need much more"
     return needed("disk", free >= DISK, f"{free:.{int(free < DISK)}f} GiB free here", get, "note")
 
@@ -125,7 +125,7 @@ def cuda_toolkit() -> Check:
 
 
 def compiler() -> Check:
-    """Of C++."""
+    """Whether there is a C++ compiler."""
     try:
         need_compiler()
     except LookaheadError as error:
@@ -192,7 +192,7 @@ def _pins(package: str) -> dict[str, str]:
 
 
 def pack() -> Check:
-    """What SGLang finds of us on a CPU."""
+    """Whether SGLang finds our package for CPUs."""
     groups = ("sglang.srt.platforms", "sglang.srt.plugins")
     lacking = [group for group in groups if not importlib.metadata.entry_points(group=group, name="lr_sglang_cpu")]
     lacking += ["common_ops"] if importlib.util.find_spec("common_ops") is None else []

@@ -36,10 +36,10 @@ NAMES = {"stall": "stall_timeout", "timeout": "request_timeout", "model": "model
 
 
 class Ending(Protocol):
-    """What answers, and can be told to end."""
+    """A server or a supervisor that can be told to end."""
 
     def end(self) -> None:
-        """As a signal does, from any thread."""
+        """Ends it as a signal does; from any thread."""
 
 
 Up = Iterator[tuple[Fleet | None, Ending, Callable[[], Any]]]  # servers, what answers, and the call that serves
@@ -47,7 +47,7 @@ Up = Iterator[tuple[Fleet | None, Ending, Callable[[], Any]]]  # servers, what a
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What is to be served, and where; ``ready`` is called once it answers."""
+    """An endpoint before it starts; ``ready`` is called once it answers."""
 
     deployment: Deployment
     service: Service
@@ -61,7 +61,7 @@ class Endpoint:
 
     @contextmanager
     def alone(self) -> Up:
-        """In this process."""
+        """Serves in this process."""
         timeout = self.given["launch_timeout"]
         with session.session(self.deployment, self.logs, self.progress, timeout, lean=self.lean) as live:
             from lr_sglang.serve.app import create_app
@@ -74,7 +74,7 @@ class Endpoint:
 
     @contextmanager
     def several(self) -> Up:
-        """In several processes, which this one starts and keeps up."""
+        """Serves in several processes, which this one starts and keeps up."""
         from lr_sglang.serve.processes.supervisor import Supervisor, warm_up
         from lr_sglang.serve.processes.work import Work
 
@@ -187,14 +187,14 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _sized(plan: Plan, service: Service) -> Plan:
-    """With servers for what requests may ask for, and room for it."""
+    """A plan whose servers have room for the greatest depth and width, and for every verifier, of a request."""
     judged = next((name for name in service.verifiers if verifier_registry.needs_judge(name)), None)
     look = plan.lookahead.replace(depth=service.deepest, width=service.widest, verifier=judged)
     return dataclasses.replace(plan, lookahead=look)
 
 
 def _check_files(plan: Plan, service: Service, processes: int) -> None:
-    """Each answer has its client's connection, and one for each request that it has in flight."""
+    """Checks the limit of open files: each answer has its client's connection, and one for each request in flight."""
     from lr_sglang.serve.connections import files
 
     roles = dict.fromkeys(role for mode in service.modes for role in plan.roles(mode))

@@ -99,11 +99,11 @@ class Execution:
                     )
 
     def made(self, variant: Variant) -> Iterator[Record]:
-        """The records of a variant that there are."""
+        """The existing records of a variant."""
         return (one for one in self.stores[variant.folder].records.values() if one["mode"] in variant.modes)
 
     def records(self) -> list[Record]:
-        """Of all its samples, by mode as far as they are of one folder."""
+        """The records of all samples, sorted by mode."""
         works = [(turn.variant, work) for turn in self.order.turns for work in turn.works]
         rank = {mode: number for variant, _ in works[:1] for number, mode in enumerate(variant.plan.modes)}
         works.sort(key=lambda one: rank.get(one[1].mode, 0))

@@ -108,7 +108,7 @@ def _token_layer(tokens: dict[str, Any]) -> list[str]:
 
 
 def brief(summary: dict[str, dict[str, Any]]) -> str:
-    """All samples so far, for a progress bar."""
+    """The figures of all samples so far, for a progress bar."""
     parts = []
     for figures in summary.values():
         if figures["accuracy"] is not None:
@@ -185,7 +185,7 @@ def _interval(figures: dict[str, Any]) -> str:
 
 
 def _at(*path: str) -> Callable[[dict[str, Any]], str]:
-    """What stands there in the figures of a mode: a count, or a share."""
+    """A cell of the table: the figure at this path, a count or a share."""
 
     def cell(figures: dict[str, Any]) -> str:
         value: Any = reduce(getitem, path, figures)

@@ -78,7 +78,7 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 def _way() -> str:
-    """From a checkout or from a wheel: many a problem is of one of them only."""
+    """How lr-sglang is installed: from a checkout or from a package."""
     here = Path(__file__).parents[2]
     kind = "a checkout" if (here / "pyproject.toml").is_file() else "a package"
     virtual = "a virtual environment" if sys.prefix != sys.base_prefix else "the system's Python"

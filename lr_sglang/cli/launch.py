@@ -188,7 +188,7 @@ def _keep(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
 
 
 def _show_caches(name: str, before: dict[str, Any], display: Display) -> None:
-    """Where what was compiled is kept."""
+    """Prints the folders of compiled kernels, before and after."""
     folders = compile_caches.folders()
     after = compile_caches.contents(folders)
     if display.as_json:

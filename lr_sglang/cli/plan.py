@@ -97,7 +97,7 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
 
 
 def _case(given: dict[str, Any], measured: Measured | None) -> Case:
-    """What was given, else what was measured, else the default."""
+    """The case to compute: each figure is the given one, else the measured one, else the default."""
     from lr_sglang.theory import Case, one_of
     from lr_sglang.theory.judged import MAX_STEPS
 
@@ -127,7 +127,7 @@ def _tokens(given: dict[str, Any], measured: Measured | None) -> Tokens | None:
 
 
 def _step_seconds(given: dict[str, Any], measured: Measured | None) -> float | None:
-    """Of a target step, where it is known."""
+    """The seconds of a target step; None is not known."""
     seconds: float | None = given["step_time"]
     if seconds is not None and not 0 < seconds < math.inf:
         raise ConfigError(f"step_time: {seconds:g} is not possible; it must be more than 0 seconds")
@@ -135,7 +135,7 @@ def _step_seconds(given: dict[str, Any], measured: Measured | None) -> float | N
 
 
 def _judge(given: dict[str, Any], measured: Measured | None) -> float:
-    """In target steps."""
+    """The time of a verdict in target steps."""
     step = _step_seconds(given, measured)
     if given["judge"] is None:
         return measured.judge if measured is not None else 0.0

@@ -40,7 +40,7 @@ class Session:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What records say of them."""
+        """What ``versions`` in records says of the runtimes."""
         caches = ", ".join(dict.fromkeys(backend.prefix_cache for backend in self.roles.values()))
         return {"runtimes": "simulated"} if self.simulated else {"prefix_cache": caches}
 

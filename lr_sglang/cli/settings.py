@@ -169,7 +169,7 @@ def with_layers(given: Given, deployment: Deployment, modes: Sequence[str]) -> D
 
 
 def _suited(name: str) -> tuple[str, ...]:
-    """Who gets a layer that is for no role: the target and, where it needs no draft model, the draft too."""
+    """The roles of a token layer that names none: the target, and the draft if the layer needs no draft model."""
     with_model = name != "none" and token_layer.find(TokenLayer(name), "--token-layer").draft != "none"
     return ("target",) if with_model else ("target", "draft")
 

@@ -36,7 +36,7 @@ class Source:
     task: Found | None = None
 
     def grader(self, given: Given) -> Grader:
-        """Of its answers; a file of questions is graded as mathematics."""
+        """The grader of the answers; a file of questions is graded as mathematics."""
         kind = self.task.task.grader if self.task else "math"
         return Grader(kind, rules(given), {q.id: q.hidden for q in self.questions if q.hidden})
 

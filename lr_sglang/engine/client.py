@@ -179,7 +179,7 @@ class Client:
             self.start(self.post_abort(request.rid))
 
     def servers(self) -> Sequence[Client]:
-        """Those that a request may run on."""
+        """The servers that a request may run on."""
         return [self]
 
     async def post_abort(self, rid: str) -> None:

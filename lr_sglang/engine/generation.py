@@ -17,9 +17,8 @@ from lr_sglang.steps.tree import Branch
 class Written:
     """The tokens that a runtime generated, and why they end.
 
-    SGLang 0.5.16 looks at the length before the end of sequence: an end that is exactly token ``max_new_tokens`` is
-    reported as ``length``. With a token layer, tokens after an end or a stop string come back too where one pass of the
-    target crosses the cap.
+    SGLang 0.5.16 reports an end of sequence at token ``max_new_tokens`` as ``length``. With a token layer, tokens after
+    an end or a stop string come back too where one pass crosses the cap.
 
     Attributes:
         ids: up to the first end of sequence, which is one of them, or to the cap.

@@ -1,8 +1,7 @@
 """Tokenizes texts that begin alike, such as a judge's prompts, without tokenizing their beginning again.
 
-A tokenizer first cuts a text into words, each of which it tokenizes by itself. Where a word ends depends on the
-characters shortly after it, not on those further on. So two texts that begin alike have the same tokens up to some
-characters before the place where they differ.
+A tokenizer cuts a text into words and tokenizes each by itself; where a word ends depends on the next few characters
+only. So two texts have the same tokens up to some characters before the place where they differ.
 """
 
 from __future__ import annotations

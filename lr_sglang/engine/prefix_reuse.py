@@ -1,8 +1,7 @@
-"""How well a runtime shared prefixes: cached tokens against what earlier requests had left to share (design, Words).
+"""The reuse of prefixes in a runtime: cached tokens over the tokens that a request could have found in the cache.
 
-``reuse`` of a role is the sum of cached tokens over the sum of shareable ones. A request can share the longest prefix
-it has in common with any request of that runtime that was prefilled before it began, less the one token that must
-always be computed; of an unfinished request only the prompt is there to share.
+The latter are the longest prefix in common with any request that was prefilled before, less the one token that must
+always be computed. Of an unfinished request only the prompt counts.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class RequestLog:
 
 
 def _head(prompt: tuple[int, ...]) -> tuple[int, ...]:
-    """How a prompt begins; that of short ones is not known, for what is generated goes on with it."""
+    """The first ``HEAD`` tokens; empty for a shorter prompt, which continues with generated tokens."""
     return prompt[:HEAD] if len(prompt) >= HEAD else ()
 
 

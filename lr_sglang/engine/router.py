@@ -1,8 +1,8 @@
 """SGLang's router in front of many workers: generations go to the router, aborts and ``/server_info`` to its workers.
 
-The router forwards generations and lists its workers (``GET /workers``); it does not forward aborts or server
-information. So the workers must be reachable from here under the addresses that the router lists. Where they are not,
-the connection of a cancelled request is closed (SGLang notices within two seconds), and slots and memory are unknown.
+The router forwards generations and lists its workers (``GET /workers``), which are asked for all else under these
+addresses. Where they cannot be reached, the connection of a cancelled request is closed (SGLang notices within two
+seconds), and slots and memory are unknown.
 """
 
 from __future__ import annotations

@@ -204,11 +204,10 @@ def load_tokenizer(path: str) -> ModelTokenizer:
 
 
 def resolve(text: str, tokenizer: Tokenizer, begins: bool = False) -> tuple[int, ...]:
-    """Ids of what the assistant says: those it carries where they belong to this vocabulary, else a fresh encoding.
+    """Token ids of a text: the ids that it carries if they belong to this vocabulary, else a new encoding.
 
-    With ``begins`` it is a prompt, up to the first text that has ids. Neighbouring pieces that were never tokenised are
-    tokenised together; one that is a step of another vocabulary is tokenised by itself, so that its tokens stay the
-    same when text is added after it.
+    Neighbouring pieces without ids are encoded together. A step of another vocabulary is encoded by itself, so that its
+    tokens stay the same when text is added after it. With ``begins`` the text begins a prompt.
     """
     ids: list[int] = []
     loose = ""

@@ -44,7 +44,7 @@ class Transport(Protocol):
         """Reads a JSON document of the runtime."""
 
     async def post(self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS) -> dict[str, Any]:
-        """Asks the runtime for something that takes it no time: to render a conversation, say."""
+        """Posts JSON to a route that computes nothing, such as ``/tokenize``, and reads its JSON."""
 
     def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
         """Posts to any route and gives its reply as it comes: the head, then the bytes of the body."""

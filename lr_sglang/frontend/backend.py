@@ -1,8 +1,7 @@
 """A SGLang backend for one runtime of a deployment.
 
-It differs from SGLang's own ``RuntimeEndpoint`` in what lookahead reasoning needs: prompts are token ids, rendered by
-the model's own template; every request can be cancelled on the server; seeds are sent; and a failure
-reaches the reader of the state at once, as a named error (SGLang's interpreter loses it, and can then hang).
+Unlike SGLang's own ``RuntimeEndpoint`` it sends prompts as token ids, rendered by the model's template, and seeds. It
+can cancel every request on the server, and a failure reaches the reader of the state at once, as a named error.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Stops:
         self.hit, self.shown = "", 0
 
     def add(self, text: str) -> str:
-        """What can be shown: all that is not, and cannot become, part of a stop string."""
+        """The text that can be shown: no part of it can become part of a stop string."""
         if self.hit:
             return ""
         text = self._held + text
@@ -47,7 +47,7 @@ class Stops:
         return text[:end]
 
     def rest(self) -> str:
-        """What was held back, at the end."""
+        """The text that was held back; call it at the end."""
         held, self._held = self._held, ""
         self.shown += len(held)
         return held
@@ -56,8 +56,8 @@ class Stops:
 class Reasoning:
     """Separates a model's reasoning from its answer, by the markers that it writes.
 
-    Templates differ: some open ``<think>`` in the prompt, with others the model writes it. An answer that begins
-    otherwise is all content, markers further on included.
+    Some templates open ``<think>`` in the prompt, with others the model writes it. An answer that begins otherwise is
+    all content.
 
     Args:
         inside: whether the answer begins within the reasoning.
@@ -96,7 +96,7 @@ class Reasoning:
             yield Chunk("content", shown)
 
     def rest(self) -> Iterator[Chunk]:
-        """What was held back, at the end."""
+        """The text that was held back; call it at the end."""
         held, self._held = self._held, ""
         if held and self._where not in ("opened", "gap"):
             inside = self._where == "reasoning" or (self._where == "start" and self._inside)
@@ -151,7 +151,7 @@ class StreamText:
         return [] if self.stopped else self._shown(tuple(ids), silent)
 
     def rest(self) -> list[Chunk]:
-        """What was held back, at the end."""
+        """The text that was held back; call it at the end."""
         pieces = self._shown((), last=True) if self._held and not self.stopped else []
         if not self.stopped:
             pieces += self._reasoning.add(self._stops.rest())

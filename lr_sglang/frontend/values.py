@@ -11,11 +11,11 @@ from lr_sglang.steps.step import StepStop
 
 
 class SamplingParams(SglSamplingParams):
-    """What a ``gen`` asks for."""
+    """The sampling parameters of a ``gen``."""
 
     @cached_property
     def sent(self) -> dict[str, Any]:
-        """As /generate takes it, what is None or empty left out. Nothing may be changed from now on."""
+        """The parameters of /generate, without empty ones. Nothing may be changed afterwards."""
         sent = self.to_srt_kwargs() | {"no_stop_trim": isinstance(self.stop, StepStop)}
         return {key: value for key, value in sent.items() if value or value == 0}
 

@@ -31,14 +31,14 @@ class Grade:
     failed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """What the record keeps under ``grade``; what is empty is left out."""
+        """The record's ``grade``; empty fields are left out."""
         table = {"by": self.by, "reason": self.reason, "score": self.score, "failed": self.failed or None}
         table |= self.extra or {}
         return {key: value for key, value in table.items() if value not in (None, "")}
 
 
 def without(answer: str | None, question: Question, by: str) -> Grade:
-    """Of an answer that there is none of, or of a question whose answer nobody knows."""
+    """The grade where the final answer, or the right one, is missing."""
     if question.answer is None:
         return Grade(None, answer, reason="the answer is not known")
     return Grade(False, None, by, "there is no final answer")

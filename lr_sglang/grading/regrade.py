@@ -54,7 +54,6 @@ class Changes:
             self.reasons[reason] += 1
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
         names = ("question_id", "sample", "mode", "before", "now")
         turned = [dict(zip(names, (*of, before, now), strict=True)) for of, before, now in self.turned]
         about = {"records": self.records, "resumed": self.resumed, **self.verdicts}
@@ -120,7 +119,7 @@ def regrade(
 
 
 def _graded(todo: list[Record], grader: Grader, jobs: int) -> Iterator[tuple[Record, Record]]:
-    """As they come. Few are in hand at a time, so that a stop does not wait for all."""
+    """Yields records as they are graded, ``jobs`` at a time, so that a stop does not wait for all."""
     left, running = iter(todo), dict[Future[Record], Record]()
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="lr-grade")
     try:
@@ -137,7 +136,7 @@ def _graded(todo: list[Record], grader: Grader, jobs: int) -> Iterator[tuple[Rec
 
 
 def _mark(record: Record) -> str:
-    """What a verdict is of: the sample, and what was written then."""
+    """A digest of a sample and its text: the verdict holds as long as it is the same."""
     about = [*key(record), record["text"], record["gold"], bool(record["error"])]
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
 

@@ -1,8 +1,7 @@
 """Where the time of an answer went: its critical path, followed back from the last step to the question.
 
-Going back from the moment in which a step was kept, everything waited for whatever came last: a verdict, a version of
-the step, the step before. A branch waited for its prefix, or, if that was there already, for what the program waited
-for. The pieces lie end to end, so that they sum to the answer's time. ``docs/reports.md`` says it in full.
+A step that was kept waited for the latest of its verdict, its versions and the step before; a branch waited for its
+prefix, or for what the program waited for. The pieces lie end to end and sum to the answer's time (docs/reports.md).
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class _End:
         return self.start < now - _SAME
 
     def spans(self, part: str, began: float, now: float) -> Iterator[Span]:
-        """What it spent until ``now``, from the last piece to the first."""
+        """Its writing, prefill and queueing until ``now``, the last first."""
         start = max(began, self.start)
         queued = min(start + self.queued, now)
         wrote = min(queued + self.prefill, now)
@@ -97,8 +96,7 @@ def total(records: Iterable[Record]) -> dict[str, Any]:
 def critical_path(record: Record) -> list[Span]:
     """From the question to the last step that was kept; no gaps, no overlaps. Empty for an answer without a step.
 
-    That of a program goes back from its end to the generation that ended last, along that one's own path, and from its
-    beginning on likewise: what the program waited for is taken to be what it heard of last.
+    A program is taken to have waited for the generation that ended last; the path goes along it, and on from its start.
     """
     back = _of_program(record) if "program" in record else _back(record, 0.0)
     return [piece for piece in back if piece.end > piece.start][::-1]
@@ -186,7 +184,7 @@ def _waits(branch: dict[str, Any]) -> tuple[float, float]:
 
 
 def _branches(record: Record, kept: list[_End]) -> Iterator[_End]:
-    """Those that ended, without those that were stopped: nobody waited for them."""
+    """The branches that ended by themselves: the answer waited for no cancelled one."""
     corrected = [end for end, step in zip(kept, record["steps"], strict=True) if step["source"] == "target"]
     for branch in record["branches"]:
         ended, position, started = branch["ended"], branch["position"], branch["started"]
@@ -200,7 +198,7 @@ def _branches(record: Record, kept: list[_End]) -> Iterator[_End]:
 
 
 def _verdicts(record: Record, kept: list[_End]) -> Iterator[_End]:
-    """Of verifiers that work here, without a branch; their time is counted from when both versions were there."""
+    """The verdicts of verifiers in this process, which have no branch: each begins when both versions are there."""
     asked = {branch["position"] for branch in record["branches"] if branch["role"] == "judge"}
     written: dict[int, list[float]] = defaultdict(list)
     for branch in record["branches"]:

@@ -1,8 +1,7 @@
-"""What verdicts in records teach: when a cheap verifier may decide alone, and what the draft's confidence is worth.
+"""Calibration from the verdicts in records: thresholds for a cascade, and a curve for the draft's confidence.
 
-Thresholds for a cascade come from records that have its scores and a reference: a run with
-``--verifier cascade:likelihood,judge`` asks both about every pair, and the last one's verdict is the reference. A run
-with ``--gate`` has the confidences.
+Thresholds need a run with ``--verifier cascade:likelihood,judge``, which asks both about every pair; the last one's
+verdict is the reference. The curve needs a run with ``--gate``.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Confidence:
     auc: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As in the file, which ``--calibration`` reads."""
+        """The table that ``--calibration`` reads."""
         return {**dataclasses.asdict(self.curve), "accepted": self.accepted, "auc": self.auc}
 
 
@@ -81,7 +80,7 @@ class Calibration:
     stages: tuple[dict[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As in the file that ``--verifier cascade:FILE.json`` reads."""
+        """The table that ``--verifier cascade:FILE.json`` reads."""
         return {"stages": list(self.stages), "last": self.last, "precision": self.precision}
 
 

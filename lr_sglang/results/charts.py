@@ -63,7 +63,7 @@ def _by(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Ite
 
 
 def _few(measures: Sequence[Measures], most: int) -> list[Measures]:
-    """All, if they can be shown beside each other; else of every mode that was swept the fastest variant."""
+    """All groups if they fit beside each other, else the fastest variant of every mode."""
     if len(measures) <= most:
         return list(measures)
     variants = _by(measures, lambda m: m.group.mode)
@@ -71,7 +71,7 @@ def _few(measures: Sequence[Measures], most: int) -> list[Measures]:
 
 
 def _shades(measures: Sequence[Measures]) -> dict[str, Any]:
-    """By name a mode's colour, lighter for each further variant of it."""
+    """The colour of each group by its name; each further variant of a mode is lighter."""
     from matplotlib.colors import to_rgb
 
     shades: dict[str, Any] = {}

@@ -29,7 +29,7 @@ _LOOSE = ("sampling.seed", "mode", "questions", "task", "concurrency")
 
 @dataclass(frozen=True)
 class Collection:
-    """All groups, and remarks on how they were read."""
+    """All groups of the records that were read, with remarks on the reading."""
 
     groups: list[Group]
     notes: list[str]
@@ -49,7 +49,7 @@ class Collection:
 
     @property
     def models(self) -> str:
-        """All of each role, in words."""
+        """The names of all models, by role."""
         names: dict[str, dict[str, None]] = {role: {} for role in ROLES}
         for group in self.groups:
             for role, model in group.models.items():

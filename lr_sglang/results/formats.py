@@ -12,7 +12,7 @@ from lr_sglang.results.store import flat
 
 
 def markdown(report: Report) -> str:
-    """All tables; the warning stands over each of them, for they are copied one by one."""
+    """All tables, each under the warning, because readers copy single tables."""
     parts, warning = [], report.warning
     for table in report.tables:
         lines = [f"### {_cell(table.title)}", ""]
@@ -27,7 +27,7 @@ def markdown(report: Report) -> str:
 
 
 def _cell(text: str) -> str:
-    """Names come from files: nothing in them is markup."""
+    """Escapes a cell: names come from files and may look like markup."""
     text = text.replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
     return " ".join(text.split())
 

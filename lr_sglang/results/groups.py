@@ -52,12 +52,12 @@ class Group:
 
     @property
     def models(self) -> dict[str, str]:
-        """Those that are known, by role."""
+        """The known models, by role."""
         return {role: str(one["model"]) for role, one in _runtimes(self.records[0]).items() if one.get("model")}
 
     @property
     def ended(self) -> list[Record]:
-        """Without those that failed."""
+        """The records without an error."""
         return [record for record in self.records if record["error"] is None]
 
     def by_pair(self) -> dict[Pair, Record]:
@@ -105,7 +105,7 @@ _MARKS: dict[str, Callable[[Record], bool]] = {
 
 
 def labelled(groups: list[Group]) -> list[Group]:
-    """Groups in the order of tables, each with what tells it from its like."""
+    """Groups in the order of tables, labelled by the settings in which groups of a task and mode differ."""
     like: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
         like[group.task, group.mode].append(group)
@@ -132,13 +132,13 @@ def labelled(groups: list[Group]) -> list[Group]:
 
 
 def program(group: Group) -> str:
-    """What its ``--program`` was; empty where the mode has answered by itself."""
+    """Its ``--program``; empty where the mode's own program answered."""
     found: str = group.settings.get("program") or ""
     return "" if found in {mode.program for mode in MODES.values()} else found
 
 
 def _differing(alike: Sequence[Group]) -> list[str]:
-    """Settings that differ; of those that tell the same groups apart, one: the target's rather than the draft's."""
+    """Settings that differ; one of those that differ together, rather the target's than the draft's."""
     names = {name for group in alike for name in group.settings}
     found: dict[str, str] = {}
     for name in sorted(names, key=lambda name: (not name.startswith("lookahead."), name not in _SHORT, name)):

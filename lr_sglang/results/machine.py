@@ -27,7 +27,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Names of the processors."""
+    """The operating system and the processors."""
     return {
         "system": platform.platform(),
         "cpu": cpuinfo("model name") or platform.processor() or platform.machine(),

@@ -168,7 +168,7 @@ def _judged(record: Record) -> Iterable[tuple[int, int, bool]]:
 
 
 def _by(places: Iterable[tuple[Hashable, int, bool]]) -> list[Estimate]:
-    """Acceptance by place; it ends where nothing was judged."""
+    """Acceptance by position, up to the last position with a verdict."""
     table: dict[int, list[tuple[Hashable, tuple[float, float]]]] = defaultdict(list)
     for question, place, ok in places:
         table[place].append((question, (ok, 1)))
@@ -181,7 +181,7 @@ def _by(places: Iterable[tuple[Hashable, int, bool]]) -> list[Estimate]:
 
 
 def _sums(rows: Iterable[tuple[Hashable, tuple[float, ...]]]) -> dict[Hashable, Any]:
-    """Columns of numbers, summed by question."""
+    """Sums columns of numbers by question."""
     sums: dict[Hashable, tuple[float, ...]] = {}
     for question, values in rows:
         sums[question] = tuple(map(sum, zip(sums.get(question, (0.0,) * len(values)), values, strict=True)))

@@ -121,7 +121,7 @@ def whiskers(axes: Axes, points: Sequence[tuple[float, Estimate]], **style: Any)
 
 
 def legend_below(figure: Figure, axes: Axes) -> None:
-    """Under the axes, in as many columns as there is room for, in a taller figure; none for one series."""
+    """Draws the legend under the axes and makes the figure taller; one series gets no legend."""
     handles, labels = axes.get_legend_handles_labels()
     if len(handles) < 2:
         return

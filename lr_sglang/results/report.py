@@ -31,7 +31,7 @@ class Report:
 
     @property
     def warning(self) -> str:
-        """What stands on every table and plot; empty for real runs of ours."""
+        """The warning on every table and plot; empty for runs on real models."""
         return "; ".join(WARNINGS[mark] for mark in self.collection.marks)
 
     def to_dict(self) -> dict[str, Any]:

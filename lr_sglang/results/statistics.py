@@ -1,8 +1,7 @@
-"""Estimates with 95 % intervals. Questions are drawn from a population, and the samples of one belong together.
+"""Estimates with 95 % intervals over questions, with all samples of each.
 
-So every interval is over questions, with all their samples. Shares get Wilson's form, which has an interval at 0 and 1
-too; ratios of sums are resampled, as a few long answers may make most of one. ``docs/reports.md`` has the reasons and
-the measured coverage.
+Shares get Wilson's interval, whose width is not zero at 0 and 1; ratios of sums are resampled, because a few long
+answers may make most of them. ``docs/reports.md`` has the reasons and the measured coverage.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ MARGIN = 0.02
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % interval; ``low`` and ``high`` are None where one question says nothing of others.
+    """A value with its 95 % interval; ``low`` and ``high`` are None if there is one question only.
 
-    ``samples`` is what was counted: answers, pairs, or judged steps; ``questions`` is how many they belong to.
+    ``samples`` counts answers, pairs or judged steps; ``questions`` is the number of questions that they belong to.
     """
 
     value: float
@@ -45,7 +44,7 @@ class Estimate:
     questions: int
 
     def scaled(self, factor: float) -> Estimate:
-        """Of so many times the value."""
+        """The estimate of ``factor`` times the value."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
         return replace(self, value=factor * self.value, low=low, high=high)
 
@@ -137,7 +136,7 @@ def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: 
 
 
 def _studentised(table: Floats, signs: Floats, middle: float, spread: float) -> tuple[float, float] | None:
-    """By how many standard errors the interval goes down and up; None where that cannot be told."""
+    """The interval's ends in standard errors below and above the value; None where they are not known."""
     weights = _weights(table.shape[1])
     sums = weights @ table.T
     usable = (sums > 0).all(axis=1)
@@ -176,6 +175,6 @@ def difference(pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN
 
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:
-    """Of single speed-ups: the mean that does not favour either way of looking at a ratio."""
+    """The geometric mean of speed-ups, which is the same for a ratio and its inverse."""
     logs = [log(ratio) for ratio in ratios if ratio > 0]
     return exp(sum(logs) / len(logs)) if logs else None

@@ -1,7 +1,7 @@
 """A folder with the records of a run: ``run.json`` says what was asked for, ``records.jsonl`` has a line a sample.
 
-A record is written at once and reaches the disk before the next sample is reported; ``kill -9`` loses at most what was
-in hand. A line that was cut off is recognised when the run is resumed.
+A record reaches the disk before the next sample is reported, so ``kill -9`` loses only samples in progress. A line
+that was cut off is recognised when the run is resumed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ RECORDS, RUN, LOCK = "records.jsonl", "run.json", ".lock"
 
 
 def new_folder(root: Path, name: str) -> Path:
-    """Where a run called ``name`` goes if nobody says where: ``<root>/<name>_<YYYYMMDD_HHMMSS>``.
+    """Makes the folder of a new run, ``<root>/<name>_<YYYYMMDD_HHMMSS>``.
 
-    A run of that name that began in the same second has that folder; the next second's is taken then.
+    If another run of that name began in the same second, the next second's folder is made.
     """
     now = time.time()
     while (folder := root / f"{name}_{time.strftime('%Y%m%d_%H%M%S', time.localtime(now))}").exists():

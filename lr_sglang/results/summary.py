@@ -14,7 +14,7 @@ from lr_sglang.theory.shares import wilson
 
 
 def summarise(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
-    """By mode, in the order in which the modes first come (see ``of_mode``)."""
+    """The figures of each mode (``of_mode``), in the order of the modes' first records."""
     modes: dict[str, list[Record]] = {}
     for record in records:
         modes.setdefault(record["mode"], []).append(record)
@@ -63,7 +63,7 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
 
 
 def grading_failed(records: Iterable[Record]) -> list[Record]:
-    """Those that have no verdict because grading itself failed."""
+    """Records without a verdict because grading itself failed."""
     return [r for r in records if (r.get("grade") or {}).get("failed")]
 
 
@@ -108,7 +108,7 @@ class Running:
         self._sums[record["mode"]] = [one + another for one, another in zip(before, more, strict=True)]
 
     def figures(self) -> dict[str, dict[str, Any]]:
-        """By mode, ``accuracy``, ``alpha`` and ``tokens_per_s`` as ``of_mode`` has them."""
+        """``accuracy``, ``alpha`` and ``tokens_per_s`` of each mode, as in ``of_mode``."""
         names = ("accuracy", "alpha", "tokens_per_s")
         return {
             mode: {name: _over(*sums[2 * n : 2 * n + 2]) for n, name in enumerate(names)}

@@ -52,7 +52,7 @@ def lanes(record: Record, role: str) -> list[list[dict[str, Any]]]:
 
 
 def timeline(report: Report) -> Figure | None:
-    """Of a typical answer."""
+    """The timeline of a typical answer."""
     record = typical(report)
     return picture(record) if record is not None else None
 

@@ -74,7 +74,7 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
 
 
 async def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
-    """How to reach a role's runtime, and what the servers say that play it: one, or a router's workers."""
+    """A client for a role's URL, and the ``/server_info`` of its server, or of each worker of a router."""
     server, router = Client(url, role, key), RouterClient(url, role, key, worker_key)
     try:
         return server, [await server.get("/server_info", timeout=30.0)]
@@ -115,7 +115,7 @@ def _describe(backend: RuntimeBackend, infos: Sequence[Mapping[str, Any]], confi
 
 
 def _sum(each: Iterable[int | None]) -> int | None:
-    """Of all servers; not known if one of them does not say, or if there is none."""
+    """The sum over all servers; None if one of them reports no value, or if there are no servers."""
     known = list(each)
     return None if not known or None in known else sum(filter(None, known))
 

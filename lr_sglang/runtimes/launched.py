@@ -76,7 +76,7 @@ def path_of(name: str) -> Path:
 
 
 def born(pid: int) -> int:
-    """When a process began, in the kernel's ticks; 0 if there is none."""
+    """The start of a process in ticks of the kernel; 0 if there is no such process."""
     try:
         # The name, in brackets, may hold anything; the third field after it is counted from the state.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -147,10 +147,9 @@ class Gate:
 
 
 def _is_well(error: RuntimeRefused | BadReply) -> bool | None:
-    """Whether the runtime is well, as far as its refusal tells; None where only a probe can say.
+    """Whether a runtime that refused a request is well; None where only a probe can say.
 
-    A runtime that is busy, or that finds a request wrong or too long, answers. A 502 to 504 may also be a router's
-    whose workers are gone.
+    One that is busy, or finds a request wrong or too long, is well. A 502 to 504 may be a router's without workers.
     """
     if isinstance(error, BadReply | WorkerLost):
         return False

@@ -118,14 +118,14 @@ class Connection(H11Protocol):
         super().pause_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """What follows an answer is not HTTP: uvicorn would raise h11's error."""
+        """Closes the connection if a response has begun, where uvicorn would raise h11's error."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
             self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Not of a client's header: uvicorn would say what to install."""
+        """Logs nothing: uvicorn would advise to install a package because of a client's header."""
 
     @property
     def reads(self) -> bool:
@@ -138,7 +138,7 @@ class Connection(H11Protocol):
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def late(self, now: float, limits: Mapping[str, float]) -> str:
-        """What the client has not done within the seconds that ``limits`` give it for that; empty if it is not late."""
+        """What the client is late with, by the seconds in ``limits``; empty if it is in time."""
         doing = self._what()
         if doing != self._doing:
             self._doing, self._since = doing, now
@@ -157,10 +157,10 @@ class Connection(H11Protocol):
 
 
 class Connections:
-    """All of one process of an endpoint, within its part of the service's limits and of the files that may be open.
+    """All connections of one process, within its part of the service's limits and of the open files.
 
-    When there are too many, the one that has been used longest ago goes among those that keep us waiting, and the new
-    one comes in; if there is none, the new one is refused.
+    When there are too many, a new one replaces the least recently used of those that wait for their client; if there is
+    none, the new one is refused.
     """
 
     def __init__(self, service: Service, metrics: Metrics, board: Board | None = None) -> None:

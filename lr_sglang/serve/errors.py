@@ -69,11 +69,11 @@ class Refusal(LookaheadError):
 
     @property
     def reason(self) -> str:
-        """In one word, for logs and metrics."""
+        """The error in one word, for logs and metrics."""
         return self.code or self.kind
 
     def log_fields(self) -> dict[str, str]:
-        """What the log says of it: nothing that a user or a model wrote."""
+        """Its fields in the log; they hold no text of a user or a model."""
         about = {"error": self.reason} | ({"param": self.field} if self.field else {})
         if self.status >= 500 and self.__cause__ is not None:
             status = getattr(self.__cause__, "status", 0)  # of a runtime that refused

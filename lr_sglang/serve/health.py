@@ -157,7 +157,7 @@ class Health:
 
     @property
     def state(self) -> Literal["ready", "degraded", "down"]:
-        """Of the whole."""
+        """The state of the endpoint."""
         if self.watches["target"].down:
             return "down"
         return "degraded" if any(watch.down for watch in self.watches.values()) else "ready"

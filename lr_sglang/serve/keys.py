@@ -64,5 +64,5 @@ def load(file: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Ke
 
 
 def _digest(key: str) -> bytes:
-    """Of one length, so that comparing says nothing of the key's."""
+    """A digest; its length is fixed, so a comparison reveals nothing about the key's length."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -124,7 +124,7 @@ class Metrics:
 
 
 class _Together(Collector):
-    """What all processes have counted. A share of sums is a share of the sums of all."""
+    """The metrics of all processes together; alpha is computed from the sums over all of them."""
 
     def __init__(self, folder: Path) -> None:
         self._inner = MultiProcessCollector(None, str(folder))  # type: ignore[no-untyped-call]

@@ -207,7 +207,7 @@ class Message(Lenient):
     content: Annotated[Parts, BeforeValidator(_parts, str | Parts)]
 
     def plain(self) -> dict[str, str]:
-        """As programs take it; a developer is a system to all templates that we know."""
+        """The turn as a program takes it; ``developer`` becomes ``system``, the role that templates know."""
         role = "system" if self.role == "developer" else self.role
         return {"role": role, "content": "".join(part.text for part in self.content)}
 

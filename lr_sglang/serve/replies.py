@@ -51,7 +51,7 @@ class Summary:
 
     @property
     def matched(self) -> str | int | None:
-        """What ended it: a stop string, or the token that ends a sequence."""
+        """The stop string or the token that ended the answer."""
         trace = self.trace
         ended = trace.ids and trace.steps and trace.steps[-1].ending == Ending.END
         return self.text.stopped or (trace.ids[-1] if ended else None)
@@ -88,7 +88,7 @@ def extension_of(ends: Sequence[Summary]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ToolCalls:
-    """Those of an answer, in OpenAI's form."""
+    """The tool calls of an answer, in OpenAI's form."""
 
     calls: list[dict[str, Any]]
 

@@ -65,7 +65,7 @@ class RequestOptions:
 
     @property
     def mode_name(self) -> str:
-        """For logs, and the response."""
+        """The mode's name in logs and responses."""
         return self.mode.name
 
     @property

@@ -66,7 +66,7 @@ class EndpointServer(uvicorn.Server):
         log("ended", cpu_seconds=round(seconds, 2), calls=calls, cpu_ms_per_call=each)
 
     def end(self) -> None:
-        """As a signal does; from any thread."""
+        """Ends it as a signal does; from any thread."""
         self._signals += 1
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

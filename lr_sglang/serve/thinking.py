@@ -1,5 +1,6 @@
-"""Requests for calls of tools, or for an answer in a form, to a target that thinks: it thinks with lookahead reasoning,
-and what follows ``</think>`` it writes alone, with SGLang's own grammars and parsers.
+"""Requests with tools or a JSON schema to a target that thinks: only the thinking is written by lookahead reasoning.
+
+What follows ``</think>`` the target writes alone, with SGLang's own grammars and parsers.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Shard:
 
     @property
     def seconds(self) -> list[float]:
-        """Of each answer, as it was."""
+        """The measured seconds of each answer."""
         return [record["seconds"] for record in self.records]
 
 

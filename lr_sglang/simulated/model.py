@@ -1,7 +1,6 @@
-"""What simulated models write: drawn from a seed, the question, the position and the version, and from nothing else.
+"""The steps of simulated models, drawn from the seed, the question, the position and the version alone.
 
-So the same steps are written, and the same drafts agree, independent of the timing: on the real clock, on the
-virtual one, and in another process.
+So the same drafts agree whatever the timing: on the real clock, on the virtual one, and in another process.
 """
 
 from __future__ import annotations

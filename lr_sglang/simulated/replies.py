@@ -1,8 +1,7 @@
 """What a simulated runtime answers to /generate, in the form of SGLang's.
 
-A target that scores or rates a drafted step knows which drafts agree (``Model.agrees``): what it would write itself is
-likely; what means the same in other words is less so at one word; anything else is unlikely from the word on that says
-what it means.
+A target that scores a drafted step knows which drafts agree (``Model.agrees``). Its own words are likely; other words
+with the same meaning are less likely at one word; all else is unlikely from the word on that encodes the meaning.
 """
 
 from __future__ import annotations

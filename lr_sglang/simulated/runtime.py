@@ -171,7 +171,7 @@ class SimulatedRuntime:
         return self._served[0][2] if self._served else None
 
     def _due(self, ticket: _Ticket) -> float:
-        """When a request is served if no other comes or goes."""
+        """When the request is done if no other begins or ends."""
         left = ticket.finish - self._service
         return self._now + (left if left > 0 else 0.0) / (1.0 if self.steady else self._speed())
 

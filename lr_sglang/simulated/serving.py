@@ -74,7 +74,7 @@ class _Server(uvicorn.Server):
             signal.raise_signal(captured)
 
     def die(self, port: int) -> None:
-        """As a crash of one role: no request to it gets an answer any more."""
+        """Simulates the crash of a role: its requests get no answer any more."""
         del self.apps[port]
         for server in self.servers:
             if any(sock.getsockname()[1] == port for sock in server.sockets):

@@ -27,7 +27,7 @@ def questions(count: int) -> list[Question]:
 
 
 def numbers(writer: Writer, asked: Sequence[Question]) -> list[int]:
-    """Under which number a simulated model knows them."""
+    """The simulated models' numbers of these questions."""
     chat = writer.words.tokenizer.chat
     return [writer.words.number(chat(messages(question.question), True).ids) for question in asked]
 

@@ -1,8 +1,8 @@
 """The words that simulated models write: each is one token, and the first few of a step say which step it is.
 
-A step reads ``So the cost has many each ... <blank line>``. Its head is a question's number, the position, which
-version of the step it is, what it means, and a check. So a simulated runtime needs no memory: the prompt tells it where
-it is, in every process, and a simulated judge reads in two steps whether they mean the same.
+A step reads ``So the cost has many each ... <blank line>``. Its first words encode the question, the position, the
+version, the meaning and a checksum. So a simulated runtime needs no memory: it reads from the prompt where it is, and a
+simulated judge reads from two steps whether they mean the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of a judge from pairs of steps that differ: it should accept none of them."""
+"""Checks a judge with pairs of steps that differ, of which it should accept none."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ SHARE = 0.02  # of the seconds of a verifier's verdicts on answers: what its ver
 
 @dataclass(eq=False)
 class JudgeCheck:
-    """Of one verifier that may ask the judge; all its answers share it.
+    """The check of one verifier that may ask the judge, shared by all answers.
 
     Attributes:
-        warn: called once, on the event loop, when it is not trusted.
-        found: its verdicts on such pairs.
-        asks: whether it has asked the judge. One that never does is not checked.
+        warn: called once, on the event loop, when the verifier is not trusted.
+        found: its verdicts on pairs of steps that differ.
+        asks: whether it has asked the judge; only then the check counts.
         begun: whether it has been shown the pairs at start.
-        showing: whether a pair is with it now.
-        verdicts, judging: its verdicts on answers, and their seconds; ``checking``: seconds of those on such pairs.
+        showing: whether it is judging such a pair now.
+        verdicts, judging: number and seconds of its verdicts on answers; ``checking``: seconds of those on such pairs.
     """
 
     verifier: str
@@ -37,11 +37,11 @@ class JudgeCheck:
 
     @property
     def known(self) -> FalseAccepts | None:
-        """What is known; None as long as it is nothing."""
+        """The verdicts so far; None before the first one."""
         return self.found if self.asks and self.found.asked else None
 
     def trusted(self, most: float) -> bool:
-        """Whether it does not surely accept more than this share."""
+        """Whether its sure share of false accepts is at most this."""
         return self.known is None or self.found.surely <= most
 
     def judged(self, seconds: float) -> bool:
@@ -75,11 +75,11 @@ def _warn(text: str) -> None:
 
 @dataclass(eq=False)
 class JudgeChecks:
-    """Of all verifiers that may ask one judge, by name.
+    """The checks of all verifiers that may ask one judge, by name.
 
     Attributes:
         pairs: a deployment's own file of pairs; empty for the built-in ones.
-        warn: what the checks made from now on call.
+        warn: of the checks that are made from now on.
     """
 
     pairs: str = ""
@@ -87,11 +87,11 @@ class JudgeChecks:
     made: dict[str, JudgeCheck] = field(default_factory=dict)
 
     def of(self, verifier: str) -> JudgeCheck:
-        """Of one verifier."""
+        """The check of one verifier."""
         return self.made.setdefault(verifier, JudgeCheck(verifier, self.warn))
 
     def worst(self) -> FalseAccepts | None:
-        """What is known of the verifier that surely accepts most."""
+        """The verdicts of the verifier with the highest sure share of false accepts."""
         known = [check.known for check in self.made.values() if check.known is not None]
         return max(known, key=lambda found: (found.surely, found.asked), default=None)
 

@@ -50,10 +50,9 @@ class Pair:
 
 @dataclass(eq=False)
 class Branch:
-    """One generation asked of a runtime, from its start to its outcome. Times are seconds since the run began.
+    """One generation on a runtime, from its start to its outcome. Times are seconds since the answer began.
 
-    ``queued`` and ``prefill``: seconds in the runtime's queue and seconds of its prefill, None where the runtime does
-    not report them.
+    ``queued`` and ``prefill`` are seconds in the runtime's queue and in its prefill; None is not reported.
     """
 
     role: str

@@ -80,7 +80,7 @@ class Step:
         return self.ending is Ending.END
 
     def tokens(self) -> TokenText:
-        """For appending to a program's state."""
+        """The step as text with token ids, to append to a program's state."""
         return TokenText.of(self.text, self.ids, self.vocabulary)
 
 
@@ -97,10 +97,9 @@ def same_special(a: Step, b: Step) -> bool:
 
 
 def delimiter_end(before: str, text: str) -> int | None:
-    """Where the first step in ``text`` ends, as an index into it, or None if it does not end there.
+    """The index in ``text`` after the first delimiter; None if there is none.
 
-    ``before`` is the text of an unfinished step that ``text`` goes on with. A delimiter may straddle the seam:
-    the server looks for it in new text only, so a step cut after the first newline would be missed.
+    ``before`` is the unfinished step that ``text`` continues, in which the delimiter may have begun.
 
     >>> delimiter_end("a cut step\\n", "\\nThe next")
     1

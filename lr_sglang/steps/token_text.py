@@ -1,9 +1,8 @@
 """Text that knows its token ids.
 
-What one branch generated must reach the next one as token ids, never decoded and tokenised again: a seam that
-tokenises differently would miss the radix cache and change what the model sees. SGLang's interpreter keeps a
-state's text in a plain ``str`` and builds it with ``+=``, ``str()`` and slices, so a ``str`` that carries its ids
-through exactly these three operations is all that token-exact programs need.
+The text of one branch must reach the next one as the same token ids: tokenised again, it may differ at the seam, and
+miss the radix cache. SGLang's interpreter keeps a state's text in a ``str`` and builds it with ``+=``, ``str()`` and
+slices, so this ``str`` carries ids through these three operations.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The step tree: which steps were drafted, written by the target, judged and decided. Plain data, no I/O.
 
-A node is a prefix of the answer. ``node.step`` led to it; ``node.target`` is the target's own version of the step
-*after* it; ``node.children`` are the drafted versions of that step. Once all of them are judged the node is decided:
-its ``chosen`` child is an accepted draft, or a new node made of the target's version. The root moves along chosen
-nodes, and each one it passes is a step of the answer.
+A node is a prefix of the answer that ends with ``node.step``. ``node.children`` are the drafted versions of the step
+after it, ``node.target`` the target's own version. A node is decided when one of them is its ``chosen`` next node; the
+root then moves to that, and its step is kept.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Work:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """As ``results.record.key``."""
+        """The key of its record (``results.record.key``)."""
         return self.question.id, self.sample, self.mode
 
 

@@ -48,7 +48,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where exactly, for a person."""
+        """The exact place, for messages."""
 
     @abstractmethod
     def missing(self) -> str:
@@ -63,7 +63,7 @@ class Source(ABC):
         """
 
     def hint(self, task: str) -> str:
-        """How to have it."""
+        """How to get what is missing."""
         return ""
 
 

@@ -90,8 +90,8 @@ def deepest_useful(c1: float, judge: float = 0.0) -> float:
 def any_of(alpha: float, width: int) -> float:
     """1 - (1 - alpha)^width: that one of ``width`` drafted versions is accepted (section 3.1, multi-branch).
 
-    Only if the versions are accepted independently of each other. They are not: all of them are compared with the same
-    target step, after the same prefix. The paper measured 0.73 for two versions with 0.63 each, not 0.86.
+    An upper limit: the versions are compared with the same target step, so they are not independent. The paper measured
+    0.73 for two versions with 0.63 each, not 0.86.
     """
     _check(alpha, 0, width=width)
     return 1 - (1 - alpha) ** width

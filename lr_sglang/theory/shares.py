@@ -25,12 +25,10 @@ def wilson_of(share: float, trials: float, z: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class FalseAccepts:
-    """How many pairs of steps that differ a judge was asked about, and how many it accepted all the same.
+    """The pairs of steps that differ which a judge was asked about, and how many of them it accepted.
 
     Attributes:
-        surely: the share that it surely accepts: the lower end of the 95 % interval where that was highest, after the
-            fifth verdict or later. One that accepts 70 % is found out within 20 verdicts in 95 of 100 cases at a limit
-            of 0.35, and one that accepts 10 % is wronged in 1 of 1,700.
+        surely: the highest lower end of the 95 % interval so far, from the fifth verdict on (docs/verifiers.md).
     """
 
     accepted: int = 0
@@ -38,7 +36,7 @@ class FalseAccepts:
     surely: float = 0.0
 
     def plus(self, accepted: bool) -> FalseAccepts:
-        """With one more verdict."""
+        """A copy with one more verdict."""
         found = FalseAccepts(self.accepted + accepted, self.asked + 1, self.surely)
         low, _ = found.interval
         return found if found.asked < LEAST else replace(found, surely=max(low, self.surely))
@@ -49,5 +47,4 @@ class FalseAccepts:
         return wilson(self.accepted, self.asked) or (0.0, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """For records."""
         return {**asdict(self), "interval": list(self.interval)}

@@ -23,8 +23,8 @@ class GenerationTrace:
     """One generation.
 
     Attributes:
-        began: seconds since the program did.
-        role: of the runtime; ``target`` for lookahead reasoning, which ``ahead`` says.
+        began: its start, in seconds since the program's.
+        role: the runtime; ``target`` for lookahead reasoning, where ``ahead`` is true.
         trace: its own trace, with times since ``began``.
         given: the text that the program received.
         at: index of that text in the answer; None if it is not in the answer.
@@ -99,10 +99,9 @@ def _bare(step: StepRecord) -> dict[str, Any]:
 
 
 def place(parts: Sequence[GenerationTrace], text: TokenText) -> None:
-    """Finds the generations in an answer, by the pieces of text that the program received.
+    """Finds the generations in an answer: by their pieces of text, or by their characters if the program changed it.
 
-    Where the program has made another text of them they are found by their characters. The longest come first, because
-    a short text, such as the digit of a rating, may stand in any solution.
+    The longest come first, because a short text, such as the digit of a rating, may stand in any solution.
     """
     whose = {id(piece): part for part in parts for piece in part.given.pieces}
     at, left = 0, ""

@@ -1,4 +1,4 @@
-"""Asking a runtime for a verdict: a failure rejects, and the runtime is then left alone for a while."""
+"""Verifiers that ask a runtime for their verdict."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ REST, LONGEST_REST = 2.0, 60.0  # seconds
 
 
 class Asking:
-    """A verifier that puts questions to one runtime.
-
-    A failure counts as a rejection: slower, never wrong. A runtime that is down or hangs is left alone for a while,
-    longer each time, so that it does not hold up every step.
+    """A verifier that asks one runtime. A failure rejects, and the runtime is then not asked for a while, longer each
+    time, so that it does not delay every step.
     """
 
     name: str
@@ -30,11 +28,11 @@ class Asking:
     def ask(
         self, inquiry: Inquiry, begin: Callable[[], ProgramState], read: Callable[[Generation], Verdict]
     ) -> Verdict | Awaitable[Verdict]:
-        """The verdict of one generation; while the runtime is left alone a failed one, at once.
+        """The verdict of one generation, or a failed verdict at once while the runtime is not asked.
 
         Args:
-            begin: asks, in a state that is then generating.
-            read: makes the verdict of the answer.
+            begin: starts the generation and returns its state.
+            read: makes the verdict from the generation.
         """
         now = inquiry.state.stream_executor.loop.time
         if now() < self._rests_until:

@@ -15,8 +15,7 @@ from lr_sglang.verifiers.verifier_registry import Stage
 class Cascade:
     """Asks the stages in order until one is sure; the verdict of the last always counts.
 
-    The verdict is the deciding stage's own, with those before it in ``earlier``: their scores are what
-    ``lr-sglang calibrate`` reads.
+    The verdict has those of the earlier stages in ``earlier``; ``lr-sglang calibrate`` reads their scores.
 
     Args:
         stages: verifiers, each with the scores at which it is sure.

@@ -28,7 +28,7 @@ def make(name: str, setup: Setup) -> Verifier:
     """The verifier called ``name``, as ``--verifier`` names it.
 
     Args:
-        setup: of the deployment; its own name and argument are not looked at.
+        setup: of the deployment; its name and argument are replaced.
 
     Raises:
         ConfigError: there is no such verifier, the deployment lacks the runtime it needs, or ``setup`` is none.

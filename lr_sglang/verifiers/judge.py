@@ -24,7 +24,6 @@ class Judge(Asking):
 
     @classmethod
     def make(cls, setup: Setup) -> Judge:
-        """With one of the known prompts."""
         return cls(setup.backend("judge"), setup.prompt())
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:

@@ -1,8 +1,7 @@
 """How likely the target is to write the drafted step itself: its log-probability, from one prefill.
 
-Nothing is generated for it, and what it prefills is what the target's next branch goes on from. The target's own
-version is not looked at. The idea of accepting what is likely enough rather than what was drawn is Medusa's typical
-acceptance (arXiv 2401.10774), for a step instead of a token.
+Nothing is generated, and the target's next branch finds the prefilled step in the cache. The target's own version is
+not compared. It is Medusa's typical acceptance (arXiv 2401.10774), for a step instead of a token.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ class Random:
 
     @classmethod
     def make(cls, setup: Setup) -> Random:
-        """With the ``0.6`` of ``random:0.6``."""
         return cls(verifier_registry.number(cls.name, setup.argument))
 
     def verify(self, inquiry: Inquiry) -> Verdict:
@@ -35,10 +34,9 @@ class Random:
 
 
 class Oracle(Judge):
-    """Decides as ``Random`` does, after asking the judge all the same: the time is the judge's.
+    """Decides as ``Random`` does, after the judge has answered: for judges with random weights.
 
-    For models of random weights, whose verdicts mean nothing, and whose token ids are mostly no text: the judge reads
-    one word for each token instead.
+    The token ids of such models are mostly no text, so the judge reads one word for each token instead.
     """
 
     name = "oracle"

@@ -1,4 +1,4 @@
-"""The one place where the request of an answer is put together."""
+"""Makes the request of every answer, with its verifier."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class RequestMaker:
         """The request of one answer.
 
         Args:
-            look, sampling: as they were asked for; the mode changes what it has to.
-            question, sample: which answer this is, for deriving seeds.
+            look, sampling: as asked for; the mode may change them.
+            question, sample: identify the answer, for its seeds.
             on_step, on_event: as in ``AnswerRequest``.
 
         Raises:

@@ -12,13 +12,13 @@ from lr_sglang.programs.judge import PROMPTS, JudgePrompt
 
 @dataclass(frozen=True)
 class Setup:
-    """Given to the ``make`` of every verifier, which may hand it on to ``lr.make_verifier`` for one inside it.
+    """The argument of a verifier's ``make``. A verifier that asks another one passes it on to ``lr.make_verifier``.
 
     Attributes:
-        roles: the runtimes of the deployment.
-        judge_prompt: how its judge is asked; a prompt that the judge was not trained for is answered at random.
-        name: as the user gave it, ``likelihood:-0.3``.
-        argument: what stands after the name's colon.
+        roles: the runtimes of the deployment, by role.
+        judge_prompt: name of the prompt that the deployment's judge understands.
+        name: as the user gave it: ``likelihood:-0.3``, ``rule.py:Length:5``.
+        argument: the text after the name: ``-0.3``, ``5``; empty if there is none.
     """
 
     roles: Mapping[str, RuntimeBackend]

@@ -1,4 +1,4 @@
-"""What ``--verifier`` may say: names, their arguments, and the runtimes that each of them asks. Nothing heavy.
+"""The names that ``--verifier`` takes, their arguments, and the runtimes that they ask. Imports nothing heavy.
 
 name[:argument]         judge, exact, random:0.6, embedding:0.95, score:7, likelihood:-0.3, cascade:FILE.json, ...
 FILE.py:CLASS[:argument]  a verifier from a file
@@ -50,7 +50,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Stage:
-    """One of a cascade: sure below or above a score, and else the next one is asked. None is never sure."""
+    """A stage of a cascade. Its verdict counts below or above a score; else the next stage is asked. None: never."""
 
     verifier: str
     reject_below: float | None = None

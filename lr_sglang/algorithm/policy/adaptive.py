@@ -139,7 +139,7 @@ class Adaptive(Policy):
 
 
 def _rounded(value: float) -> float:
-    """To about 3 %."""
+    """Rounds to about 3 %."""
     if value <= 0:
         return 0.0
     return math.exp(round(math.log(value) * 32) / 32)

@@ -107,10 +107,9 @@ def branches(
 ) -> tuple[float, float]:
     """Time that target and draft spend for a kept step, in target steps.
 
-    async: when a verdict comes, the branches m steps after its own have been written for ``1 + judge - m c1``; or for
-    ``(depth - m) c1``, where they had to wait for a place in the window, which opens anew every ``depth`` steps of an
-    accepted run. A refusal drops all ``width ** m`` of them, an acceptance those that follow another version.
-    sync: a cycle writes them all.
+    async: at a verdict, the branches m steps further on have been written for ``1 + judge - m c1``; for
+    ``(depth - m) c1`` where they waited for a place in the window, once in ``depth`` accepted steps. A rejection drops
+    all ``width ** m`` of them, an acceptance those after other versions. sync: a cycle writes all of them.
     """
     if schedule == "sync":
         kept = expected_run(accepted, depth + 1)

@@ -13,10 +13,9 @@ MAX_NODES = 64
 def in_flight(look: Lookahead, role: Role) -> int:
     """The maximum of one answer's concurrent requests to a role.
 
-    A position of the tree has ``width ** i`` prefixes when it is i steps ahead (paper section 3.1, multi-branch). The
-    target writes after every prefix up to ``depth`` steps ahead in sync, up to ``depth - 1`` in async. Drafts in flight
-    follow different prefixes, so there are at most as many of them as prefixes at the last position. A verdict may be
-    asked for every drafted step.
+    There are ``width ** i`` prefixes that are i steps ahead (paper section 3.1, multi-branch). The target writes after
+    each of them up to ``depth`` steps ahead in sync, ``depth - 1`` in async; drafts in flight follow different ones. A
+    verdict may be asked for every drafted step.
     """
     if look.policy == "adaptive" and look.width > 1:
         shapes = [(deep, wide) for wide in range(1, look.width + 1) for deep in range(1, deepest(look.depth, wide) + 1)]

@@ -1,4 +1,4 @@
-"""Looking ahead against the target alone, by what each of them gave: in turns, over all answers of a run. No clock."""
+"""Looking ahead and the target alone in turns, over all answers of a run: the faster one gets longer turns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Pace:
 
 @dataclass(eq=False)
 class Turns:
-    """Whose turn it is. What a forecast leaves out counts too: prefills, rows of a batch, processors that are shared.
+    """Alternates between looking ahead and the target alone, and measures both: a forecast leaves costs out.
 
     Attributes:
         ahead: whether answers look ahead in this turn.

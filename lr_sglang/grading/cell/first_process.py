@@ -24,7 +24,7 @@ MAX_DESCRIPTORS = 7  # the job, the standard streams, and up to three more
 
 
 def main() -> None:
-    """Its arguments: the number of its control socket, and the wall as JSON."""
+    """Starts a test for each message on the control socket; its arguments are that socket and the wall as JSON."""
     control, wall = _socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
     kernel.die_with_parent()
     with contextlib.suppress(OSError):  # if memory runs out, the cell goes first
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def start(control: Any, received: list[int], folder: str, user: int, walled: bool) -> None:
-    """In the new process."""
+    """Sets up the streams in the new process and runs the test."""
     # Out of the way of the numbers that the test gets.
     kept, *moved = [fcntl.fcntl(number, fcntl.F_DUPFD, 16) for number in (control.detach(), *received)]
     with os.fdopen(moved[0], "rb") as file:
@@ -74,7 +74,7 @@ def start(control: Any, received: list[int], folder: str, user: int, walled: boo
     os.closerange(kept + 1, 256)
 
     def started() -> None:
-        """By a socket, for what is in a pipe could be read again by the answer."""
+        """Reports the start by a socket: the answer's code could read what is in a pipe."""
         only = _socket.socket(fileno=kept)
         only.send(STARTED)
         only.close()
@@ -93,7 +93,7 @@ def receive(control: Any) -> list[int]:
 
 
 def wait(child: int) -> int:
-    """Its exit status, once it has ended; others that end are reaped."""
+    """Waits for a child's exit status; other processes that end meanwhile are reaped."""
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == child:

@@ -101,7 +101,7 @@ def fresh_folder(user: int) -> str:
 
 
 def become(user: int) -> None:
-    """From root to a user that owns nothing, where this process may."""
+    """Changes from root to a user that owns nothing."""
     if os.getuid() == 0 and user:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -109,14 +109,14 @@ def become(user: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """In its namespace the first process is allowed everything, and so would its children be."""
+    """Drops the capabilities that the first process of a namespace has, for its children too."""
     call("capset", (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
     call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     call("prctl", PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # which a change of user has undone
 
 
 def filter_system_calls() -> None:
-    """From here on the calls of ``system_calls.REFUSED`` fail, in this process for good."""
+    """Makes the calls of ``system_calls.REFUSED`` fail in this process, for good."""
 
     class Program(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]

@@ -61,7 +61,7 @@ def inert(table: Any) -> str:
 
 
 def index(report: Report) -> dict[str, Any]:
-    """What the list and the summary need; the rest of an answer is read when it is opened."""
+    """The data of the list and the summary; an answer's details are read when it is opened."""
     records: list[dict[str, Any]] = []
     for number, group in enumerate(report.collection.groups):
         for record in group.records:
@@ -86,7 +86,7 @@ def index(report: Report) -> dict[str, Any]:
 
 
 def result(record: Record) -> str:
-    """In a word."""
+    """``failed``, ``correct``, ``wrong`` or ``ungraded``."""
     return "failed" if record["error"] else {True: "correct", False: "wrong", None: "ungraded"}[record["correct"]]
 
 
@@ -104,7 +104,7 @@ def _facts(m: Measures) -> list[list[str]]:
 
 
 def detail(record: Record) -> dict[str, Any]:
-    """All that the page shows of an answer; what only repeats something is left out."""
+    """The details of an answer; what follows from other fields is left out."""
     end = float(record.get("drained") or record["seconds"])
     gone = Counter(b["position"] for b in record["branches"] if b["outcome"] == "cancelled" and b["role"] != "judge")
     error, path = record["error"], accounting.critical_path(record)
@@ -165,7 +165,7 @@ def _piece(piece: accounting.Span) -> dict[str, Any]:
 
 
 def _spoken(record: Record) -> str:
-    """The timeline for those who do not see it."""
+    """The timeline in words, for a screen reader."""
     spent = accounting.parts(record).items()
     said = ", ".join(f"{accounting.MEANING[part]} {seconds:.2f} s" for part, seconds in spent if seconds)
     return f"Timeline of {len(record['branches'])} branches in {record['seconds']:.2f} s. Critical path: {said}"

@@ -12,14 +12,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Content:
-    """What a folder holds: files, and their size in bytes; nothing where it is not there."""
+    """Number of files in a folder and their size in bytes; both are 0 if there is no such folder."""
 
     files: int = 0
     size: int = 0
 
 
 def folders(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
-    """By what compiles. 0.5.23 keeps all of it below ``sglang``, unless a variable says otherwise."""
+    """Folders of compiled kernels by compiler; SGLang 0.5.23 keeps all below ``sglang`` unless a variable is set."""
     home = Path(environ.get("HOME") or Path.home())
     cache = home / ".cache"
     extensions = Path(environ.get("XDG_CACHE_HOME") or cache) / "torch_extensions"
@@ -40,7 +40,7 @@ def folders(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
 
 
 def contents(of: Mapping[str, Path]) -> dict[str, Content]:
-    """What each folder holds now."""
+    """The present content of each folder."""
     return {name: _content(path) for name, path in of.items()}
 
 

@@ -1,13 +1,13 @@
 """Runs one command and sees to it that nothing of it survives us (Linux).
 
-A script of its own, started with ``python -I -S guardian.py FD COMMAND...``; it imports nothing of the package.
-FD is the reading end of a pipe whose writing end only the launching process holds. When that end closes, because the
-launcher closed it or because it died (by SIGKILL too), the command and all its descendants are ended.
-The guardian leads the session and the process group of the command, ends with the command's exit status, and as a
-"child subreaper" adopts the processes that its descendants leave, in other process groups too. It is two processes, so
-that one of them may be killed (by the kernel for want of memory, say): the outer one ends what the inner one leaves,
-and the inner one ends with the outer. A variable TMPDIR that is empty asks for a temporary directory that goes with the
-command: SGLang leaves the sockets between its processes behind.
+``python -I -S guardian.py FD COMMAND...``: FD is the reading end of a pipe whose writing end only the launcher holds.
+When that end closes, by the launcher or by its death, the command and all its descendants are ended.
+
+- The guardian leads the command's session, ends with its exit status, and adopts the orphans of its descendants as a
+  "child subreaper". It imports nothing of the package.
+- It is two processes: the outer one ends what the inner one leaves, should that be killed, and the inner one ends with
+  the outer.
+- An empty variable TMPDIR asks for a temporary directory that is removed with the command: SGLang leaves sockets there.
 """
 
 import contextlib

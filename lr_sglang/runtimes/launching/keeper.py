@@ -21,9 +21,9 @@ FRACTION = "--mem-fraction-static"
 
 @dataclass(frozen=True)
 class Event:
-    """What became of a role's server: it ended (``delay``: seconds until the next try), is back, or is given up.
+    """A role's server has ended (``delay``: seconds until the next try), is back, or is given up.
 
-    ``hint`` is what its log says can be done, or where the log is.
+    ``hint`` is advice from its log, or the log's path.
     """
 
     role: str
@@ -35,9 +35,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Patience:
-    """How restarts are spaced: ``first`` seconds, then twice as long each time, at most ``longest``.
+    """The delays of restarts: ``first`` seconds, then twice as long each time, at most ``longest``.
 
-    A server that was up for ``steady`` seconds begins anew. More than ``restarts`` ends in a row, and it is given up.
+    After ``steady`` seconds up, a server starts anew with ``first``. After ``restarts`` ends in a row it is given up.
     """
 
     first: float = 1.0

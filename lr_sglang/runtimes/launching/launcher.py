@@ -1,9 +1,8 @@
 """``python -m lr_sglang.runtimes.launching.launcher FLAGS``: ``sglang.launch_server`` that starts faster on a CPU.
 
-A server of SGLang is three processes, and SGLang lets each of them import everything anew (start method "spawn"):
-on a CPU that is nearly all of the time and of the memory that it takes to start one. The reason is CUDA, which does not
-survive a fork; without it the two others can be forked from the first one, when that has imported everything and has
-not made a thread yet. Servers on a GPU are started by ``sglang.launch_server`` itself.
+A server is three processes, and SGLang lets each import everything anew ("spawn"), because CUDA does not survive a
+fork. On a CPU this is nearly all of the start's time and memory, so the two others are forked from the first one, after
+its imports and before its first thread.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class Server:
     def _answers(
         self, timeout: float, stage: Callable[[Stage], None], cancelled: threading.Event | None
     ) -> tuple[probe.ModelInfo, float]:
-        """What it runs, once it says so, and until when it must be ready."""
+        """Waits until the server reports its model; returns that and the deadline for ``ready``."""
         now = time.monotonic()
         limit, loading = now + timeout, False
         while True:
@@ -228,7 +228,7 @@ class Server:
             self._kept.release()
 
     def died(self, when: str = "") -> LaunchError:
-        """What its end looks like, as its status and its log tell."""
+        """The error for a server that has ended, from its exit status and its log."""
         text = self.tail(400)
         message = f"the server ended with status {self.status}{when}"
         if why := diagnosis.cause(text):

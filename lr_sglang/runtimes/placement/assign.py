@@ -120,7 +120,7 @@ Layout = Mapping[str, tuple[int, ...]]
 
 
 def _layouts(needs: Mapping[str, Need], count: int) -> Iterator[Layout]:
-    """What may be tried, the best first."""
+    """The possible layouts, the best first."""
     first, *others = needs
     if any(needs[other].parallel > 1 for other in others):
         return  # a role other than the target needs several GPUs: it must name them itself

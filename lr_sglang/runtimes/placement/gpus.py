@@ -23,7 +23,7 @@ class Gpu:
 
 
 def visible(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """In the order in which ``gpus`` of a deployment counts them; none where there is no driver."""
+    """The visible GPUs, in the order of a deployment's ``gpus``; empty without a driver."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return _from_torch()
@@ -57,7 +57,7 @@ def read(table: str, allowed: str | None) -> list[Gpu]:
 
 
 def _from_torch() -> list[Gpu]:
-    """For what ``nvidia-smi`` does not say, or where it is lacking; device files tell whether to ask torch, slowly."""
+    """The GPUs as torch reports them, where ``nvidia-smi`` does not. Slow, so only if there are device files."""
     if not os.path.exists("/dev/nvidiactl"):
         return []
     import torch

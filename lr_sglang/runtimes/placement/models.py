@@ -63,7 +63,7 @@ def locate(model: str, role: str | None = None, *, in_memory: bool = False) -> s
 
 
 def said(model: str, file: str, *keys: str) -> Any:
-    """What a JSON file of a model's directory says under these keys; None where it cannot be read without the hub."""
+    """A value of a JSON file in a model's directory; None where it cannot be read without the hub."""
     try:
         return reduce(getitem, keys, json.loads(Path(model, file).read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError):

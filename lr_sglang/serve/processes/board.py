@@ -21,11 +21,11 @@ FRESH_SECONDS = 1.0  # a row that is older is left out: its process may hang
 
 
 class Column(IntEnum):
-    """What a row says of its process.
+    """The columns of a process's row.
 
-    ``SEEN``: when it last wrote, and ``OLDEST``: since when its first request waits (0: none does); both in seconds of
-    the monotonic clock, which all processes share. ``CLAIMED`` and ``WANTED``: slots of the first runtime that it may
-    use, and that it has use for; those of the others follow in pairs.
+    ``SEEN`` is the time of its last write, ``OLDEST`` that since which its first request waits (0: none waits), in
+    seconds of the monotonic clock. ``CLAIMED`` and ``WANTED`` are slots of the first runtime that it may use and could
+    use; a pair for each further runtime follows.
     """
 
     SEEN = 0
@@ -82,7 +82,7 @@ class Board:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _lock(self, file: int) -> bool:
-        """Whether this process has the lock: the event loop must not stand while another process is stopped."""
+        """Tries to lock for a short time, because a stopped process may hold the lock; returns whether it succeeded."""
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
@@ -104,7 +104,7 @@ class Board:
         return list(self._cells[column::WIDTH])
 
     def others(self, column: int) -> list[float]:
-        """What those of the others say that are there and have written lately."""
+        """The values of the other processes that have written within ``FRESH_SECONDS``."""
         late = time.monotonic() - FRESH_SECONDS
         both = zip(self.column(column), self.column(Column.SEEN), strict=True)
         return [value for number, (value, seen) in enumerate(both) if number != self.number and seen > late]

@@ -35,7 +35,7 @@ def share(room: int, wanted: Sequence[float], number: int) -> int:
 
 
 class Sharing:
-    """Keeps up to date what one process says of itself, and what it may have. Belongs to its event loop."""
+    """Updates a process's row on the board and its share of the slots. Belongs to its event loop."""
 
     def __init__(
         self, board: Board, backends: Iterable[RuntimeBackend], admission: Admission, metrics: Metrics
@@ -44,7 +44,7 @@ class Sharing:
         self._backends = list({backend.pool: backend for backend in backends}.values())[:RUNTIMES]
 
     async def run(self) -> None:
-        """Until it is cancelled; returns at once where the process is alone."""
+        """Updates until it is cancelled; returns at once if there is only one process."""
         looks = 0
         while self._board.processes > 1:
             self.look()
@@ -54,7 +54,7 @@ class Sharing:
             await asyncio.sleep(LOOK_SECONDS)
 
     def look(self) -> None:
-        """Says what this process uses, and takes what it may."""
+        """Writes what this process uses and takes its share."""
         with self._board.locked():
             self._board.write(Column.SEEN, time.monotonic())
             sizes = [self._claim(2 * at, backend) for at, backend in enumerate(self._backends)]
@@ -63,8 +63,7 @@ class Sharing:
         self._admission.look()
 
     def _claim(self, pair: int, backend: RuntimeBackend) -> int | None:
-        """What others claim stays theirs until they give it back: together they never use more than the runtime has,
-        but for the one slot that each has at least."""
+        """Claims free slots of a runtime, at least one: what others claim is theirs until they give it back."""
         board, pool, room = self._board, backend.pool, backend.room
         if room is None:
             return None

@@ -29,7 +29,7 @@ PATIENCE = Patience(first=0.5, longest=30.0, steady=10.0)
 
 
 def warm_up(lean: bool) -> None:
-    """Begins to import, once for all processes, in the process that they are forked from."""
+    """Starts the process that all others are forked from; it imports everything once."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(
         ["lr_sglang.serve.processes.preload" if lean else "lr_sglang.serve.processes.worker"]
     )
@@ -37,7 +37,7 @@ def warm_up(lean: bool) -> None:
 
 
 def _begin(work: Work, number: int, sock: socket.socket, parent: Connection) -> None:
-    """In a new process, which need not have been forked from one that has imported everything."""
+    """Runs in a new process. It may not have been forked from the one that has imported everything."""
     if work.lean:
         leave_torch_out()
     from lr_sglang.serve.processes.worker import answer

@@ -64,7 +64,7 @@ class WorkerServer(EndpointServer):
 
 
 def answer(work: Work, number: int, sock: socket.socket, parent: Connection) -> None:
-    """All that the process does."""
+    """Runs one process of the endpoint."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     set_up(work.log_level, process=number)
