@@ -25,14 +25,14 @@ it is stale.
 Every option has one: `LR_SGLANG_`, the command, `_`, and the option's long name, in capitals, with `_` for `-`.
 `--depth` of `run` is `LR_SGLANG_RUN_DEPTH`; `--alpha` of `bench simulated` is `LR_SGLANG_BENCH_SIMULATED_ALPHA`.
 
-- What is given on the command line goes before a variable, and a variable before a deployment file and the defaults.
+- The command line has precedence over a variable, and a variable over a deployment file and the defaults.
 - A switch takes 1 and 0 (also true and false, yes and no, on and off). One of the form `--this/--no-this` is named
   after `--this`.
 - An option that may be given several times takes its values with spaces between them:
   `LR_SGLANG_RUN_MODE="autoregressive lookahead"`.
 - The endpoint's keys are in `LR_SGLANG_API_KEYS` ([serving.md](serving.md)).
 - `--help` and `--version` have none.
-- A variable that is called like an option of the command, and is none, is warned of.
+- A variable that is named like an option of a command which has no such option gives a warning.
 """
 
 

@@ -130,7 +130,7 @@ class Order:
 
 
 def samples_of(questions: Collection[Question], samples: int) -> Items:
-    """Each question so many times."""
+    """Each question ``samples`` times."""
     return tuple((question, sample) for question in questions for sample in range(samples))
 
 

@@ -59,7 +59,7 @@ def answer(record: Record) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """So many characters of a text."""
+    """The first ``most`` characters of a text."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

@@ -153,7 +153,7 @@ source = together(
 )
 
 chosen = together(
-    click.option("--limit", type=AT_LEAST_1, help="At most so many questions of each task."),
+    click.option("--limit", type=AT_LEAST_1, help="Questions of each task, at most."),
     click.option("--range", metavar="A:B", help="Questions A to B-1, counted from 0."),
     click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]"),
 )

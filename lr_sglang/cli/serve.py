@@ -29,7 +29,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     type=click.Choice(list(MODES)),
     multiple=True,
     help="How to answer; again for more that a request may ask for.  [default: lookahead (with a token layer: "
-    "lookahead+sd), and whatever else these runtimes can do]",
+    "lookahead+sd), and all others that these runtimes can do]",
 )
 @click.option(
     "--allow-verifier",

@@ -71,7 +71,7 @@ def _bare(given: Given) -> bool:
 
 
 def _deployment(given: Given) -> Deployment:
-    """The file's, or the pocket deployment; with a target of one's own and no file, only what is given."""
+    """The deployment of the file, else the roles that are given, else the pocket deployment."""
     if given.get("attach"):
         deployment = launched.find(given["attach"]).attachable()
     elif _bare(given):

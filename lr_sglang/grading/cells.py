@@ -59,7 +59,7 @@ class Cell:
 
     def end(self) -> None:
         """Kills it, from any thread. The rest of it goes with its namespace, or when its parent dies."""
-        if self.process.returncode is None:  # else its number may be somebody else's by now
+        if self.process.returncode is None:  # else another process may have its number by now
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -142,7 +142,7 @@ class Run:
 
 
 def sealed(data: bytes) -> int:
-    """A file in memory that nobody can change, at its beginning."""
+    """A file in memory that cannot be changed, at its beginning."""
     number = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(number, "wb", closefd=False) as file:
         file.write(data)

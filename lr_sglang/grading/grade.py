@@ -13,7 +13,7 @@ class Grade:
     """A verdict on one answer.
 
     Attributes:
-        correct: none where nobody can say; ``reason`` says why.
+        correct: None where it cannot be decided; ``reason`` says why.
         answer: what was taken as the final answer.
         by: who decided: ``text``, ``number``, ``math-verify``, ``choice``, ``tests``, a judge's URL, ...
         reason: why it is wrong, or why there is no verdict.

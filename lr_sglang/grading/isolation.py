@@ -15,7 +15,7 @@ from pathlib import Path
 
 CELL = Path(__file__).parent / "cell"
 BUBBLEWRAP, NAMESPACES, NONE = "bubblewrap", "namespaces", "none"
-USERS = 2_000_000_000  # numbers above it belong to nobody
+USERS = 2_000_000_000  # higher numbers belong to no user
 DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
 STREAMS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1"}
 # Of /usr and /etc, what Python and packages with C code need.

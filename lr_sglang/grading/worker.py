@@ -13,7 +13,7 @@ from typing import Any
 
 MEMORY = 4 << 30  # bytes of address space
 SECONDS = 4  # of parsing one side, or of comparing
-ORPHANED = 60  # seconds of processor time for one answer, in a worker that nobody waits for any more
+ORPHANED = 60  # seconds of processor time for one answer, in a worker whose caller has gone
 READY = "ready"
 
 

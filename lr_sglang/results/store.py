@@ -242,7 +242,7 @@ def write_whole(path: Path, table: dict[str, Any]) -> None:
 
 
 def replace_file(path: Path, data: Iterable[bytes]) -> None:
-    """All of the file or nothing, whatever happens meanwhile.
+    """Replaces a file as a whole or not at all.
 
     Raises:
         OSError: it cannot be written; nothing of it is left then.

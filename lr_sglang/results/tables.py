@@ -241,6 +241,6 @@ def _runs(measures: list[Measures]) -> Table | None:
     def after(n: int) -> Cell:
         return lambda m: f"{m.runs[n].value:.2f} ({m.runs[n].samples})" if n < len(m.runs) else NONE
 
-    note = "share accepted after so many accepted steps (of how many); the formulas take it to be the same everywhere"
+    note = "share accepted after n accepted steps (of how many); the formulas take it to be the same everywhere"
     columns = {f"after {n}": after(n) for n in range(longest)}
     return _rows(measures, "Acceptance by position", columns, note, of=lambda m: m.runs)

@@ -38,7 +38,7 @@ class Running(Protocol):
     task: asyncio.Task[None] | None
 
     def end(self, last: Any) -> None:
-        """Puts the last piece, also if nobody takes the others."""
+        """Puts the last piece, also if no client takes the others."""
 
     def stop(self) -> None:
         """Stops it on every runtime."""

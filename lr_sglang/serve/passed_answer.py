@@ -120,7 +120,7 @@ def _is_object(body: bytes) -> bool:
 
 
 def refused(status: int, body: bytes, path: str) -> Refusal:
-    """The target's error in our form. Only an error of the client's is told in the target's words."""
+    """The target's error in our form. Only an error of the client's has the target's words."""
     if status not in CLIENT_ERRORS:
         error = (RuntimeBusy if status in (429, 503) else RuntimeRefused)(f"{path}: {status}", role="target")
         error.status = status

@@ -96,7 +96,7 @@ class ServedAnswer:
             raise refusal("timeout", seconds=engine.service.timeout) from None
 
     def end(self, last: Any) -> None:
-        """Puts the last piece, also if nobody takes the others."""
+        """Puts the last piece, also if no client takes the others."""
         if self.ready.full():
             self.ready.get_nowait()
         self.ready.put_nowait(last)

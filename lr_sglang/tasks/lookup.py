@@ -25,7 +25,7 @@ _BUILT_IN = re.compile(r"(?P<name>[\w-]+)(?P<all>:all)?(?:@(?P<source>[\w-]+))?"
 
 @dataclass(frozen=True)
 class Found:
-    """A task as somebody asked for it.
+    """A task as the user asked for it.
 
     Attributes:
         everything: all that the source has, rather than the task's choice.

@@ -36,7 +36,7 @@ class Source(ABC):
     Attributes:
         name: short, for ``TASK@NAME``.
         part: whether it has no more than the task's own choice of questions.
-        automatic: whether it is tried when nobody asks for it by name (one that has less than that is not).
+        automatic: whether it is tried when it is not asked for by name (one that has less than that is not).
         offline: whether it needs no network.
     """
 

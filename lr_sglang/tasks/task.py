@@ -26,7 +26,7 @@ class Task:
 
     Attributes:
         sources: tried in turn; or give ``load``.
-        load: a function that gives the questions, for a task of one's own.
+        load: a function that returns the questions, for a task of your own.
         suffix: appended to each question, after a line break.
         grader: one of ``GRADERS``, or a function of (what the model wrote, question) that says right or wrong.
         pick: the choice among the questions of a whole source; ``choice`` says in words which it is.

@@ -112,7 +112,7 @@ def without(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def token_acceptance(accepted: float, drafted: int) -> float:
-    """alpha2 of a layer that drafts so many tokens for each verification, of which ``accepted`` are kept on average.
+    """alpha2 of a layer that keeps ``accepted`` of ``drafted`` tokens per verification on average.
 
     Not the share kept: what follows a refused token is not kept either. Solves g's numerator for alpha2:
     alpha2 + ... + alpha2^drafted = accepted.

@@ -209,24 +209,6 @@ def test_no_word_stands_that_must_be_read_twice():
     assert not [f"{path.relative_to(ROOT)}: {hit[0]}" for path, text in texts.items() for hit in words.finditer(text)]
 
 
-# Folders of lr_sglang/ whose docstrings and comments hold none of these words; "" are the modules beside the folders.
-PLAIN = (
-    "",
-    "algorithm",
-    "api",
-    "cpu",
-    "engine",
-    "frontend",
-    "pocket",
-    "runtimes",
-    "sglang_api",
-    "simulated",
-    "steps",
-    "user_programs",
-    "verifiers",
-)
-
-
 def prose(source: str) -> str:
     """The comments and string literals of a Python source, which docstrings and messages are among."""
     kinds = {tokenize.COMMENT, tokenize.STRING}
@@ -234,10 +216,8 @@ def prose(source: str) -> str:
     return " ".join(" ".join(token.string.lstrip("#").split()) for token in tokens if token.type in kinds)
 
 
-@pytest.mark.parametrize("folder", PLAIN)
-def test_no_word_stands_in_the_code_that_must_be_read_twice(folder):
-    root = ROOT / "lr_sglang" / folder
-    files = list(root.rglob("*.py") if folder else root.glob("*.py"))
+def test_no_word_stands_in_the_code_that_must_be_read_twice():
+    files = list((ROOT / "lr_sglang").rglob("*.py"))
     words = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
     assert files and words.search(prose("x = 1  # so\n# many\n"))
     found = [(path, hit[0]) for path in files for hit in words.finditer(prose(path.read_text("utf-8")))]

@@ -72,7 +72,7 @@ def lock_up(job: dict[str, Any], user: int, walled: bool) -> None:
 
 
 def execute(job: dict[str, Any], program: Any) -> None:
-    """Does what the job says. Whatever the program raises is raised here."""
+    """Executes the job; raises what the program raises."""
     if job["kind"] == "stdio":
         exec(program, {"__name__": "__main__", "__builtins__": __builtins__})
         return
@@ -97,7 +97,7 @@ def execute(job: dict[str, Any], program: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What JSON does not know: numpy's numbers and arrays, sets, and whatever can be gone through."""
+    """A JSON form of what JSON does not know: numpy's numbers and arrays, sets, and other iterables."""
     return value.tolist() if hasattr(value, "tolist") else list(value)
 
 
@@ -166,7 +166,7 @@ def finish(function: Callable[[], Any]) -> int:
         if error.code is None or isinstance(error.code, int):
             return (error.code or 0) & 0xFF
         sys.stderr.write(f"{error.code}\n")
-    except BaseException:  # noqa: BLE001 - whatever it was, it is the answer's
+    except BaseException:  # noqa: BLE001 - the answer's code may raise anything
         import traceback  # slow to import, and seldom needed
 
         traceback.print_exc(limit=-3)

@@ -53,7 +53,7 @@ def page(report: Report, title: str) -> Iterator[str]:
 
 
 def inert(table: Any) -> str:
-    """JSON that can stand in a script element, whatever is in it: nothing in it ends the element or begins another."""
+    """JSON for a script element: no text in it can end the element or begin another."""
     text = json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
