@@ -8,7 +8,6 @@ from typing import Any, Self
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.branches import Branches, Completion, tokens_of
-from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.verification import Verification
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import resolve
@@ -116,66 +115,63 @@ class Answer:
             LookaheadError: the target failed; Cancelled: the answer was stopped.
         """
         while True:
-            arrival = await self.branches.first_done()
-            if self._taken(arrival):
-                return arrival.node
+            completion = await self.branches.first_done()
+            if self._enter(completion):
+                return completion.node
 
     async def all_done(self) -> list[Node]:
         """Waits for every generation and verdict in flight; returns the prefixes they belong to."""
         nodes = []
         while self.branches:
-            arrival = await self.branches.first_done()
-            if self._taken(arrival):
-                nodes.append(arrival.node)
+            completion = await self.branches.first_done()
+            if self._enter(completion):
+                nodes.append(completion.node)
         return list(dict.fromkeys(nodes))
 
-    def _taken(self, arrival: Completion) -> bool:
+    def _enter(self, completion: Completion) -> bool:
         """Enters a completion in the tree; False where its branch is no longer needed."""
-        node, child, result = arrival.node, arrival.child, arrival.result
-        if arrival.key is None:
+        node, child, result = completion.node, completion.child, completion.result
+        if completion.key is None:
             raise result  # the answer was stopped
-        if isinstance(arrival.key, Branch):
-            self.policy.ended(arrival.key, 0 if isinstance(result, LookaheadError) else len(result.ids))
+        if isinstance(completion.key, Branch):
+            self.policy.ended(completion.key, 0 if isinstance(result, LookaheadError) else len(result.ids))
         if node.dropped or (child.dropped if child is not None else node.chosen is not None):
             return False
         if child is None:
-            self._expanded(node, arrival)
-        elif isinstance(arrival.key, Branch):
-            self._drafted(child, arrival)
-        elif not arrival.key.aside:
-            self._ruled(arrival.key, child, result)
+            self._enter_target(node, completion)
+        elif isinstance(completion.key, Branch):
+            self._enter_draft(child, completion)
+        elif not completion.key.aside:
+            if not isinstance(result, Verdict):
+                raise result
+            if result.failed:
+                self.trace.failures["judge"] += 1
+            self._verification.enter(completion.key, child, result)
         return True
 
-    def _ruled(self, inquiry: Inquiry, child: Node, result: Any) -> None:
-        if not isinstance(result, Verdict):
-            raise result
-        if result.failed:
-            self.trace.failures["judge"] += 1
-        self._verification.ruled(inquiry, child, result)
-
-    def _drafted(self, child: Node, arrival: Completion) -> None:
+    def _enter_draft(self, child: Node, completion: Completion) -> None:
         if child.verdict is not None:
             return  # too late: its step is decided
-        if isinstance(arrival.result, LookaheadError):
+        if isinstance(completion.result, LookaheadError):
             self.trace.failures["draft"] += 1
             self._resting["draft"] = self._loop.time() + BACKOFF_SECONDS
-            self._refuse(child, Verdict(False, "draft", str(arrival.result), failed=True))
+            self._refuse(child, Verdict(False, "draft", str(completion.result), failed=True))
             return
-        written, child.state = arrival.step(self.roles["draft"].tokenizer)
-        room = self.tree.room(arrival.node)
+        written, child.state = completion.step(self.roles["draft"].tokenizer)
+        room = self.tree.room(completion.node)
         tokens = tokens_of(written, self.roles["draft"].tokenizer, self.roles["target"].tokenizer, room)
         if not written.ids or tokens > room:
             self._refuse(child, Verdict(False, "draft", "it is empty, or longer than what is left", failed=True))
             return
-        child.confidence = policy.confidence(arrival.result.meta, len(written.ids))
+        child.confidence = policy.confidence(completion.result.meta, len(written.ids))
         self.tree.drafted(child, written, tokens)
         self.emitter.drafted(child)
 
-    def _expanded(self, node: Node, arrival: Completion) -> None:
-        if isinstance(arrival.result, LookaheadError):
-            self._refuse_unreadable(node, arrival.result)
+    def _enter_target(self, node: Node, completion: Completion) -> None:
+        if isinstance(completion.result, LookaheadError):
+            self._refuse_unreadable(node, completion.result)
             return
-        node.target, node.target_state = arrival.step(self.roles["target"].tokenizer)
+        node.target, node.target_state = completion.step(self.roles["target"].tokenizer)
         self.emitter.written(node)
         for late in node.children:
             if late.step is None and late.verdict is None:
@@ -206,7 +202,7 @@ class Answer:
         """Drops a node: the branches of its step get ``outcome``, all branches after it are cancelled."""
         for below in self.tree.drop(node):
             own = outcome if below is node else Outcome.CANCELLED
-            for branch in _of(below):
+            for branch in _branches_of(below):
                 self.branches.give_up(branch, own)
             self.branches.give_up(below.expanding, Outcome.CANCELLED)
             self.emitter.dropped(below.source, below.parent, below, own)
@@ -220,7 +216,7 @@ class Answer:
         if self.tree.ends(node) and not kept.complete:
             node.step = kept = completed(kept, self.roles["draft" if drafted else "target"].tokenizer)
         outcome = Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
-        for branch in (*_of(node), parent.expanding):
+        for branch in (*_branches_of(node), parent.expanding):
             self.branches.give_up(branch, outcome)
         self._record(
             kept,
@@ -273,9 +269,9 @@ class Answer:
     async def _generated(self, state: ProgramState) -> tuple[Any, Any]:
         """The target's ``Generation`` after the root, and its tokenizer. Raises LookaheadError if it failed."""
         branch = self.tree.root.expanding = self.watch(state, self.tree.root)
-        while (arrival := await self.branches.first_done()).key is not branch:
-            self._taken(arrival)
-        if isinstance(result := arrival.result, LookaheadError):
+        while (completion := await self.branches.first_done()).key is not branch:
+            self._enter(completion)
+        if isinstance(result := completion.result, LookaheadError):
             raise result
         self.policy.ended(branch, len(result.ids))
         return result, self.roles["target"].tokenizer
@@ -293,7 +289,7 @@ class Answer:
             self._left = False
 
 
-def _of(node: Node) -> Iterator[Branch]:
+def _branches_of(node: Node) -> Iterator[Branch]:
     """The branches that drafted the step leading to ``node``, and those of the verifiers that checked it."""
     if node.drafting is not None:
         yield node.drafting

@@ -77,7 +77,7 @@ class Verification:
         found = verifier.verify(inquiry)
         if isinstance(found, Verdict):
             if not inquiry.aside:
-                self.ruled(inquiry, child, found)
+                self.enter(inquiry, child, found)
             return None
         task = self._branches.expect_verdict(inquiry, self._timed(found, inquiry), node, child)
         if inspect.iscoroutine(found):
@@ -89,7 +89,7 @@ class Verification:
         verdict: Verdict = await (inquiry.replied() if found is None else found)
         return dataclasses.replace(verdict, seconds=self._branches.now() - asked)
 
-    def ruled(self, inquiry: Inquiry, child: Node, verdict: Verdict) -> None:
+    def enter(self, inquiry: Inquiry, child: Node, verdict: Verdict) -> None:
         """Enters a verdict in the tree."""
         if child.verdict is not None:
             return  # refused meanwhile: the target could not continue from this step

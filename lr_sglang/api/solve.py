@@ -34,7 +34,7 @@ _OPTIONS = {field.name: kind for kind in (Lookahead, Sampling, Limits) for field
 
 @dataclass
 class AnswerTask:
-    """One question to a deployment, with checked options."""
+    """A question with checked options."""
 
     live: OpenDeployment
     messages: list[dict[str, str]]

@@ -1,4 +1,4 @@
-"""The steps of one answer as they are kept, in a loop or in an event loop."""
+"""The steps of one answer as they are kept, for ``for`` and ``async for``."""
 
 from __future__ import annotations
 

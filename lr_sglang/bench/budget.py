@@ -64,7 +64,7 @@ def _of(m: Measures, look: dict[str, Any], speedup: Estimate) -> Spent:
 
 
 def _steps(look: dict[str, Any]) -> int:
-    """k1: steps that the target can write at a time, which with several versions are more than it looks ahead."""
+    """k1: the number of steps that the target can write at a time, over all versions."""
     names: tuple[str, ...] = ("schedule", "depth", "width", "policy")
     known = {name: look[name] for name in names if name in look}
     return policy.in_flight(Lookahead.from_dict(known), "target")
@@ -86,7 +86,7 @@ def _tokens(group: Group) -> int:
 
 
 def _cost(branch: dict[str, Any]) -> int:
-    """Tokens of one request: those that are there in the end, and those that the token layer drafted in vain."""
+    """Tokens that one request cost: the generated ones and the rejected ones of the token layer."""
     _, drafted, accepted = branch.get("sd") or (0, 0, 0)
     return int(branch["generated"]) + drafted - accepted
 

@@ -97,7 +97,7 @@ def in_blocks(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch
 
 
 def _turns(variants: Sequence[Variant], items: Mapping[str, Items], seed: int) -> list[Turn]:
-    """Task by task, those that make as many answers at a time beside each other."""
+    """The turns task by task; variants of the same concurrency are side by side."""
     alike: dict[tuple[str, int], list[Variant]] = {
         (task, variant.concurrency): [] for task in items for variant in variants if variant.task == task
     }

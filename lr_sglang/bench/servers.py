@@ -22,7 +22,7 @@ FLUSH_SECONDS = 5.0  # a server empties its cache only when it has nothing to do
 
 
 def server_sets(of: Sequence[Variant]) -> list[list[Variant]]:
-    """Variants that can share their servers: they start them with the same settings but for the number of requests."""
+    """Groups of variants that can share servers: their settings differ in nothing but the number of requests."""
     sets: dict[str, list[Variant]] = {}
     for one in of:
         name = "\n".join(alike(role, runtime) for role, runtime in one.runtimes().items())
@@ -53,7 +53,7 @@ def needed(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
 
 
 def alike(role: str, runtime: Runtime) -> str:
-    """The same for runtimes that can be one server; how many requests they take is not looked at."""
+    """A key that is equal for runtimes that can be one server, whatever their number of requests."""
     return f"{role} {json.dumps({**runtime.to_dict(), 'max_running_requests': None}, sort_keys=True)}"
 
 
@@ -87,7 +87,7 @@ def on_cpu(runtimes: Iterable[Runtime]) -> float:
 
 
 def free() -> float:
-    """GiB of this machine's memory that can be had."""
+    """GiB of memory that are free on this machine."""
     import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
     return float(psutil.virtual_memory().available) / memory.GIB

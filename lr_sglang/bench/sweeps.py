@@ -145,5 +145,5 @@ def name_of(point: Point) -> str:
 
 
 def clean(name: str) -> str:
-    """A name that can be a folder's."""
+    """A name without characters that a folder's name cannot have."""
     return re.sub(r"[^\w.+-]+", "-", name).strip(".")

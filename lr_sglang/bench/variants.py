@@ -110,7 +110,7 @@ def variants(setting: Setting) -> list[Variant]:
 
 
 def _modes(setting: Setting) -> list[tuple[str, bool]]:
-    """Modes, and whether they are to be made at temperature 0. The lossless mode is compared at that temperature."""
+    """The modes, each with whether it runs at temperature 0: the lossless mode is compared at that."""
     found = [(mode, MODES[mode].lossless) for mode in setting.plan.modes]
     if baseline := greedy_baseline(setting):
         found.insert(len(found) - 1, (baseline, True))
@@ -118,7 +118,7 @@ def _modes(setting: Setting) -> list[tuple[str, bool]]:
 
 
 def greedy_baseline(setting: Setting) -> str:
-    """The mode that is made at temperature 0 too, for the lossless one to be compared with; empty where none is."""
+    """The mode that also runs at temperature 0 as the baseline of the lossless mode; empty for none."""
     lossless = any(MODES[mode].lossless for mode in setting.plan.modes)
     if not lossless or setting.plan.sampling.temperature == 0:
         return ""

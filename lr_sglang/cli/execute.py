@@ -16,7 +16,7 @@ from lr_sglang.bench.servers import Caches, alike
 from lr_sglang.bench.variants import Key, Variant
 from lr_sglang.cli import session as sessions
 from lr_sglang.cli.display import Display
-from lr_sglang.config import Runtime
+from lr_sglang.config import ROLES, Runtime
 from lr_sglang.errors import LookaheadError, RecordError
 from lr_sglang.grading import Grader
 from lr_sglang.results import machine
@@ -253,5 +253,8 @@ class Watch:
         for role in record["failures"].keys() - self.told:
             self.told.add(role)
             errors = [b["error"] for b in record["branches"] if b["role"] == role and b["error"]]
+            if role == "judge":
+                failed = [v for step in record["steps"] for v in step["verdicts"] if v and v["failed"] and v["reason"]]
+                errors = [f"{v['by']}: {v['reason']}" for v in failed if v["by"] not in ROLES] or errors
             why = f" ({errors[-1]})" if errors else ""
             self.display.warn(f"{role}: it failed{why}; answers go on without it where need be, slower but no worse")

@@ -151,7 +151,7 @@ class Client:
         await self.disconnect()
 
     def start(self, work: Any) -> None:
-        """Does something that ``close`` waits for."""
+        """Starts a task that ``close`` waits for."""
         task = asyncio.get_running_loop().create_task(work)
         self._aborts.add(task)
         task.add_done_callback(self._aborts.discard)
@@ -212,7 +212,7 @@ class Client:
     async def _reply(
         self, method: str, path: str, data: bytes | None, timeout: float, more: Mapping[str, str] | None
     ) -> AsyncIterator[Any]:
-        """One exchange; what breaks in it is a named error, also while the reply is read."""
+        """One exchange with the server; all its failures become named errors, also while the reply is read."""
         import aiohttp
 
         here = asyncio.get_running_loop()

@@ -83,7 +83,7 @@ class Generation:
 
     @property
     def speculation(self) -> Speculation:
-        """What the runtime's token layer did."""
+        """The counts of the runtime's token layer."""
         return Speculation.read(self.meta)
 
     @property

@@ -38,7 +38,7 @@ class LoggedRequest:
     longest: int = 0  # prompt among those that begin alike, up to this one
 
     def ended(self, ids: tuple[int, ...], meta: Mapping[str, Any], sent: float, now: float) -> None:
-        """Records the tokens that it generated, and what the runtime says of it."""
+        """Records the generated tokens and the times that the runtime reports."""
         self.output, self.cached, self.entered = ids, int(meta.get("cached_tokens") or 0), sent
         if "prompt_tokens" in meta:  # else it was aborted while it waited, and leaves nothing to share
             self.prefilled = self.finished = now
@@ -50,7 +50,7 @@ class LoggedRequest:
 
     @cached_property
     def marks(self) -> tuple[int, ...]:
-        """After each whole block of the prompt: a hash of everything up to there."""
+        """For each whole block of the prompt, a hash of the prompt up to its end."""
         blocks = (self.prompt[end - BLOCK : end] for end in range(BLOCK, len(self.prompt) + 1, BLOCK))
         return tuple(accumulate(blocks, lambda mark, block: hash((mark, block)), initial=0))[1:]
 
@@ -115,7 +115,7 @@ def _head(prompt: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _longest(entry: LoggedRequest, others: deque[LoggedRequest], best: int, output: int | None) -> int:
-    """What ``entry`` could share with one of the others, at least ``best``; ``output``: none of them wrote more."""
+    """Tokens that ``entry`` could share with one of the others, at least ``best``; ``output`` is their longest one."""
     prompt, entered, most = entry.prompt, entry.entered, len(entry.prompt) - 1
     most = most if entry.most is None else min(most, entry.most)
     if best >= most:

@@ -63,7 +63,7 @@ class Tokenizer(Protocol):
         """Text of ids, special tokens by their names."""
 
     def special(self, ids: Sequence[int]) -> tuple[int, ...]:
-        """Those of the ids that are left out of the text; so are those that the tokenizer does not know."""
+        """The special ids among these, and the unknown ones: ``decode`` leaves both out."""
 
     def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
         """The rendered prompt; with ``answer`` it is open for the assistant's."""

@@ -73,7 +73,7 @@ class Reasoning:
         self._where: Literal["start", "opened", "reasoning", "gap", "content"] = "start" if split else "content"
 
     def add(self, text: str) -> Iterator[Chunk]:
-        """The pieces that are clear now."""
+        """The pieces that are decided now."""
         self._held += text
         self._read += len(text)
         if self._where == "start":
@@ -104,7 +104,7 @@ class Reasoning:
 
     @property
     def going_on(self) -> bool:
-        """Whether what was read is reasoning so far."""
+        """Whether all text so far is reasoning."""
         return self._inside if self._where == "start" else self._where != "content"
 
     def _begin(self) -> None:
@@ -175,7 +175,7 @@ class StreamText:
         return pieces
 
     def _tokens_until(self, end: int) -> int:
-        """Tokens that the first ``end`` characters were written with."""
+        """The number of tokens of the first ``end`` characters."""
         tokens = before = 0
         for at, head, ids in self._runs:
             if at >= end:

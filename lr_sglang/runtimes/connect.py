@@ -92,14 +92,14 @@ async def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[Client
 
 
 def _changed(backend: RuntimeBackend, transport: RouterClient, configured: int | None) -> None:
-    """Workers have come or gone: how many requests they run is another number now."""
+    """Updates the number of slots after workers of a router have come or gone."""
     infos = transport.infos()
     if infos:
         _describe(backend, infos, configured)
 
 
 def _describe(backend: RuntimeBackend, infos: Sequence[Mapping[str, Any]], configured: int | None) -> None:
-    """Tells a backend what its servers are: any of them may get a request, and together they have room."""
+    """Sets a backend's properties from its servers: their slots add up, since any of them may get a request."""
     backend.context = min((_context(info, configured) for info in infos), default=configured or DEFAULT_CONTEXT)
     backend.seeded = bool(infos) and all(_seeded(info) for info in infos)
     backend.set_capacity(_sum(_slots(info) for info in infos), _sum(_held(info) for info in infos))
@@ -121,7 +121,7 @@ def _sum(each: Iterable[int | None]) -> int | None:
 
 
 def _context(info: Mapping[str, Any], configured: int | None) -> int:
-    """Prompt and answer together: the model's context, or what the runtime's memory holds if that is less."""
+    """The longest prompt and answer in tokens: the model's context, or the runtime's memory if that is less."""
     known = [n for n in (configured, info.get("context_length"), _held(info)) if isinstance(n, int)]
     longest = info.get("max_req_input_len")
     if isinstance(longest, int):
@@ -136,7 +136,7 @@ def _held(info: Mapping[str, Any]) -> int | None:
 
 
 def _slots(info: Mapping[str, Any]) -> int | None:
-    """Requests that the runtime runs at a time, as it has settled on itself; those of all its replicas."""
+    """The number of requests that all replicas of the runtime run at a time, as it reports."""
     each = _state(info).get("effective_max_running_requests_per_dp")
     return each * max(1, int(info.get("dp_size") or 1)) if isinstance(each, int) else None
 
@@ -147,7 +147,7 @@ def _state(info: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _seeded(info: Mapping[str, Any]) -> bool:
-    """Seeds count on a CPU by our own sampler, elsewhere only with deterministic inference and no token layer."""
+    """Whether seeds are honoured: on a CPU, elsewhere only with deterministic inference and no token layer."""
     if info.get("device") == "cpu":
         return True
     return bool(info.get("enable_deterministic_inference")) and not info.get("speculative_algorithm")

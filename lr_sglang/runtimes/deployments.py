@@ -24,7 +24,7 @@ def built_in() -> list[str]:
 
 
 def path_of(name_or_path: str | Path) -> Path:
-    """The file of a deployment: one of ours by its name, else the path that it is."""
+    """The file of a built-in deployment, or the path itself."""
     ours = (folder / f"{name_or_path}.toml" for folder in BUILT_IN if str(name_or_path) in built_in())
     return next((file for file in ours if file.is_file()), plugin_files.expanded(name_or_path))
 
@@ -150,7 +150,7 @@ def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
 
 
 def _rooted(runtime: Runtime, folder: Path) -> Runtime:
-    """Makes paths relative to the file absolute, those of the token layer and in ``extra`` too."""
+    """Makes relative paths absolute from the file's folder, also in the token layer and ``extra``."""
 
     def root(value: Any) -> Any:
         return str(folder / value) if isinstance(value, str) and value.startswith(("./", "../")) else value

@@ -86,7 +86,7 @@ def born(pid: int) -> int:
 
 
 def describe(fleet: Fleet, modes: list[str], layered: bool, sampling: dict[str, Any], started: str) -> Launched:
-    """A fleet as its file says it."""
+    """The description of a fleet for its file."""
     deployment = fleet.deployment
     roles: dict[str, dict[str, Any]] = {}
     runtimes: dict[str, Runtime] = {}
@@ -119,7 +119,7 @@ def write(launched: Launched) -> Path:
 
 @contextmanager
 def _kept_in(folder: Path) -> Iterator[None]:
-    """Makes a folder, and names what fails in it."""
+    """Makes a folder for a ``with`` block, whose errors get its name."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         yield
@@ -128,7 +128,7 @@ def _kept_in(folder: Path) -> Iterator[None]:
 
 
 def remove(name: str) -> None:
-    """Forgets our own deployment; another process's stays."""
+    """Removes the file of a deployment, if this process wrote it."""
     with suppress(ConfigError, OSError):
         if read(path_of(name)).pid == os.getpid():
             path_of(name).unlink()

@@ -54,7 +54,7 @@ class Fault(ConfigModel):
 
 
 class Faults:
-    """What a runtime has been ordered to do wrong."""
+    """The faults that a runtime was ordered to have."""
 
     def __init__(self, seed: int = 0) -> None:
         self._orders: list[list[Any]] = []  # fault, requests seen, times left
@@ -69,7 +69,7 @@ class Faults:
         self.dead = False
 
     def next(self) -> Fault | None:
-        """What is wrong with the request that comes now; the first order that applies."""
+        """The fault of the next request: the first order that applies."""
         if not self._orders:
             return None
         for order in self._orders:

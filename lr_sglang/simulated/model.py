@@ -150,7 +150,7 @@ class Writer:
                     self._step(question, position, version)
 
     def place(self, prompt: Sequence[int]) -> Place:
-        """Where a prompt ends. What follows on the end of a step is another turn, and its answer is begun."""
+        """The place at which a prompt ends. Text after the end of a step belongs to another turn: its answer begins."""
         found = self._place(prompt)
         question, position, version, offset = found
         if offset and offset >= len(self._step(question, position, version)):

@@ -1,4 +1,4 @@
-"""What happens while an answer is made, as it happens: for a page, a log or a notebook that watches."""
+"""Events of an answer while it is made, for a page, a log or a notebook."""
 
 from __future__ import annotations
 

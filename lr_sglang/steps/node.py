@@ -1,4 +1,4 @@
-"""What a step tree is made of: branches, versions, verdicts and nodes. Plain data."""
+"""The parts of a step tree: branches, versions, verdicts and nodes. Plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lr_sglang.steps.step import Step
 
 
 class Outcome(StrEnum):
-    """What became of a branch."""
+    """The end of a branch."""
 
     ACCEPTED = "accepted"  # a draft step that was kept, or a target step that agreed with it
     REJECTED = "rejected"  # a draft step that the verifier refused, or that came too late

@@ -1,4 +1,4 @@
-"""What the token layer did inside a generation."""
+"""Counts of the token layer inside a generation."""
 
 from __future__ import annotations
 

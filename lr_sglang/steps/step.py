@@ -30,7 +30,7 @@ class Ending(StrEnum):
 
 
 class Vocabulary(Protocol):
-    """What making a step needs of a tokenizer."""
+    """The part of a tokenizer that makes steps."""
 
     vocabulary: str
 
@@ -41,7 +41,7 @@ class Vocabulary(Protocol):
         """Text of ids, special tokens left out."""
 
     def special(self, ids: Sequence[int]) -> tuple[int, ...]:
-        """Those of the ids that are left out of the text."""
+        """The special ids among these, which ``decode`` leaves out."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 
 
 def first_of(ends: Set[int], ids: Sequence[int]) -> int | None:
-    """Where the first id that ends a sequence stands; None where none does."""
+    """The index of the first id that ends a sequence; None if there is none."""
     return None if ends.isdisjoint(ids) else next(at for at, token in enumerate(ids) if token in ends)
 
 

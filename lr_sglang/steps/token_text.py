@@ -1,4 +1,4 @@
-"""Text that knows its token ids.
+"""Text that carries its token ids.
 
 The text of one branch must reach the next one as the same token ids: tokenised again, it may differ at the seam, and
 miss the radix cache. SGLang's interpreter keeps a state's text in a ``str`` and builds it with ``+=``, ``str()`` and

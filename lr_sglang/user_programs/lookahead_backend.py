@@ -125,7 +125,7 @@ class LookaheadBackend(BaseBackend):
         return await self._named(self._write(s, params))
 
     async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """A piece for each step, as it is kept."""
+        """Yields a piece for each step, as it is kept."""
         if self._is_alone(s, params):
             yield await self._alone(s, params)
             return

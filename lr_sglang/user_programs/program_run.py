@@ -141,7 +141,7 @@ class ProgramRun:
 
     @contextmanager
     def choosing(self, s: Executor) -> Iterator[None]:
-        """A ``select``: it generates nothing and so has no record, but it can be stopped."""
+        """Registers a ``select`` so that it can be stopped; it generates nothing, and has no record."""
         s.request = request = Request(key=self.job.key)
         self._enter(request)
         try:

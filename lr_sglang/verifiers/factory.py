@@ -1,4 +1,4 @@
-"""Makes a verifier from its name: one of ours, one from a file of the user's, or one from an installed package."""
+"""Makes a verifier from its name: a built-in one, or one from a user's file or an installed package."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make(name: str, setup: Setup) -> Verifier:
 
 
 def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
-    """One from a file or an installed package: its ``make(setup)``, if it has that, or the class itself is called."""
+    """A verifier from a file or a package, by its ``make(setup)`` if it has that, else by calling the class."""
     try:
         if chosen.file:
             found = plugin_files.find(chosen.file, chosen.name)
@@ -67,7 +67,7 @@ def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
 
 
 class Outside:
-    """A verifier of a user's: an error, or a result that is no ``Verdict``, becomes a failed rejection."""
+    """A user's verifier: an error in it, or a result that is no ``Verdict``, becomes a failed rejection."""
 
     def __init__(self, inner: Any, asked: str) -> None:
         self.inner, self.name = inner, str(getattr(inner, "name", asked))
@@ -78,20 +78,19 @@ class Outside:
         except LookaheadError:
             raise
         except Exception as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
-            return self._failed(repr(error))
-        made = inquiry.replied() if made is None else made
-        return self._awaited(made) if inspect.isawaitable(made) else self._checked(made)
+            made = self._failed(repr(error))
+        if isinstance(made, Verdict) and not made.failed:
+            return made
+        return self._checked(inquiry.replied() if made is None else made)  # a task, whose failure is counted
 
-    async def _awaited(self, verdict: Awaitable[Any]) -> Verdict:
+    async def _checked(self, made: Any) -> Verdict:
         try:
-            return self._checked(await verdict)
+            made = await made if inspect.isawaitable(made) else made
         except LookaheadError:
             raise
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(repr(error))
-
-    def _checked(self, made: Any) -> Verdict:
-        return made if isinstance(made, Verdict) else self._failed(f"verify() gave no Verdict but {made!r}")
+        return made if isinstance(made, Verdict) else self._failed(f"verify() returned {made!r}, not an lr.Verdict")
 
     def _failed(self, why: str) -> Verdict:
         return Verdict(False, self.name, why, failed=True)

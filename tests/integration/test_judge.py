@@ -113,9 +113,9 @@ def test_a_draft_that_the_target_cannot_read_stays_refused():
             tree.drafted(child, Step("b", (2,), Ending.DELIMITER))
             verification.ask_verifier(child, tree.pair(child))
         unreadable.verdict = Verdict(False, "draft", "tokens that the target does not know", failed=True)
-        verification.ruled(unreadable.asked, unreadable, Verdict(True, "slow"))
+        verification.enter(unreadable.asked, unreadable, Verdict(True, "slow"))
         assert not unreadable.verdict.accepted and tree.decide(tree.root) is None
-        verification.ruled(other.asked, other, Verdict(True, "slow"))
+        verification.enter(other.asked, other, Verdict(True, "slow"))
         assert tree.decide(tree.root) is other
         await branches.drain()
 

@@ -386,7 +386,9 @@ def test_a_package_offers_one_under_an_entry_point(monkeypatch):
     assert verifier_registry.asks("mine") == {"target", "judge"}
 
 
-@pytest.mark.parametrize(("body", "said"), [("1 / 0", "ZeroDivisionError"), ("return True", "no Verdict but True")])
+@pytest.mark.parametrize(
+    ("body", "said"), [("1 / 0", "ZeroDivisionError"), ("return True", "verify() returned True, not an lr.Verdict")]
+)
 def test_one_that_fails_rejects_and_says_why(tmp_path, body, said):
     (tmp_path / "v.py").write_text(f"class V:\n    def verify(self, inquiry):\n        {body}")
     name = f"{tmp_path}/v.py:V"
@@ -394,6 +396,7 @@ def test_one_that_fails_rejects_and_says_why(tmp_path, body, said):
     assert record.text == OURS[:-1]
     verdicts = [v for s in record.steps for v in s.verdicts if v.by == name]
     assert verdicts and all(v.failed and not v.accepted and said in v.reason for v in verdicts)
+    assert record.failures["judge"] == len(verdicts)
 
 
 WITHOUT_VERIFY = "class V:\n    pass"

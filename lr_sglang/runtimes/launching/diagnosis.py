@@ -93,7 +93,7 @@ def cause(log_text: str) -> str:
 
 
 def hint(log_text: str, status: int | None) -> str:
-    """What can be done about it, as far as the log or the exit status tell."""
+    """Advice for the user from the log or the exit status; empty if they tell nothing."""
     why = cause(log_text)
     told = "\n".join(line for line in log_text.splitlines() if not _HARMLESS.search(line))
     for text in (why, told):

@@ -63,7 +63,7 @@ OWNED = {flag: hint for hint, names in _INSTEAD.items() for flag in names}
 
 @dataclass(frozen=True)
 class Command:
-    """What to run: the arguments, and variables on top of our own environment."""
+    """A command: its arguments, and variables to add to the environment."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Platform:
-    """What a kind of machine adds: flags under those that the runtime gives, and variables."""
+    """Flags and variables for a kind of machine; the runtime's own flags have precedence."""
 
     device: Device
     flags: Flags = field(default_factory=dict)
@@ -175,7 +175,7 @@ def computes_bodies(runtime: Runtime, device: Device) -> bool:
 
 
 def _load_formats(flags: Flags) -> Flags:
-    """How models without weight files are loaded; SGLang would load the token layer's draft model as its target is."""
+    """Load formats of models without weight files, for the token layer's draft model too."""
     target = _load_format(flags["model-path"])
     found: Flags = {} if target == "auto" else {"load-format": target}
     draft = flags.get("speculative-draft-model-path") or flags.get("speculative-draft-model")
@@ -185,12 +185,12 @@ def _load_formats(flags: Flags) -> Flags:
 
 
 def _load_format(model: str) -> str:
-    """Shapes have no weights; those of a body may have to be computed."""
+    """The load format of a model: random weights for a shape, computed ones for a body in memory."""
     return "dummy" if shapes.is_shape(model) else IN_MEMORY if bodies.without_weights(model) else "auto"
 
 
 def _repeatable(extra: Flags, where: str) -> Flags:
-    """SGLang chooses how to attend by GPU; only deterministic inference needs a backend that we name."""
+    """Flags for repeatable answers: deterministic inference needs a named attention backend."""
     backend = extra.get("attention-backend", REPEATABLE_BACKENDS[0])
     if backend not in REPEATABLE_BACKENDS:
         raise ConfigError(

@@ -140,7 +140,7 @@ def gpus_of(runtime: Runtime) -> Sequence[int]:
 
 
 def same_gpu(deployment: Deployment, one: str, other: str) -> bool:
-    """Two servers that measure the free memory of one GPU while the other fills it would both get it wrong."""
+    """Whether two runtimes share a GPU: they start one after the other, since each measures its free memory."""
     first, second = (deployment.runtimes[role] for role in (one, other))
     if any(platforms.device(runtime) == "cpu" for runtime in (first, second)):
         return False

@@ -58,7 +58,7 @@ def main(pipe: int, command: list[str]) -> int:
 
 
 def _guard(pipe: int, command: list[str], variables: dict[str, str], parent: int, asked: list[int]) -> int:
-    """What the inner process does; the command's exit status."""
+    """Runs the inner process; returns the command's exit status."""
     libc = ctypes.CDLL(None)
     child = subprocess.Popen(
         command,
@@ -99,7 +99,7 @@ def _ask_to_end(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _end_all() -> None:
-    """Kills the children, then those that they leave to us, until none is left."""
+    """Kills the children, then the orphans that they leave, until none is left."""
     while True:
         for pid in _children():
             with contextlib.suppress(ProcessLookupError):

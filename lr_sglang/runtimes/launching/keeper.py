@@ -134,7 +134,7 @@ class Keeper:
         return [other for other in self.fleet.servers if other != role and same_gpu(self.fleet.deployment, role, other)]
 
     def _argv(self, role: str, argv: Sequence[str]) -> Sequence[str]:
-        """The command, with the memory fraction that stands for what it had: its neighbours are up now."""
+        """The command, with a memory fraction for the same share of memory now that its neighbours are up."""
         runtimes, neighbours = self.fleet.deployment.runtimes, self._neighbours(role)
         if FRACTION not in argv or not neighbours:
             return argv

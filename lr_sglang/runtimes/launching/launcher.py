@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _fork_from_now_on(*_: Any, **__: Any) -> None:
-    """The last thing that the hooked function does is to set "spawn"."""
+    """Sets "fork" after the hooked function, which ends by setting "spawn"."""
     multiprocessing.set_start_method("fork", force=True)
 
 

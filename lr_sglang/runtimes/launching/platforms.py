@@ -1,4 +1,4 @@
-"""What the machine is, and what SGLang needs on it."""
+"""The kind of machine, and the flags and variables that SGLang needs on it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def platform(kind: Device, model: str) -> Platform:
 
 
 def _attention() -> Flags:
-    """SGLang takes fa3 on Hopper, also where its library, of a gigabyte, was left out of a copy."""
+    """Triton attention on Hopper without fa3's library, where SGLang would choose fa3 all the same."""
     kernels = find_spec("sgl_kernel")
     folders = kernels.submodule_search_locations if kernels is not None else None
     if any(list(Path(folder).glob("flash_ops*")) for folder in folders or ()):

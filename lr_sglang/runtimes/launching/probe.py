@@ -24,7 +24,7 @@ class NoSuchRoute(RuntimeRefused):
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a server says it runs; paths are those of the server's machine."""
+    """The model that a server reports; paths are those of its machine."""
 
     model: str
     tokenizer: str
