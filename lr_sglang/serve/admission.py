@@ -65,7 +65,7 @@ class Admission:
         self.look()
 
     def look(self) -> None:
-        """Lets in who can come in: places that other processes have given back are seen only here."""
+        """Admits waiting requests to places that other processes have given back."""
         with self._board.locked():
             self._admit()
 
@@ -78,7 +78,7 @@ class Admission:
         self.look()
 
     def _admit(self) -> None:
-        """Settles which requests of this process run and which wait, under the board's lock."""
+        """Decides under the board's lock which requests of this process run."""
         self._tell()
         while self._waiting and (self._waiting[0][1].done() or self._first()):
             _, turn = self._waiting.popleft()

@@ -111,7 +111,7 @@ def create_app(
 
 
 def _answer(engine: AnswerEngine, route: TargetRoute) -> Callable[[Request], Awaitable[Response]]:
-    """The handler of a route that answers are asked for at."""
+    """The handler of a route that answers."""
 
     async def answer(request: Request) -> Response:
         plan = await engine.plan(route, await read_json(request, engine.service.body_timeout))
@@ -150,7 +150,7 @@ def _models(engine: AnswerEngine, service: Service) -> APIRouter:
     }
 
     def named(name: str) -> dict[str, Any]:
-        """As SGLang lists them; of our own also what its requests may ask for."""
+        """An entry of the list, as SGLang's; that of our own model has what its requests may ask for."""
         own = {"parent": None, "lookahead": allowed} if name == service.model else {"parent": service.model}
         return {"id": name, **about, "max_model_len": engine.roles["target"].context, **own}
 
@@ -215,5 +215,5 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 def _changed(role: str, reason: str) -> None:
-    """A runtime went down, or came back."""
+    """Logs that a runtime went down or came back."""
     log("runtime down" if reason else "runtime back", logging.WARNING, role=role, reason=reason)

@@ -70,7 +70,7 @@ class Gate:
 
     @contextmanager
     def _counted(self, request: Request) -> Iterator[None]:
-        """While a request is in flight; counts what becomes of it."""
+        """Counts a request while it is in flight, and its result."""
         if self.shut:
             raise self._away()
         self.calls += 1
@@ -113,7 +113,7 @@ class Gate:
                 raise
 
     async def try_out(self, timeout: float) -> None:
-        """Has it generate a token, also while the gate is shut; raises ``LookaheadError`` if it fails."""
+        """Generates a token, also while the gate is shut; raises ``LookaheadError`` if that fails."""
         payload = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
         if not _is_generation(await self.inner.generate(payload, Request(), timeout)):
             raise BadReply("its answers are no generations", role=self.role)
@@ -123,7 +123,7 @@ class Gate:
         return len(self._open)
 
     def oldest(self) -> float:
-        """When the oldest of them began; now, if there is none."""
+        """The start of the oldest request in flight; the present time if there is none."""
         return min(self._open.values(), default=time.monotonic())
 
     def kick(self, older: float = 0.0) -> int:

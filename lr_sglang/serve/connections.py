@@ -29,7 +29,7 @@ TURN = 2**12  # bytes of a client that are looked at in one turn: 10 ms, in chun
 
 
 class Flow(FlowControl):
-    """uvicorn's flow control, which does not read on while something that came is still to be looked at."""
+    """uvicorn's flow control; it also pauses reading while received data is unprocessed."""
 
     held = False
 
@@ -76,14 +76,14 @@ class Connection(H11Protocol):
             self.go_on()
 
     def handle_events(self) -> None:
-        """A request that came behind another waits for its turn."""
+        """Processes received data; a pipelined request waits for the one before it."""
         if self._behind and (self._unread or self.conn.trailing_data[0]):
             self._wait()
         else:
             super().handle_events()
 
     def go_on(self) -> None:
-        """Looks at some of what has come, or at the next request of several."""
+        """Processes a part of the received data, or the next pipelined request."""
         self._waits = False
         if self.transport.is_closing():
             return
@@ -129,7 +129,7 @@ class Connection(H11Protocol):
 
     @property
     def reads(self) -> bool:
-        """Whether something was sent that the client has not taken."""
+        """Whether the client has not taken all that was sent."""
         return self.flow.write_paused or self.transport.is_closing()
 
     @property
@@ -184,7 +184,7 @@ class Connections:
         return Connection(self, **given)
 
     def enter(self, one: Connection) -> None:
-        """A client has connected. Which connection goes for it, or that it is refused, is settled at once."""
+        """Admits a new connection, closes another one for it, or refuses it."""
         self._open[one] = None
         self._of[one.address] += 1
         self._board.write(Column.CONNECTIONS, len(self._open))
@@ -222,7 +222,7 @@ class Connections:
                 asyncio.get_running_loop().call_soon(self._next)
 
     def look(self, now: float) -> None:
-        """Hangs up on those that are late; in seconds of the event loop's clock."""
+        """Closes late connections; ``now`` is the event loop's time."""
         for one in list(self._open):
             if what := one.late(now, self._limits):
                 self._close(one, what)
@@ -234,7 +234,7 @@ class Connections:
             self._told = now
 
     def _let_go_of_who_left(self) -> None:
-        """Closes those whose client has gone: asyncio does not see that while a waiting request pauses reading."""
+        """Closes connections whose client has gone, which asyncio does not notice while reading is paused."""
         paused = (one for one in self._open if one.flow.read_paused)
         files = {one.transport.get_extra_info("socket").fileno(): one for one in paused}
         poll = select.poll()
@@ -265,7 +265,7 @@ class Connections:
 
 
 def files() -> int:
-    """Files that this process may have open, after asking for as many as it may ask for."""
+    """Raises the soft limit of open files, and returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -92,14 +92,14 @@ class Refusal(LookaheadError):
 def refusal(
     code: str, *, param: str | None = None, again: int | None = None, close: bool = False, **words: object
 ) -> Refusal:
-    """One of ``KNOWN``; ``words`` are those that its message lacks."""
+    """The refusal of a name in ``KNOWN``; ``words`` are inserted into its message."""
     status, kind, message = KNOWN[code]
     again = AGAIN.get(code) if again is None else again
     return Refusal(status, message.format(**words), kind=kind, param=param, code=code, again=again, close=close)
 
 
 def refusal_of(error: BaseException) -> Refusal:
-    """The error that a client sees. What it says of the machine inside is kept from it."""
+    """The error for a client, without details of this machine."""
     match error:
         case Refusal():
             return error

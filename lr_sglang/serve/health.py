@@ -48,11 +48,11 @@ class Watch:
         return float(not self.down)
 
     def total(self) -> float:
-        """Seconds that it has been down, in all."""
+        """Seconds of all its times down."""
         return self._before + (time.monotonic() - self.since if self.down else 0.0)
 
     async def run(self) -> None:
-        """Looks once a second, and at once when a request has failed."""
+        """Checks the runtime once a second, and at once when a request has failed."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -91,7 +91,7 @@ class Watch:
             self._set(error.message)
 
     async def _stalls(self, now: float) -> bool:
-        """Whether requests get no answer. A draft that hangs is overtaken by the target, and cancelled each time."""
+        """Whether requests get no answer: those of a draft that hangs are cancelled, because the target is faster."""
         late = now - self.gate.oldest() > self.stall
         if now - self.gate.answered < self.stall:
             if late:
@@ -117,7 +117,7 @@ class Watch:
             self._set("")
 
     def _set(self, reason: str, rest: bool = False) -> None:
-        """``rest``: it answers probes, so it is not tried again at once; later each time that it soon fails again."""
+        """Sets the state. ``rest``: it answers probes, so it is retried later, each time that it soon fails again."""
         now, before = time.monotonic(), self.total()
         if reason:
             soon = now - self.since < 2 * LONGEST_REST

@@ -24,7 +24,7 @@ class Keys:
         return len(self._digests)
 
     def open_to(self, authorization: str) -> bool:
-        """Whether a request with this header may come in. Every key is compared, whichever fits."""
+        """Whether a request with this header is allowed. Every key is compared, even after a match."""
         scheme, _, key = authorization.partition(" ")
         given, fits = _digest(key.strip()), False
         for digest in self._digests:

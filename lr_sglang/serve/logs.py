@@ -30,12 +30,12 @@ class JsonLines(logging.Formatter):
 
 
 def log(event: str, level: int = logging.INFO, **about: Any) -> None:
-    """Notes an event."""
+    """Writes an event to the log."""
     LOGGER.log(level, event, extra={"about": about})
 
 
 def where(error: BaseException) -> str:
-    """The line that raised it; its message could hold what a user wrote."""
+    """The line that raised an error; its message could hold a user's text."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
 

@@ -79,7 +79,7 @@ def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -
 
 
 def _least(texts: Sequence[str], known: Tokenizer, most: int) -> int:
-    """Tokens that texts have at least; once these are too many, the rest of megabytes is not looked at."""
+    """A lower bound of the texts' tokens; counting stops once these are too many."""
     tokens = 0
     for text in texts:
         for at in range(0, len(text), SLICE):

@@ -30,7 +30,7 @@ Concerns = Callable[[Any], bool]
 
 
 def _unless(*neutral: Any) -> Concerns:
-    """Whether a value is neither null nor one that changes nothing."""
+    """Whether a value changes the answer: it is neither null nor the default."""
     return lambda value: value is not None and value not in neutral
 
 
@@ -95,7 +95,7 @@ class LookaheadRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _is_short(cls, given: Any) -> Any:
-        """pydantic reports every unknown key, which takes seconds for 100,000 of them."""
+        """Refuses too many keys: pydantic reports every unknown one, seconds for 100,000 of them."""
         if isinstance(given, dict) and len(given) > 64:
             raise ValueError("it has too many keys")
         return given

@@ -39,7 +39,7 @@ class ErrorFields(BaseModel):
 
 
 class ErrorReply(BaseModel):
-    """What is sent in place of an answer."""
+    """The body of an error response."""
 
     error: ErrorFields
 

@@ -1,4 +1,4 @@
-"""The life of an answer, whoever writes it: admitted, prepared, made in a task, given out, accounted for, ended."""
+"""The life of an answer, by any writer: prepared, admitted, made in a task, given out, accounted for, ended."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ServedAnswer:
         self.task: asyncio.Task[None] | None = None
 
     def prepare(self) -> None:
-        """What comes before admission, in a thread; raises ``Refusal`` if the request cannot be answered."""
+        """Prepares the prompt before admission, in a thread; raises ``Refusal`` if the request cannot be answered."""
 
     def begin(self) -> None:
         """Called once it is admitted, before ``make``."""

@@ -1,4 +1,4 @@
-"""The endpoint's process: uvicorn, and an end without haste."""
+"""The endpoint's process: uvicorn with an orderly end."""
 
 from __future__ import annotations
 

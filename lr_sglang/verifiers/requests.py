@@ -92,7 +92,7 @@ class RequestMaker:
             check.add(found, look.max_false_accepts)
 
     def _check(self, look: Lookahead) -> JudgeCheck | None:
-        """The check of a verifier that may ask the judge; None for an oracle, a simulated judge, or if any is trusted."""
+        """The check of a verifier that may ask the judge; None for oracles, simulated judges, or if all are trusted."""
         judge, chosen = self.roles.get("judge"), verifier_registry.parse(look.verifier)
         if judge is None or judge.simulated or look.max_false_accepts == 1 or chosen.kind == "oracle":
             return None

@@ -39,7 +39,7 @@ class Acceptor:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
-        """Takes no more; those that it has taken stay."""
+        """Accepts no more connections; the accepted ones stay."""
         if self._task is not None:
             self._task.cancel()
 
@@ -81,5 +81,5 @@ class Acceptor:
         return self._board.column(Column.CONNECTIONS)[self._board.number] + len(self._opening)
 
     def _fewest(self, most: float) -> float:
-        """Connections of the other process that has the fewest, if that is fewer than ``most``."""
+        """The fewest connections of another process, at most ``most``."""
         return min([most, *self._board.others(Column.CONNECTIONS)])

@@ -70,7 +70,7 @@ class Supervisor:
             self._loop.call_soon_threadsafe(self._end)
 
     def run(self) -> None:
-        """Returns when all have ended, because they were to; raises what the first one met that could not begin."""
+        """Runs until all have ended on request; raises the error of the first one that could not start."""
         asyncio.run(self._run())
 
     async def _run(self) -> None:
@@ -91,7 +91,7 @@ class Supervisor:
                 pipe.send(END)
 
     async def _keep(self, number: int) -> None:
-        """A process, and those that are started in its place, until all are to end."""
+        """Runs a process, and starts another in its place when it dies, until all are to end."""
         ends = 0
         while not self._ending.is_set():
             began = time.monotonic()
@@ -109,7 +109,7 @@ class Supervisor:
                     await self._ending.wait()
 
     async def _live(self, number: int) -> tuple[int | None, LookaheadError | None]:
-        """One process, from its start to its end; returns its status, and the error that it has reported."""
+        """Runs one process to its end; returns its status and the error that it reported."""
         from prometheus_client.multiprocess import mark_process_dead
 
         loop, context, ended = asyncio.get_running_loop(), multiprocessing.get_context("forkserver"), asyncio.Event()

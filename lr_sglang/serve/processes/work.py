@@ -1,4 +1,4 @@
-"""What an endpoint's parent gives to its processes, and what they tell it."""
+"""Messages between an endpoint's parent and its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END, LEAVE = "end", "leave"  # messages to a process: end as by a signal, or at 
 
 @dataclass(frozen=True)
 class Room:
-    """What a process has found of a role's runtime: as of ``RuntimeBackend``."""
+    """The properties of a role's runtime that a process has found, as in ``RuntimeBackend``."""
 
     max_running_requests: int | None
     kv_tokens: int | None

@@ -1,4 +1,4 @@
-"""One of several processes of an endpoint: it answers until its parent says that it shall end."""
+"""One of several processes of an endpoint: it answers until its parent ends it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class WorkerServer(EndpointServer):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """A terminal sends them to all processes, and an operator to the parent: it tells us once."""
+        """Ignores signals: a terminal sends them to all processes, and the parent passes on its own."""
         yield
 
     def _begin(self) -> None:
@@ -82,7 +82,7 @@ def answer(work: Work, number: int, sock: socket.socket, parent: Connection) -> 
 
 
 def _heed(parent: Connection, server: EndpointServer, folder: Path) -> None:
-    """Each word of the parent's is what a signal is to a process that is alone. Without a parent it ends at once."""
+    """Ends as for a signal at each message of the parent; ends at once without a parent."""
     try:
         while parent.recv() == END:
             server.end()
