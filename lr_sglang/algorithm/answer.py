@@ -82,7 +82,7 @@ class Answer:
         tokens, gated = min(self.job.lookahead.max_step_tokens, self.tree.room(node)), role == "draft" and self._gate
         made = self._steps.get((tokens, gated))
         if made is None:
-            more = {"return_logprob": True} if gated else {}
+            more: dict[str, Any] = {"return_logprob": True} if gated else {}
             made = self._steps[tokens, gated] = step(max_tokens=tokens, **self.sampling, **more)
             made.resolved = self.s.stream_executor.resolve(made.sampling_params)  # once for all branches
         return made

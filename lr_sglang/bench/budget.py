@@ -7,8 +7,8 @@ from typing import Any
 
 from lr_sglang.algorithm import policy
 from lr_sglang.config import Lookahead, TokenLayer
-from lr_sglang.results.groups import Group
 from lr_sglang.results.expected import Expected
+from lr_sglang.results.groups import Group
 from lr_sglang.results.measures import Measures
 from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate

@@ -278,8 +278,10 @@ class RuntimeBackend(BaseBackend):
         with self.naming:
             if not all(choices):
                 raise ConfigError("select: a choice is empty")
-            prompt, encoded = self.prompt_ids(s), [self.tokenizer.encode(choice, True) for choice in choices]
-            return await decide(choices, encoded, prompt, method, lambda *sent: self.ask(*sent, request.part()))
+            encoded = [self.tokenizer.encode(choice, True) for choice in choices]
+            return await decide(
+                choices, encoded, self.prompt_ids(s), method, lambda ids, params: self.ask(ids, params, request.part())
+            )
 
     def shutdown(self) -> None:
         """Closes the connections, in any thread but the loop's."""

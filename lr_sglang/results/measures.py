@@ -12,8 +12,8 @@ import numpy as np
 from lr_sglang.results import accounting
 from lr_sglang.results import statistics as st
 from lr_sglang.results.collection import Collection
-from lr_sglang.results.groups import Group
 from lr_sglang.results.expected import Expected, expected
+from lr_sglang.results.groups import Group
 from lr_sglang.results.record import Record
 from lr_sglang.results.statistics import Difference, Estimate
 from lr_sglang.theory.measured import finished

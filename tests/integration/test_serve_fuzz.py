@@ -22,8 +22,8 @@ import httpx
 import pytest
 
 from lr_sglang.config import ROLES
-from lr_sglang.engine.transport import Head, Post
 from lr_sglang.engine.request import Request
+from lr_sglang.engine.transport import Head, Post
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import set_up
