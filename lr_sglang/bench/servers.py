@@ -53,7 +53,7 @@ def needed(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
 
 
 def alike(role: str, runtime: Runtime) -> str:
-    """A key that is equal for runtimes that can be one server, whatever their number of requests."""
+    """A key that is equal for runtimes that can be one server, with any number of requests."""
     return f"{role} {json.dumps({**runtime.to_dict(), 'max_running_requests': None}, sort_keys=True)}"
 
 

