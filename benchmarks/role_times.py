@@ -29,13 +29,16 @@ from lr_sglang.sglang_api.light_import import leave_torch_out
 
 leave_torch_out()
 
-from lr_sglang.config import TokenLayer  # noqa: E402
+from lr_sglang.bench import servers  # noqa: E402
+from lr_sglang.cli.settings import settle  # noqa: E402
+from lr_sglang.config import ROLES, Deployment, TokenLayer  # noqa: E402
 from lr_sglang.engine.loop import call  # noqa: E402
 from lr_sglang.engine.request import Request  # noqa: E402
 from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
 from lr_sglang.results import machine  # noqa: E402
 from lr_sglang.runtimes import load_deployment  # noqa: E402
 from lr_sglang.runtimes.connect import deployed  # noqa: E402
+from lr_sglang.runtimes.placement import shapes as published  # noqa: E402
 
 SHORT, LONG, PROMPT = 8, 40, 16  # tokens: of two answers whose difference is decoding alone, and of their prompts
 STEP, VERDICT, HEAD = 32, 64, 256  # tokens: of a step; of two steps to judge, and of the judge's prompt before them
@@ -77,14 +80,30 @@ def read_ms(backend: RuntimeBackend, prefix: int, new: int) -> float:
     return min(1000 * seconds(backend, [ids + random_ids(new)], 1) for _ in range(ROUNDS))
 
 
+def deployment_of(deployment: str, shapes: str, flags: Sequence[str]) -> Deployment:
+    """Without token layers, and with a place for every role that names none."""
+    names = [published.PREFIX + name for name in shapes.split(",")] if shapes else []
+    loaded = settle(dict(zip(ROLES, names, strict=True))).deployment if names else load_deployment(deployment)
+    plain = {role: runtime.replace(token_layer=TokenLayer()) for role, runtime in loaded.runtimes.items()}
+    return servers.placed(servers.flagged(loaded.replace(runtimes=plain), flags))
+
+
 @click.command(help=__doc__.split("\n\n")[0] if __doc__ else None)
 @click.option("--deployment", default="pocket", show_default=True, help="A file or a preset.")
+@click.option("--shapes", metavar="T,D,J", help="In its place: architectures with random weights.")
+@click.option("--flag", multiple=True, metavar="NAME[=VALUE]", help="Of SGLang, for every server.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True)
 @click.option("--batches", default="1,2,4,8,16,32,98", show_default=True, help="Answers at once.")
 @click.option("--prefixes", default="1024,8192,32768", show_default=True, help="Tokens before a step that is read.")
-def main(deployment: str, output: Path, batches: str, prefixes: str) -> None:
+def main(deployment: str, shapes: str, flag: tuple[str, ...], output: Path, batches: str, prefixes: str) -> None:
     found: dict[str, Any] = json.loads(output.read_text("utf-8")) if output.exists() else {}
-    found = {"deployment": deployment, "machine": machine.machine(), "step_tokens": STEP, "roles": {}, **found}
+    found = {
+        "deployment": shapes or deployment,
+        "machine": machine.machine(),
+        "step_tokens": STEP,
+        "roles": {},
+        **found,
+    }
 
     def measure(role: str, name: str, figure: Callable[[], float]) -> None:
         figures = found["roles"].setdefault(role, {})
@@ -93,9 +112,8 @@ def main(deployment: str, output: Path, batches: str, prefixes: str) -> None:
             output.write_text(json.dumps(found, indent=1), "utf-8")
         click.echo(f"{role}: {name} {figures[name]:.2f} ms")
 
-    loaded = load_deployment(deployment)
-    plain = {role: runtime.replace(token_layer=TokenLayer()) for role, runtime in loaded.runtimes.items()}
-    with tempfile.TemporaryDirectory() as logs, deployed(loaded.replace(runtimes=plain), Path(logs)) as roles:
+    made = deployment_of(deployment, shapes, flag)
+    with tempfile.TemporaryDirectory() as logs, deployed(made, Path(logs)) as roles:
         for role, backend in roles.items():
             most, room = backend.max_running_requests or 1 << 20, min(backend.kv_tokens or 1 << 20, backend.context)
             seconds(backend, [random_ids(PROMPT)], LONG)  # for warm-up

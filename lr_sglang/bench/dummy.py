@@ -76,15 +76,5 @@ def prepared(plan: Plan, given: Sequence[str] = ()) -> Plan:
         if real := [role for role in running if not shapes.is_shape(plan.models[role])]:
             raise ConfigError(f"--dummy-weights: {plan.models[real[0]]} has real ones", role=real[0])
         return plan
-    found = flags(given)
-    runtimes = {role: one.replace(extra={**one.extra, **found}) for role, one in plan.deployment.runtimes.items()}
-    return dataclasses.replace(plan, deployment=servers.placed(plan.deployment.replace(runtimes=runtimes)))
-
-
-def flags(given: Sequence[str]) -> dict[str, str | bool]:
-    """``attention-backend=triton`` and ``disable-cuda-graph`` as a runtime's ``extra``."""
-    found: dict[str, str | bool] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        found[name.lstrip("-")] = value if equals else True
-    return found
+    flagged = servers.flagged(plan.deployment, given)
+    return dataclasses.replace(plan, deployment=servers.placed(flagged))

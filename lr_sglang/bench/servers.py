@@ -75,6 +75,18 @@ def placed(deployment: Deployment, unseen: bool = False) -> Deployment:
     return assign.placed(deployment, [gpu.free for gpu in machine], on_gpu) if machine else deployment
 
 
+def flagged(deployment: Deployment, given: Sequence[str]) -> Deployment:
+    """With flags of SGLang for all servers to be started: ``attention-backend=triton``, ``disable-cuda-graph``."""
+    found: dict[str, str | bool] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        found[name.lstrip("-")] = value if equals else True
+    runtimes = {
+        role: one if one.url else one.replace(extra={**one.extra, **found}) for role, one in deployment.runtimes.items()
+    }
+    return deployment.replace(runtimes=runtimes)
+
+
 def on_cpu(runtimes: Iterable[Runtime]) -> float:
     """GiB of memory that servers on a CPU take; infinite where the size of a model is unknown."""
     total = 0.0

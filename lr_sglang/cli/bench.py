@@ -77,7 +77,7 @@ class Modes(click.Choice[str]):
 @click.option("--dummy-weights", is_flag=True, help="Real servers and shapes, random weights, verdicts by --alpha.")
 @click.option("--alpha", metavar="SHARE,SHARE", help="With --dummy-weights: steps to accept.  [default: 0.63]")
 @click.option("--shapes", metavar="T,D,J", help="Of target, draft and judge.  [default: the 32B pair, on a CPU pocket]")
-@click.option("--flag", multiple=True, metavar="NAME[=VALUE]", help="Of SGLang, for every server that is started.")
+@options.flag
 @click.option("--print", is_flag=True, help="Print the plan, and start nothing.")
 @options.grading
 @options.program

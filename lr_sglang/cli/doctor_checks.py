@@ -21,6 +21,7 @@ from typing import Literal
 from lr_sglang import pocket
 from lr_sglang.errors import LookaheadError, SetupError
 from lr_sglang.results.machine import cpuinfo, machine
+from lr_sglang.runtimes.launching import cuda_toolkit as toolkit
 from lr_sglang.runtimes.launching import ports
 from lr_sglang.runtimes.launching.compiler import need_compiler
 from lr_sglang.runtimes.placement.gpus import Gpu
@@ -76,6 +77,8 @@ def system() -> Iterator[Check]:
     flags = cpuinfo("flags").split()
     units = ", ".join(name for flag, name in VECTORS.items() if flag in flags)
     units = units or ("no AVX2" if flags else "vector units unknown")
+    if flags and not {"avx512_bf16", "amx_bf16"} & set(flags):
+        units += "; a server tests at start in which numbers to keep weights of bfloat16, and says it"
     yield Check("CPU", "ok", f"{machine()['cpu']}, {len(os.sched_getaffinity(0))} cores, {units}")
 
 
@@ -109,19 +112,16 @@ def graphics(seen: list[Gpu]) -> Iterator[Check]:
 
 
 def cuda_toolkit() -> Check:
-    """The toolkit with which SGLang compiles kernels at its first start, where tvm-ffi looks for it.
-
-    The ``nvcc`` of pip's packages alone is not enough: their folder has no ``lib64``, and linking fails.
-    """
-    on_path = shutil.which("nvcc")
-    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    if named is None:  # an empty CUDA_PATH is taken as it is
-        named = str(Path(on_path).parent.parent) if on_path else "/usr/local/cuda"
-    home = Path(named)
-    lacking = " and ".join(name for name in ("bin/nvcc", "lib64/libcudart.so") if not (home / name).exists())
-    found = f"{home} lacks {lacking}, with which SGLang compiles its kernels" if lacking else str(home)
-    get = "install NVIDIA's CUDA toolkit (not only pip's packages of it), and set CUDA_HOME to its folder"
-    return needed("CUDA toolkit", not lacking, found, get)
+    """The toolkit with which SGLang compiles kernels at its first start, or pip's packages in its place."""
+    home = toolkit.home()
+    missing = " and ".join(toolkit.lacking(home))
+    if missing and not toolkit.lacking(toolkit.DEFAULT):
+        return Check("CUDA toolkit", "ok", f"{toolkit.DEFAULT}; servers get it as CUDA_HOME")
+    if missing and (packages := toolkit.packaged()):
+        return Check("CUDA toolkit", "ok", f"pip's packages in {packages}; servers get a folder of links to them")
+    found = f"{home} lacks {missing}, with which SGLang compiles its kernels" if missing else str(home)
+    get = "install NVIDIA's CUDA toolkit and set CUDA_HOME to its folder, or all of SGLang's packages from pip"
+    return needed("CUDA toolkit", not missing, found, get)
 
 
 def compiler() -> Check:

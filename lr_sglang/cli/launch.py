@@ -13,7 +13,7 @@ import click
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.bench import servers
-from lr_sglang.cli import options
+from lr_sglang.cli import options, session
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given, sampling_of_file, settle
 from lr_sglang.config import Deployment
@@ -55,6 +55,7 @@ STAMP = "%Y-%m-%dT%H:%M:%S%z"
     help="Answers at a time to have room for, as serve --concurrency.",
 )
 @click.option("--name", help="To attach by.  [default: the deployment's]")
+@options.flag
 @options.keeping
 @options.roles
 @options.token_layer
@@ -96,6 +97,7 @@ def launch(**given: Any) -> None:
         progress = stack.enter_context(display.starting())
         running = stack.enter_context(start(deployment, given["logs"], progress, given["launch_timeout"]))
         progress.finish()
+        session.tell_shortages(session.of_servers(plan, plan.modes, running), display)
         if not given["prime"]:
             _keep(running, plan, given, display)
             return
@@ -116,9 +118,13 @@ def placed(plan: Plan, given: Given) -> Deployment:
             hint="launch two deployments, with another --name for one of them",
         )
     found = plan.needed(plan.modes, given["concurrency"]).replace(
-        name=given["name"], lookahead=plan.lookahead, limits=plan.limits, judge_prompt=plan.judge_prompt
+        name=given["name"],
+        sampling=plan.sampling,
+        lookahead=plan.lookahead,
+        limits=plan.limits,
+        judge_prompt=plan.judge_prompt,
     )
-    return servers.placed(found, unseen=given["print"])
+    return servers.placed(servers.flagged(found, given["flag"]), unseen=given["print"])
 
 
 def _list(display: Display) -> None:

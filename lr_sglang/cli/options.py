@@ -191,6 +191,9 @@ grading = together(
 as_json = click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
 quiet = click.option("--quiet", is_flag=True, help="Only results and warnings: no progress, no notes.")
 
+flag = click.option(
+    "--flag", multiple=True, metavar="NAME[=VALUE]", help="Of SGLang, for every server that is started."
+)
 output = together(
     click.option("--output", type=FOLDER, metavar="DIR", help="Where records go.  [default: runs/NAME_DATE_TIME]"),
     as_json,

@@ -14,14 +14,17 @@ from typing import Any
 from lr_sglang.algorithm import policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.display import Display
-from lr_sglang.config import Deployment, Role, Runtime
+from lr_sglang.config import ROLES, Deployment, Role, Runtime
 from lr_sglang.errors import LookaheadError, RuntimeDown
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import Fleet, ProgressEvent, launch
+from lr_sglang.runtimes import Fleet, ProgressEvent, launch, server_info
+from lr_sglang.runtimes.server_info import Room
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
 # SGLang's frontend takes seconds to import.
 FRONTEND = ("transformers.models.auto.tokenization_auto", "lr_sglang.runtimes.connect", "lr_sglang.api.runner")
+JUDGE_PROMPT = 256  # tokens around the two steps, at most
+ENDLESS = 1 << 60
 DYING_SECONDS = 2.0  # between a broken connection and the end of the process that broke it
 
 
@@ -141,6 +144,41 @@ def tell_shortages(shortages: Iterable[tuple[bool, str]], display: Display) -> N
         (display.warn if urgent else display.note)(text)
 
 
+def of_servers(plan: Plan, modes: Collection[str], fleet: Fleet) -> Iterator[tuple[bool, str]]:
+    """What the servers say of themselves, and what their memory does not hold: as ``shortages``, without backends."""
+    yield from ((False, note) for note in fleet.notes())
+    roles = {role for mode in modes for role in plan.roles(mode)} & fleet.urls.keys()
+    own = [role for role in ROLES if role in roles and fleet.deployment.shared.get(role, role) == role]
+    yield from memory(plan, {role: server_info.room(fleet.urls[role], fleet.keys.get(role, "")) for role in own})
+
+
+def memory(plan: Plan, rooms: Mapping[str, Room]) -> Iterator[tuple[bool, str]]:
+    """What runtimes cannot hold of an answer.
+
+    Args:
+        rooms: of the roles that take part and share no other's runtime.
+    """
+    target, limits, look = rooms.get("target", Room()), plan.limits, plan.lookahead
+    wanted = max(limits.max_tokens or 0, limits.max_total_tokens or 0)
+    more = "extra = {max-total-tokens = ...} of its runtime"
+    if target.held is not None and target.held < wanted:
+        text = f"target: its memory holds {target.held} tokens, so that an answer ends there and not at {wanted} "
+        yield True, text + f"({more}, where there is room for more)"
+    elif target.held is not None and target.held < (target.context or 0):
+        text = f"target: its memory holds {target.held} tokens, not the {target.context} of its context: "
+        yield False, text + f"longer prompts are refused ({more} changes that)"
+    longest = min(wanted or ENDLESS, target.tokens or wanted)
+    for role, needs, what, then in (
+        ("draft", longest, "an answer", "what follows is not drafted"),
+        ("judge", 2 * look.max_step_tokens + JUDGE_PROMPT, "a verdict", "longer steps are not accepted"),
+    ):
+        room = rooms.get(role, Room())
+        if room.tokens is not None and room.tokens < needs:
+            holds = "its memory holds" if room.tokens == room.held else "its context is"
+            hint = f" ({more} changes that)" if room.tokens == room.held else ""
+            yield False, f"{role}: {holds} {room.tokens} tokens, and {what} may need {needs}: {then}{hint}"
+
+
 def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -> Iterator[tuple[bool, str]]:
     """What each runtime lacks, and whether it lacks it for one answer alone.
 
@@ -152,14 +190,8 @@ def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -
     for role in dict.fromkeys(role for mode in ahead for role in plan.roles(mode)):
         if live.fleet is not None and role in live.roles:
             asked.setdefault(live.fleet.urls[role], []).append(role)
-    limits, held = plan.limits, live.roles["target"].kv_tokens
-    wanted = max(limits.max_tokens or 0, limits.max_total_tokens or 0)
-    if held is not None and held < wanted:
-        text = f"target: its memory holds {held} tokens, so that an answer ends there and not at {wanted} "
-        yield True, text + "(extra = {max-total-tokens = ...} of its runtime, where there is room for more)"
-    elif held is not None and held < live.roles["target"].context:
-        text = f"target: its memory holds {held} tokens, not the {live.roles['target'].context} of its context: "
-        yield False, text + "longer prompts are refused (extra = {max-total-tokens = ...} of its runtime changes that)"
+    if live.fleet is not None:
+        yield from of_servers(plan, modes, live.fleet)
     for roles in asked.values():
         backend, one = live.roles[roles[0]], plan.branches(roles, ahead)
         most = policy.limit(backend.max_running_requests, backend.kv_tokens, plan.lookahead)

@@ -54,6 +54,7 @@ simulation = options.together(
     click.option("--spread", type=float, default=0.0, help="Of steps' lengths: standard deviation / mean."),
     click.option("--same-words", is_flag=True, help="Drafts that agree are the very same: no judge is needed."),
     click.option("--batch-slowdown", type=float, default=0.0, help="What each further request costs others."),
+    click.option("--page-in", type=float, default=0.0, help="Seconds that each step's request reads before it writes."),
     click.option(
         "--prefill", type=float, default=0.05, help="Time of a drafted step that is only weighed / of writing it."
     ),
@@ -74,13 +75,17 @@ def simulation_of(given: dict[str, Any]) -> Simulation:
         RecordError: there are no records to trace.
     """
     from lr_sglang.simulated.model import Model
+    from lr_sglang.simulated.role_times import WRITERS
     from lr_sglang.simulated.simulation import Simulation
 
     same = {name: given[name] for name in ("alpha", "steps", "spread", "auc", "width", "seed")}
     trace = traced(given["trace"]) if given["trace"] else ()
     model = Model(trace=trace, tokens=given["step_tokens"], own_words=not given["same_words"], **same)
-    names = ("step_seconds", "c1", "judge_seconds", "batch_slowdown", "slots", "prefill")
-    return Simulation(model, *(given[name] for name in names))
+    names = ("step_seconds", "c1", "judge_seconds", "slots", "prefill")
+    times = {"slowdown": given["batch_slowdown"], "curves": given.get("curves", {}), "page_in": given["page_in"]}
+    if not isinstance(given["page_in"], dict):
+        times["page_in"] = dict.fromkeys(WRITERS, given["page_in"])
+    return Simulation(model, **{name: given[name] for name in names}, **times)
 
 
 def traced(folder: Path) -> tuple[tuple[bool, ...], ...]:
@@ -168,8 +173,10 @@ def _faults(given: tuple[tuple[str | None, str], ...], roles: tuple[str, ...]) -
     "--times",
     type=options.FILE,
     metavar="FILE.json",
-    help="Times of real runtimes, measured one by one, in place of --step-seconds, --c1 and others that are not given.",
+    help="Times of real runtimes, measured one by one, in place of --step-seconds, --c1, --judge-seconds, --page-in "
+    "and --batch-slowdown, as far as these are not given.",
 )
+@click.option("--context", type=options.AT_LEAST_1, default=1024, help="Tokens before a step, for --times.")
 @options.as_json
 @click.pass_context
 def simulated(context: click.Context, /, json: bool, times: Path | None, **given: Any) -> None:
@@ -189,13 +196,15 @@ def simulated(context: click.Context, /, json: bool, times: Path | None, **given
     """
     from lr_sglang.config import Lookahead
 
+    used = []
     if times is not None:
         from lr_sglang.simulated import role_times
 
-        branches = given["depth"] * given["questions"]
-        for name, value in role_times.read(times, branches, given["step_tokens"]).items():
-            if context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT:
+        for name, value in role_times.read(times, given["step_tokens"], given["context"]).items():
+            option = {"curves": "batch_slowdown"}.get(name, name)
+            if context.get_parameter_source(option) is click.core.ParameterSource.DEFAULT:
                 given[name] = value
+                used.append(name)
 
     if given["verifier"] is None:
         given["verifier"] = "exact" if given["same_words"] or not given["judge_seconds"] else "judge"
@@ -212,7 +221,8 @@ def simulated(context: click.Context, /, json: bool, times: Path | None, **given
     from lr_sglang.simulated.measure import measure, report
 
     figures = report(setting, look, measure(setting, look, given["questions"], given["processes"], given["http"]))
-    figures["times"] = str(times) if times else None
+    figures["times"] = str(times) if used else None
+    figures["times_used"] = used
     if json:
         click.echo(json_format.dumps(figures))
     else:

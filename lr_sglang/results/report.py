@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from lr_sglang.results import beside_paper, tables
 from lr_sglang.results import statistics as st
-from lr_sglang.results import tables
 from lr_sglang.results.collection import Collection
 from lr_sglang.results.measures import Measures, measure
 from lr_sglang.results.tables import Table
@@ -46,4 +46,7 @@ class Report:
 def make(collection: Collection, margin: float = st.MARGIN) -> Report:
     """Measures everything; ``margin`` as in ``measures.measure``."""
     measures = [measure(collection, group, margin) for group in collection.groups]
-    return Report(collection, measures, margin, list(tables.all_of(collection, measures, margin)))
+    found = list(tables.all_of(collection, measures, margin))
+    if (beside := beside_paper.beside(measures)) is not None:
+        found.insert(1, beside)
+    return Report(collection, measures, margin, found)

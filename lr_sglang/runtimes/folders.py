@@ -39,7 +39,7 @@ def cached(kind: str, key: str, name: str, fill: Callable[[Path], None], role: s
     Args:
         kind, key: what is in it, and a digest of all that its content follows from.
         name: of the folder.
-        fill: writes the files into an empty folder.
+        fill: writes the files into an empty folder; folders in it are not looked at again.
 
     Raises:
         SetupError: it cannot be written.
@@ -55,7 +55,8 @@ def cached(kind: str, key: str, name: str, fill: Callable[[Path], None], role: s
                     made = Path(partial, name)
                     made.mkdir()
                     fill(made)
-                    sums = {file.name: (file.stat().st_size, _sha256(file)) for file in sorted(made.iterdir())}
+                    files = [file for file in sorted(made.iterdir()) if file.is_file()]
+                    sums = {file.name: (file.stat().st_size, _sha256(file)) for file in files}
                     (made / SUMS).write_text(json.dumps(sums, indent=1), "utf-8")
                     made.rename(folder)
     except OSError as error:

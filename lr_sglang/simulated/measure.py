@@ -119,7 +119,7 @@ def measure(
     if not simulation.steady:
         raise ConfigError(
             "several processes have runtimes of their own",
-            hint="leave out --batch-slowdown and --slots, or --processes",
+            hint="leave out --batch-slowdown, --slots and --times, or --processes",
         )
     parts = [part for n in range(processes) if (part := asked[n::processes])]
     fresh = multiprocessing.get_context("spawn")

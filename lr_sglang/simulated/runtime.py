@@ -1,6 +1,6 @@
 """A simulated runtime on an event loop: behind a server's routes (``server``), or in this process (``transport``).
 
-Requests in a batch share its speed equally: n of them run at 1 / (1 + slowdown (n - 1)) of the speed of one alone.
+Requests in a batch share its speed equally: each of n takes ``Simulation.slower`` times as long as alone.
 Beyond ``slots`` they wait, first come, first served.
 """
 
@@ -12,6 +12,7 @@ import itertools
 import math
 from collections import deque
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from lr_sglang.engine.prefix_reuse import common_prefix
@@ -71,6 +72,7 @@ class SimulatedRuntime:
         self.faults = Faults(simulation.model.seed)
         self.calls = self.aborted = self.most = 0
         self.late = 0.0
+        self._slower = cache(partial(simulation.slower, role))
         self._tickets: dict[str, _Ticket] = {}
         self._waiting: deque[_Ticket] = deque()
         self._served: list[tuple[float, int, _Ticket]] = []  # a heap; who has left stays until it is on top
@@ -100,7 +102,7 @@ class SimulatedRuntime:
         if cache is not None:
             cached = cache.find(prompt)
             cache.add(prompt)
-        share = await self.serve(self.simulation.work(self.role, len(made.ids), len(made.scored)) + more, rid)
+        share = await self.serve(self.simulation.request(self.role, len(made.ids), len(made.scored)) + more, rid)
         answer = body(self.writer, made, share, cached, rid, bool(payload.get("return_logprob")))
         if cache is not None:
             cache.add(prompt + tuple(answer["output_ids"][:-1]))
@@ -162,7 +164,7 @@ class SimulatedRuntime:
         self._now = now
 
     def _speed(self) -> float:
-        return 1 / (1 + self.simulation.slowdown * max(0, self._count - 1))
+        return 1 / self._slower(self._count)
 
     def _head(self) -> _Ticket | None:
         """The one that is served first."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lr_sglang.config_model import ConfigModel, need
@@ -21,6 +23,9 @@ class Simulation(ConfigModel):
         slots: requests that each runtime serves at a time; None is any number.
         prefill: of the time that writing a step takes, what reading one takes where nothing is to be written: what a
             drafted step costs that is only scored.
+        page_in: by role, seconds of each of its requests before it writes: of reading the step that it continues from.
+        curves: by role, in place of ``slowdown``: requests at once, and how many times as long as alone one then takes.
+            Between two it is on the line through both, and past the last on that of the last two.
     """
 
     model: Model = field(default_factory=Model)
@@ -30,6 +35,8 @@ class Simulation(ConfigModel):
     slowdown: float = 0.0
     slots: int | None = None
     prefill: float = 0.05
+    page_in: dict[str, float] = field(default_factory=dict)
+    curves: dict[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,6 +46,7 @@ class Simulation(ConfigModel):
         need(0 <= self.slowdown < math.inf, "slowdown: must be 0 or more")
         need(self.slots is None or self.slots >= 1, "slots: must be at least 1")
         need(0 <= self.prefill < math.inf, "prefill: must be 0 or more")
+        need(all(0 <= each < math.inf for each in self.page_in.values()), "page_in: must be 0 or more")
 
     def work(self, role: str, tokens: int, scored: int = 0) -> float:
         """Seconds that a role alone takes to write ``tokens``, and to score ``scored`` tokens of the prompt."""
@@ -47,7 +55,26 @@ class Simulation(ConfigModel):
         seconds = self.step_seconds * (tokens + self.prefill * scored) / self.model.tokens
         return seconds * self.c1 if role == "draft" else seconds
 
+    def request(self, role: str, tokens: int, scored: int = 0) -> float:
+        """Seconds that a role alone takes for a request: ``work``, and reading what it continues from."""
+        return self.work(role, tokens, scored) + (self.page_in.get(role, 0.0) if tokens else 0.0)
+
+    def slower(self, role: str, count: int) -> float:
+        """How many times as long as alone a request takes among ``count`` at once."""
+        if role in self.curves:
+            return interpolated(self.curves[role], count)
+        return 1 + (0.0 if self.curves else self.slowdown) * max(0, count - 1)
+
     @property
     def steady(self) -> bool:
         """Whether no request's end depends on the others."""
-        return not self.slowdown and self.slots is None
+        return not self.slowdown and not self.curves and self.slots is None
+
+
+def interpolated(points: Sequence[Sequence[float]], x: float) -> float:
+    """On the line through the two points beside x, or the last two where it is past them; before the first, its y."""
+    at = min(bisect([point[0] for point in points], x), len(points) - 1)
+    if at == 0:
+        return points[0][1]
+    (x0, y0), (x1, y1) = points[at - 1], points[at]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)

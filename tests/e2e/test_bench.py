@@ -64,14 +64,18 @@ def test_modes_side_by_side_stopped_and_taken_up_again(bench, tmp_path):
         assert first["cached"] < first["prompt"] / 2, record["mode"]
 
 
+@pytest.mark.timeout(960 if full else 300)
 def test_random_weights_by_the_script(tmp_path):
     """scripts/gpu_campaign.sh on small shapes and no GPU."""
     small = {"ALPHA": "0.1,0.9", "DEPTHS": "1,3", "LIMIT": "1", "TOKENS": "128", "FLAGS": ""}
-    small |= {"CONCURRENCY": "1,4", "SD_TOKENS": "2"} if full else {"ITEMS": "depth"}
-    environ = {**os.environ, **small, "SHAPES": "pocket-target,pocket-draft,pocket-judge", "LR_SGLANG": "lr-sglang"}
+    small |= {"CONCURRENCY": "1,4", "SD_TOKENS": "2", "BODIES": "pocket-body", "WEAK": "pocket:draft-60"}
+    small |= {"BATCHES": "1,4", "PREFIXES": "512", "MINUTES": "15"} if full else {"ITEMS": "depth"}
+    programs = {"LR_SGLANG": "lr-sglang", "PYTHON": sys.executable}
+    environ = {**os.environ, **small, **programs, "SHAPES": "pocket-target,pocket-draft,pocket-judge"}
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
     command = ["bash", ROOT / "scripts" / "gpu_campaign.sh", tmp_path / "gpu"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)
+    limit = 920 if full else 280
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=limit, check=False)
     said = (tmp_path / "gpu" / "depth.txt").read_text("utf-8")
     assert done.returncode == 0 and "ended with status" not in done.stdout, done.stdout + said
     assert "Parallel budget" in said and "weights are random" in said

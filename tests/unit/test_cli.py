@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from lr_sglang.results import statistics, summary
 from lr_sglang.results.gain import Gain
 from lr_sglang.runtimes import ProgressEvent
 from lr_sglang.runtimes.launching import probe
+from lr_sglang.runtimes.server_info import Room
 from lr_sglang.sglang_api import release
 from lr_sglang.steps.trace import StepRecord
 from tests.scripted import END, ScriptedTransport
@@ -700,13 +702,28 @@ def test_from_python_a_judge_prompt_that_is_none_is_refused_too(name):
         assert verifiers.make(name, verifiers.Setup({"judge": None}, prompt)).prompt is PROMPTS[prompt]
 
 
-def test_a_target_that_cannot_hold_the_answer_that_is_asked_for_is_said():
-    plan = settings.settle({"max_tokens": 32768})
-    live = SimpleNamespace(fleet=None, roles={"target": SimpleNamespace(kv_tokens=20000, context=20000)})
-    ((urgent, text),) = session.shortages(plan, ["autoregressive"], live, 1)
+def test_what_the_memory_of_runtimes_does_not_hold_is_said():
+    plan, small = settings.settle({"max_tokens": 32768}), {"target": Room(20000, 20000)}
+    ((urgent, text),) = session.memory(plan, small)
     assert urgent and "holds 20000 tokens, so that an answer ends there and not at 32768" in text
     fits = settings.settle({"max_tokens": 20000})
-    assert not list(session.shortages(fits, ["autoregressive"], live, 1))
-    live.roles["target"].context = 40960
-    ((urgent, text),) = session.shortages(fits, ["autoregressive"], live, 1)
+    assert not list(session.memory(fits, small))
+    ((urgent, text),) = session.memory(fits, {"target": Room(20000, 40960)})
     assert not urgent and "holds 20000 tokens, not the 40960 of its context: longer prompts are refused" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "rooms", "said"),
+    [
+        ({}, {"target": Room(9000, 8000), "draft": Room(7000, 8000)}, "draft: its memory holds 7000 .* may need 8000"),
+        ({}, {"target": Room(9000, 8000), "draft": Room(9000, 4096)}, "draft: its context is 4096 .* may need 8000"),
+        ({"max_tokens": 500}, {"target": Room(9000, 8000), "draft": Room(900, 8000)}, ""),
+        ({"max_tokens": 999}, {"draft": Room(900, 8000)}, "draft: its memory holds 900 .* an answer may need 999"),
+        ({}, {"judge": Room(300, 8000)}, "judge: its memory holds 300 tokens, and a verdict may need 456"),
+        ({"max_step_tokens": 20}, {"judge": Room(300, 8000)}, ""),
+        ({}, {"draft": Room(100, None), "judge": Room()}, ""),
+    ],
+)
+def test_draft_and_judge_that_hold_less_than_an_answer_needs_are_noted(given, rooms, said):
+    found = list(session.memory(settings.settle(given), rooms))
+    assert len(found) == bool(said) and (not said or (not found[0][0] and re.match(said, found[0][1])))

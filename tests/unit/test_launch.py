@@ -19,11 +19,11 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.api import deployment
-from lr_sglang.cli import cli, settings
+from lr_sglang.cli import cli, launch, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import Server, launched, load_deployment
-from lr_sglang.runtimes.launching import compile_caches, flags, keeper, platforms
+from lr_sglang.runtimes.launching import compile_caches, cuda_toolkit, flags, keeper, platforms
 from lr_sglang.runtimes.launching.fleet import Fleet
 from lr_sglang.runtimes.launching.keeper import Keeper, Patience
 from lr_sglang.runtimes.launching.ports import Reservation
@@ -75,6 +75,7 @@ def home(tmp_path, monkeypatch) -> Path:
     """A folder with a deployment, and a state folder of its own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(cuda_toolkit, "environment", dict)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     (tmp_path / "fake.py").write_text(FAKE)
@@ -158,6 +159,10 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(start, home):
     }
     assert plan.deployment.shared == {"judge": "target"} and plan.models["draft"] == str(home / "model")
     assert (plan.lookahead.depth, plan.sampling.temperature) == (3, 0.3)
+    warmed = [line for line in Path(found.roles["target"]["log"]).read_text().splitlines() if line.startswith("{")]
+    assert [json.loads(line)["sampling_params"]["temperature"] for line in warmed] == [0, 0.3]
+    assert settings.settle({"attach": "mine", "temperature": 0.9}).sampling.temperature == 0.9
+    assert deployment.deployment(attach="mine").config.sampling.temperature == 0.3
     assert settings.modes_of({"attach": "mine"}) == ("lookahead",)
     assert f"up: mine (process {found.pid}" in call("launch", "--list").output
     assert json.loads(call("launch", "--list", "--json").output)["up"]["mine"]["roles"] == found.roles
@@ -165,6 +170,29 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(start, home):
     assert one.end(signal.SIGTERM) == 0
     assert not file.exists() and not any(map(runs, pids))
     assert "Traceback" not in one.err.read_text()
+
+
+def test_options_of_launch_decide_how_servers_are_warmed(home):
+    """A target that is named on the command line is drawn from as its makers advise."""
+    given: dict[str, Any] = {"target": "Qwen/Qwen3-8B", "concurrency": 1, "name": None, "flag": ("x=1",), "print": True}
+    plan = settings.settle({**given, "mode": ("autoregressive",)})
+    made = launch.placed(plan, given)
+    assert (made.sampling.top_k, plan.sampling.top_k, Deployment.from_dict(made.to_dict()).sampling.top_k) == (20,) * 3
+    assert made.runtimes["target"].extra == {"x": "1"}
+
+
+def test_what_the_servers_have_to_tell_is_said_once_when_they_are_up(start, home):
+    note = "lr-sglang: this processor is slow; weights are kept as float32 (float32 1.0 ms, bfloat16 2.0 ms)"
+    write(home, target=f'extra = {{says = "[now] {note}", holds = 900, context = 4096}}', draft="extra = {holds = 500}")
+    one = start("mine.toml", "--max-step-tokens", "400")
+    one.up()
+    one.says("run --attach mine")
+    said = one.err.read_text()
+    assert said.count("target: this processor is slow; weights are kept as float32\n") == 1
+    assert "target: its memory holds 900 tokens, not the 4096 of its context" in said
+    assert "draft: its memory holds 500 tokens, and an answer may need 900: what follows is not drafted" in said
+    assert "judge:" not in said, "it shares the target's runtime"
+    assert one.end() == 0
 
 
 def test_a_server_that_ends_is_started_again_where_it_was(start):

@@ -296,6 +296,37 @@ def test_a_draft_that_answers_alone_is_called_so(tmp_path):
     assert any(name.startswith("draft") for name in names) and any(name.startswith("target") for name in names)
 
 
+def sized(tmp_path, target, **run):
+    records = synthetic.run(Truth(alpha=0.75, token_layer=1.5), 8, 1, modes=MODES, **run)
+    for one in records:
+        one["config"]["runtimes"]["target"]["model"] = target
+    return made(write(tmp_path / target.replace("/", "-"), records))
+
+
+@pytest.mark.parametrize(
+    ("target", "task", "papers"),
+    [
+        ("dummy:qwen3-32b", "pocket", "DeepSeek-R1-Distill, 1.5B for 32B, gsm8k 0.63 1.71x 1.39x 2.11x"),
+        ("pocket:target@qwen3-32b", "pocket", "DeepSeek-R1-Distill, 1.5B for 32B, gsm8k 0.63 1.71x 1.39x 2.11x"),
+        ("Qwen/Qwen3-32B", "gsm8k", "Qwen3, 1.7B for 32B, gsm8k 0.50 1.32x 1.32x 1.68x"),
+    ],
+)
+def test_the_papers_row_stands_beside_a_target_of_its_size(tmp_path, target, task, papers):
+    report = sized(tmp_path, target, task=task)
+    found = report.tables[1]
+    assert found.title == "Beside the paper's Table 1"
+    assert found.columns == ["", "alpha", "lookahead", "sd", "lookahead+sd"]
+    ours, theirs = found.rows
+    speeds = {m.group.mode: f"{m.speed.tokens.value:.2f}x" for m in report.measures if m.speed}
+    alpha = next(m.alpha.value for m in report.measures if m.group.mode == "lookahead")
+    assert ours == [f"measured: {task}", f"{alpha:.2f}", *(speeds[mode] for mode in found.columns[2:])]
+    assert " ".join(theirs) == f"the paper: {papers}"
+
+
+def test_other_sizes_have_no_row_of_the_papers(tmp_path):
+    assert not [one for one in sized(tmp_path, "Qwen/Qwen3-8B").tables if "Beside" in one.title]
+
+
 def test_verifiers_and_widths_have_tables_when_they_vary(tmp_path, whole):
     assert not [one for one in whole.tables if one.title.startswith(("Table 2", "Table 3"))]
     records = []

@@ -47,6 +47,8 @@ stray = subprocess.Popen(nap, start_new_session=True)
 print("pids", os.getpid(), child.pid, stray.pid, "TMPDIR", os.environ.get("TMPDIR"), flush=True)
 if "--late" in options:
     time.sleep(600)
+if "--says" in options:
+    print(options["--says"], flush=True)
 class Handler(BaseHTTPRequestHandler):
     def reply(self, body):
         if "--key" in options and self.headers["Authorization"] != "Bearer " + options["--key"]:
@@ -59,6 +61,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         time.sleep(float(options.get("--slow", 0)))
         path = options["--model-path"]
+        room = {"max_total_num_tokens": int(options.get("--holds", 0))}
+        if self.path == "/server_info":
+            return self.reply(room)
+        if self.path == "/v1/models":
+            return self.reply({"data": [{"max_model_len": int(options.get("--context", 1 << 20))}]})
         self.reply({"model_path": path, "tokenizer_path": path, "is_generation": options.get("--embeds") is None})
     def do_POST(self):
         sys.stdout.write(self.rfile.read(int(self.headers["Content-Length"])).decode() + "\\n")

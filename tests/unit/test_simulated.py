@@ -515,11 +515,38 @@ def times_of(tmp_path, **roles):
 
 
 def test_a_simulation_takes_the_times_of_real_runtimes(tmp_path):
-    found = role_times.read(times_of(tmp_path), branches=6, step_tokens=10)
-    expected = {"step_seconds": 0.2, "c1": 0.2, "judge_seconds": 0.04, "batch_slowdown": 0.05}
-    assert found == pytest.approx(expected)
-    many = role_times.read(times_of(tmp_path, judge=None), branches=600, step_tokens=10)
-    assert many["batch_slowdown"] == pytest.approx((99 / 20 - 1) / 97) and many["judge_seconds"] == 0
+    draft = {"token, 1 at once": 4.0, "token, 4 at once": 6.0, "read a step after 1024": 9.0}
+    draft["read a step after 3072"] = 13.0
+    found = role_times.read(times_of(tmp_path, draft=draft), step_tokens=10, context=2048)
+    assert found.pop("curves") == {"target": ((1, 1.0), (8, 1.35), (98, 4.95)), "draft": ((1, 1.0), (4, 1.5))}
+    assert found.pop("page_in") == pytest.approx({"target": 0.011, "draft": 0.007})
+    assert found == pytest.approx({"step_seconds": 0.2, "c1": 0.2, "judge_seconds": 0.04})
+    far = role_times.read(times_of(tmp_path, judge=None, draft=draft), step_tokens=10, context=100)
+    assert far["judge_seconds"] == 0 and far["page_in"]["draft"] == pytest.approx(0.005), "as the nearest measured"
+    assert role_times.read(times_of(tmp_path), step_tokens=10, context=1)["page_in"] == {"target": pytest.approx(0.011)}
+
+
+def test_each_role_slows_down_as_it_was_measured():
+    simulation = Simulation(slowdown=1.0, curves={"target": ((1, 1.0), (3, 2.0), (5, 2.2)), "draft": ((1, 1.0),)})
+    assert [simulation.slower("target", n) for n in (1, 2, 3, 4, 10)] == pytest.approx([1.0, 1.5, 2.0, 2.1, 2.7])
+    assert (simulation.slower("draft", 9), simulation.slower("judge", 9), Simulation().slower("draft", 9)) == (1, 1, 1)
+    assert Simulation(slowdown=0.5).slower("judge", 3) == 2
+    assert not simulation.steady and Simulation().steady
+    # the first has done a half of its 2 s when the second comes; from then on both run at 2/3
+    curve = {"target": ((1, 1.0), (2, 1.5))}
+    assert served((0, 2), (1, 2), curves=curve) == pytest.approx([2.5, 3.5])
+
+
+def test_a_request_reads_what_it_continues_and_plain_decoding_does_not():
+    model = Model(alpha=(1.0,), steps=4, own_words=False)
+    free, reading = Simulation(model, 1.0), Simulation(model, 1.0, page_in={"target": 0.25, "draft": 0.1})
+    assert reading.request("target", 24) == pytest.approx(1.25)
+    assert reading.work("target", 24) == free.work("target", 24)
+    assert reading.request("target", 0, 24) == free.request("target", 0, 24), "only scored, it has a time of its own"
+    assert alone(reading, range(2)) == alone(free, range(2))
+    look = Lookahead(depth=2, verifier="exact")
+    (quick,), (slow,) = (answer_all(one, look, questions(1)) for one in (free, reading))
+    assert slow.seconds > quick.seconds + 0.25
 
 
 def test_times_hold_for_what_is_not_given(tmp_path):
@@ -527,8 +554,15 @@ def test_times_hold_for_what_is_not_given(tmp_path):
     result = CliRunner().invoke(cli, [*short, "--step-seconds", "0.05"])
     found = json.loads(result.stdout)
     assert found["times"].endswith("times.json")
+    assert found["times_used"] == ["c1", "judge_seconds", "page_in", "curves"]
     assert found["simulation"]["step_seconds"] == 0.05
     assert found["simulation"]["c1"] == 0.2 and found["simulation"]["judge_seconds"] == 0.04
+    assert found["simulation"]["page_in"] == {"target": pytest.approx(0.011)}
+    others = {"--c1": 0.1, "--judge-seconds": 0.01, "--batch-slowdown": 0.01, "--page-in": 0.001}
+    given = [word for item in others.items() for word in map(str, item)]
+    found = json.loads(CliRunner().invoke(cli, [*short, "--step-seconds", "0.05", *given]).stdout)
+    assert found["times"] is None and found["times_used"] == [] and found["simulation"]["curves"] == {}
+    assert found["simulation"]["page_in"] == {"target": 0.001, "draft": 0.001}
 
 
 @pytest.mark.parametrize(
@@ -536,4 +570,4 @@ def test_times_hold_for_what_is_not_given(tmp_path):
 )
 def test_a_file_without_times_is_named(tmp_path, roles):
     with pytest.raises(ConfigError, match="no times of target and draft"):
-        role_times.read(times_of(tmp_path, **roles), 6, 24)
+        role_times.read(times_of(tmp_path, **roles), 24, 1024)

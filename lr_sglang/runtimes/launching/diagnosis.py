@@ -67,6 +67,8 @@ HINTS: tuple[tuple[str, str], ...] = (
 KILLED = "the system killed it, most likely for want of memory: take a smaller model or fewer runtimes"
 
 _ERROR = re.compile(r"^(?:\S+ )?(?:[\w.]*(?:Error|Exception|Exit)\b: ?.+|\S+: error: .+)$")
+# What a server says of ours, without the figures in brackets behind it.
+_NOTE = re.compile(r"\blr-sglang: (.+?)(?: \([^()]*\))?$", re.MULTILINE)
 _NOISE = re.compile(r"Rank 0 scheduler died|Initialization failed")
 # Lines of a healthy start that name what a hint looks for: models that need other packages, all settings at once.
 _HARMLESS = re.compile(r"Ignore import error when|server_args=|No CUDA runtime is found|Warning: ")
@@ -82,6 +84,11 @@ def tail(log: Path, lines: int = 30) -> str:
         return ""
     kept = [line.rsplit("\r", 1)[-1].rstrip() for line in text.replace("\r\n", "\n").split("\n")]
     return "\n".join([line for line in kept if line][-lines:])
+
+
+def notes(log_text: str) -> list[str]:
+    """What our part of a server has to tell the person who started it, each once."""
+    return list(dict.fromkeys(_NOTE.findall(log_text)))
 
 
 def cause(log_text: str) -> str:

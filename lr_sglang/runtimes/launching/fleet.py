@@ -19,7 +19,7 @@ from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.runtimes.attach import Attached, attach
-from lr_sglang.runtimes.launching import flags, platforms, server_options, token_layer
+from lr_sglang.runtimes.launching import diagnosis, flags, platforms, server_options, token_layer
 from lr_sglang.runtimes.launching.compiler import need_compiler
 from lr_sglang.runtimes.launching.ports import HOST, Reservation
 from lr_sglang.runtimes.launching.server import ProgressEvent, Server, Stage
@@ -59,6 +59,14 @@ class Fleet:
     def server(self, role: str) -> Server | None:
         """The process that plays a role, its own or a shared one; None where the role is attached."""
         return self.servers.get(self.deployment.shared.get(role, role))
+
+    def notes(self) -> list[str]:
+        """What our part of the servers that we started wrote into their logs, with the roles that it is of."""
+        said: dict[str, list[str]] = {}
+        for role, server in self.servers.items():
+            for note in diagnosis.notes(server.tail(2000)):
+                said.setdefault(note, []).append(role)
+        return [f"{' and '.join(roles)}: {note}" for note, roles in said.items()]
 
     def stop(self) -> None:
         """Stops every server that we started; idempotent."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from lr_sglang.config import Runtime
 from lr_sglang.cpu import settings
 from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.runtimes.launching import cuda_toolkit
 from lr_sglang.runtimes.launching.flags import Device, Flags, Platform
 from lr_sglang.runtimes.placement import gpus, models
 from lr_sglang.sglang_api import need, release, server
@@ -37,12 +38,13 @@ def platform(kind: Device, model: str) -> Platform:
     """Flags and variables for a server of this model (a path or a hub name) on this kind of device.
 
     Raises:
-        SetupError: SGLang would not find what it needs of us on a CPU, or has not what we need of it.
+        SetupError: SGLang would not find what it needs of us on a CPU, or has not what we need of it; or the folder of
+            the CUDA toolkit cannot be written.
     """
     if kind == "cuda":
         # With it a server reports when a request entered, and prefix reuse is known exactly. On a CPU it would cost a
         # small model a twentieth of its speed.
-        return Platform("cuda", {"enable-metrics": True, **_attention()})
+        return Platform("cuda", {"enable-metrics": True, **_attention()}, cuda_toolkit.environment())
     if not entry_points(group="sglang.srt.platforms", name="lr_sglang_cpu"):
         raise SetupError(
             "lr-sglang is not installed, only on the path: SGLang then does not find its operators for the CPU",
