@@ -23,6 +23,6 @@ try() {
 
 .venv-next/bin/lr-sglang --version
 try "SGLang's insides and packages (doctor)" .venv-next/bin/lr-sglang doctor
-try "unit and integration tests" env -u LR_SGLANG_FULL "$python" -m pytest -q tests/unit tests/integration
+try "tests without servers" env -u LR_SGLANG_FULL "$python" -m pytest -q tests/unit tests/integration tests/processes
 try "demo" .venv-next/bin/lr-sglang demo
 exit "$status"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests, in two processes at once: those on servers, which wait more than they compute, and all others.
+# All tests, in two processes at once, which take about the same time: those on SGLang's servers, and all others.
 #
 #     scripts/test.sh PYTHON [OPTIONS OF PYTEST]
 #
@@ -11,7 +11,7 @@ run=("$1" -m pytest --session-timeout=2700 "${@:2}")
 mkdir -p build
 none=5 # pytest's status when it finds no test
 
-"${run[@]}" tests/unit tests/integration >build/tests.txt 2>&1 &
+"${run[@]}" tests/unit tests/integration tests/processes >build/tests.txt 2>&1 &
 others=$!
 "${run[@]}" tests/e2e
 first=$?

@@ -16,7 +16,7 @@ import pytest
 
 from lr_sglang import tasks
 from lr_sglang.config import ROLES
-from tests.e2e.mortal import MODEL, Client, metric, ready
+from tests.processes.mortal import MODEL, Client, metric, ready
 from tests.serving import Process, in_flight, serving, until
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"

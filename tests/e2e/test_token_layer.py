@@ -39,12 +39,14 @@ STANDALONE = TokenLayer("standalone", draft_model="pocket:draft", tokens=3)
 LAYERS: dict[str, dict[str, TokenLayer]] = {
     "none": {},
     "ngram": {"target": TokenLayer("ngram"), "draft": TokenLayer("ngram", tokens=5, ngram_max=2, topk=1)},
-    "standalone": {"target": STANDALONE},
     "tree": {"target": TokenLayer("standalone", draft_model="pocket:draft", steps=3, topk=2, tokens=6)},
     # a head of random weights: nothing that it drafts is right
     "eagle3": {"target": TokenLayer("eagle3", draft_model="dummy:pocket-target-eagle3", steps=2, topk=2, tokens=4)},
 }
-if full:  # more of its drafts are right, and all else is as with "standalone"; one step when nothing is right
+if full:
+    # the embedded default, a chain; else the four modes side by side say that it draws the target's own tokens
+    LAYERS["standalone"] = {"target": STANDALONE}
+    # more of its drafts are right, and all else is as with "standalone"; one step when nothing is right
     LAYERS["adaptive"] = {"target": LAYERS["eagle3"]["target"].replace(steps=3, topk=1, tokens=3)}
     LAYERS["itself"] = {"target": STANDALONE.replace(draft_model="pocket:target")}
 SAMPLED = Sampling(temperature=0.6, seed=3)
@@ -216,11 +218,13 @@ def test_the_four_modes_side_by_side_on_the_embedded_default(pocket: Pocket, tmp
     assert done.returncode == 0, done.stderr
     made = [json.loads(line) for line in (tmp_path / "out" / "records.jsonl").read_text("utf-8").splitlines()]
     assert len(made) == (32 if full else 4) and all(r["error"] is None and r["finish"] == "stop" for r in made)
+    plain, sd = ({r["question_id"]: r["ids_digest"] for r in made if r["mode"] == m} for m in ("autoregressive", "sd"))
+    assert plain == sd and all(r["seeded"] for r in made), "the same seeds draw the same tokens in both layers"
     for record in made:
         layered = record["mode"] in ("sd", "lookahead+sd")
-        sd = record["tokens"]["target"]["sd"]
-        assert (sd["length"] or 1.0) > 1.5 if layered else sd["verified"] == 0
-        layer = record["config"]["runtimes"]["target"]["token_layer"]
-        assert layer["algorithm"] == ("standalone" if layered else "none")
+        layer = record["tokens"]["target"]["sd"]
+        assert (layer["length"] or 1.0) > 1.5 if layered else layer["verified"] == 0
+        set_up = record["config"]["runtimes"]["target"]["token_layer"]
+        assert set_up["algorithm"] == ("standalone" if layered else "none")
     for row in ("speed-up", "steps accepted", "SD length, target"):
         assert row in done.stdout

@@ -46,6 +46,12 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def here(monkeypatch):
+    """Bodies are written in this process, not in one of their own that has to import torch first."""
+    monkeypatch.setattr(bodies, "_write", write)
+
+
+@pytest.fixture
 def small(monkeypatch):
     """An architecture with heads of another size and more of them, small enough for a test."""
     config = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 128}
@@ -68,7 +74,7 @@ def test_a_body_computes_what_the_model_does(role, small, tmp_path):
         assert counted == Sizes.of(config).parameters(config["vocab_size"])
 
 
-def test_a_body_is_made_once_and_again_when_damaged(cache):
+def test_a_body_is_made_once_and_again_when_damaged(cache, monkeypatch):
     folder = models.locate("pocket:draft@256x400x3")
     (lock,) = cache.glob("*/lock")
     sums = json.loads((lock.parent / "draft@256x400x3" / folders.SUMS).read_text())
@@ -79,10 +85,12 @@ def test_a_body_is_made_once_and_again_when_damaged(cache):
 
     shard = lock.parent / "draft@256x400x3" / "model-layer-002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1])
+    monkeypatch.setattr(bodies, "_write", write)  # in this process
     models.locate("pocket:draft@256x400x3")
     assert json.loads((lock.parent / "draft@256x400x3" / folders.SUMS).read_text()) == sums, "the same, byte for byte"
 
 
+@pytest.mark.usefixtures("here")
 def test_a_body_that_is_computed_has_the_weights_of_its_files(monkeypatch):
     """Those that SGLang's loader is handed, name by name and bit by bit; the folder has none."""
     from safetensors.torch import load_file
@@ -107,6 +115,7 @@ def test_a_body_that_is_computed_has_the_weights_of_its_files(monkeypatch):
     assert importlib.import_module(loader.MODULE).PrivateModelLoader is loader.PrivateModelLoader, "as SGLang does it"
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("settings", "formats"),
     [
@@ -128,6 +137,7 @@ def test_a_gpu_computes_its_bodies_and_a_cpu_reads_files(settings, formats, tmp_
         assert any(Path(folder).glob("*.safetensors")) == (formats[0] != "private")
 
 
+@pytest.mark.usefixtures("here")
 def test_two_servers_that_need_one_make_it_once(cache, monkeypatch):
     made = []
 

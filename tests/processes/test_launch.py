@@ -28,7 +28,7 @@ from lr_sglang.runtimes.launching.fleet import Fleet
 from lr_sglang.runtimes.launching.keeper import Keeper, Patience
 from lr_sglang.runtimes.launching.ports import Reservation
 from lr_sglang.runtimes.placement import gpus
-from tests.unit.test_runtimes import FAKE, pids_in, runs, wait_for
+from tests.processes.test_runtimes import FAKE, pids_in, runs, wait_for
 
 ROOT = Path(__file__).parents[2]
 FILE = """

@@ -26,8 +26,8 @@ from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.theory.shares import FalseAccepts
-from tests.e2e.replayed import Endpoint, running, serving, up
-from tests.e2e.scenario import STEPS, Scenario
+from tests.processes.replayed import Endpoint, running, serving, up
+from tests.processes.scenario import STEPS, Scenario
 
 FLAGS = (  # a container has no room for Chromium's sandbox, and Debian's calls home otherwise
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "

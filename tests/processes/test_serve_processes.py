@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from lr_sglang.simulated.model import Model
-from tests.e2e.mortal import MODEL, Client, Mortal, metric, mortals
+from tests.processes.mortal import MODEL, Client, Mortal, metric, mortals
 from tests.serving import Process, Truth, serving, until
 
 STEPS, STEP_SECONDS = 8, 0.4

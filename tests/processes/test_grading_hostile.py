@@ -14,7 +14,7 @@ import pytest
 from lr_sglang.errors import SetupError
 from lr_sglang.grading import isolation
 from lr_sglang.grading.sandbox import Limits, Sandbox, standing
-from tests.unit import hostile_answers as hostile
+from tests.processes import hostile_answers as hostile
 
 full = bool(os.environ.get("LR_SGLANG_FULL"))
 QUICK = Limits(seconds=0.5, memory=512, total=60.0)

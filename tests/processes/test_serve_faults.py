@@ -21,7 +21,7 @@ from lr_sglang.frontend.dsl import step
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.server import MALFORMED
 from lr_sglang.simulated.words import pocket_words
-from tests.e2e.mortal import MODEL, Client, Diary, Mortal, metric, mortals, ready
+from tests.processes.mortal import MODEL, Client, Diary, Mortal, metric, mortals, ready
 from tests.serving import Process, Truth, serving, until
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
