@@ -10,8 +10,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from lr_sglang.cli import cli
 from tests.e2e.conftest import full
+from tests.e2e.test_interrupt import interrupted
+from tests.serving import until
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS = 10 if full else 2
@@ -91,14 +95,25 @@ def test_random_weights_by_the_script(tmp_path):
     assert lengths.most_common(1)[0][0] == 32
 
 
-def test_a_simulated_acceptance_is_what_was_asked_for(tmp_path):
+def test_a_simulated_acceptance_is_what_was_asked_for_and_ctrl_c_leaves_no_process(tmp_path):
+    """In the full run it goes on to its end, and test_interrupt.py interrupts another."""
     layer = ("--token-layer", "standalone", "--sd-draft-model", "dummy:pocket-draft", "--sd-tokens", "4")
     command = [sys.executable, ROOT / "cli.py", "bench", "--dummy-weights", "--modes", "sd", *layer]
-    command += ["--sd-accept-length", "3", "--limit", "1", "--max-tokens", "61", "--output", tmp_path / "out"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "was asked for, not measured" in " ".join(done.stdout.split())
-    (record,) = records(tmp_path / "out")
+    command += ["--sd-accept-length", "3", "--max-tokens", "61", "--output", tmp_path / "out"]
+    command += ["--limit", "1" if full else "200"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if full:
+        said, err = process.communicate(timeout=280)
+        assert process.returncode == 0, err
+    else:
+        until(lambda: process.poll() is not None or len(records(tmp_path / "out")) >= 2, 280)
+        interrupted(process)
+        said = CliRunner().invoke(cli, ["report", str(tmp_path / "out")]).output
+    assert "was asked for, not measured" in " ".join(said.split())
+    made = records(tmp_path / "out")
+    assert len(made) == 1 if full else 2 <= len(made) < 200
     # The first token is that of the prompt's own pass, and each verification gives three: two are drafted.
-    assert record["error"] is None and record["config"]["sampling"]["temperature"] > 0
-    assert (record["tokens"]["target"]["sd"]["verified"], record["tokens"]["target"]["sd"]["accepted"]) == (20, 40)
+    for record in made:
+        assert record["error"] is None and record["config"]["sampling"]["temperature"] > 0
+        sd = record["tokens"]["target"]["sd"]
+        assert (sd["verified"], sd["accepted"]) == (20, 40)
