@@ -1,5 +1,6 @@
 """A deployment that ``lr-sglang launch`` keeps up, and a program that stands in the documents: from the command line,
-from Python and by the endpoint. Real servers, which nothing else shares."""
+from Python and by the endpoint. Real servers; in an ordinary run only the target's is one that nothing else shares.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ import urllib3
 import lr_sglang as lr
 from lr_sglang.config import ROLES
 from tests import overlap
+from tests.e2e.conftest import Pocket, full
 
 ROOT = Path(__file__).parents[2]
 QUESTION = "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have at the end?"
@@ -83,8 +85,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 @pytest.fixture(scope="module")
-def up(home: Home) -> subprocess.Popen[str]:
-    process = home.start("launch", "pocket")
+def shared(pocket: Pocket) -> dict[str, str]:
+    """Servers of the session that the deployment attaches to, by role."""
+    return {} if full else {role: pocket.fleet.urls[role] for role in ROLES if role != "target"}
+
+
+@pytest.fixture(scope="module")
+def up(home: Home, shared: dict[str, str]) -> subprocess.Popen[str]:
+    process = home.start("launch", "pocket", *(word for role, url in shared.items() for word in (f"--{role}", url)))
     home.wait(process, "launch", lambda said: said.count("http://127.0.0.1") >= len(ROLES), 280)
     return process
 
@@ -140,11 +148,12 @@ def test_by_the_endpoint(home: Home, up: object, program: tuple[str, ...]) -> No
     assert ended == 0
 
 
-def test_it_goes_as_a_whole(home: Home, up: subprocess.Popen[str]) -> None:
-    urls = re.findall(r"http://127\.0\.0\.1:\d+", home.said("launch"))
+def test_it_goes_as_a_whole(home: Home, up: subprocess.Popen[str], shared: dict[str, str]) -> None:
+    own = set(re.findall(r"http://127\.0\.0\.1:\d+", home.said("launch"))) - set(shared.values())
     up.send_signal(signal.SIGTERM)
     assert up.wait(30) == 0
-    for url in set(urls):
+    assert len(own) + len(shared) == len(ROLES)
+    for url in own:
         with pytest.raises(urllib3.exceptions.HTTPError):
             urllib3.request("GET", f"{url}/health", retries=False, timeout=5)
     assert "up: pocket" not in home.call("launch", "--list")

@@ -1,6 +1,9 @@
-"""A command's process has no torch in it, and its tokenizers are the same."""
+"""A command's process has no torch in it, and its tokenizers are the same; SGLang on a CPU is loaded where it is asked
+for.
+"""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -76,3 +79,29 @@ def test_it_is_for_processes_whose_code_is_ours(verifier, others, program, lean,
 def test_a_cascade_is_what_its_stages_are():
     assert not verifier_registry.runs_models("cascade:likelihood,judge")
     assert verifier_registry.runs_models("cascade:embedding,judge")
+
+
+def python(code, **variables):
+    env = {key: value for key, value in os.environ.items() if not key.startswith("SGLANG")} | variables
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+
+
+def test_sglang_on_a_cpu_is_inert_without_the_switch():
+    done = python(
+        "import sys; from lr_sglang import cpu; cpu.platform(); cpu.plugin();"
+        "assert not {'torch', 'sglang', 'lr_sglang.cpu.operators'} & set(sys.modules)\n"
+        "try: import common_ops\n"
+        "except ImportError as error: assert 'SGLANG_USE_CPU_ENGINE=1' in str(error)\n"
+        "else: raise SystemExit('common_ops loaded')"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_sglang_on_a_cpu_loads_itself_with_the_switch():
+    done = python(
+        "import common_ops, torch; assert torch.ops.sgl_kernel.decode_attention_cpu;"
+        "from importlib.metadata import entry_points as points;"
+        "[points(group=f'sglang.srt.{group}')['lr_sglang_cpu'].load() for group in ('platforms', 'plugins')]",
+        SGLANG_USE_CPU_ENGINE="1",
+    )
+    assert done.returncode == 0, done.stderr

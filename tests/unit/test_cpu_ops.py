@@ -1,8 +1,5 @@
-"""The CPU pack: attention against a plain reference, seeds against the distribution, and staying out of the way."""
+"""The CPU pack: attention against a plain reference, and seeds against the distribution."""
 
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -339,33 +336,7 @@ def test_requests_without_a_seed_keep_the_plain_sampling():
     assert info.sampling_seed is not None  # put back for the next step
 
 
-# ------------------------------------------------------- loading, and not
-
-
-def python(code, **variables):
-    env = {key: value for key, value in os.environ.items() if not key.startswith("SGLANG")} | variables
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-
-
-def test_inert_without_the_switch():
-    done = python(
-        "import sys; from lr_sglang import cpu; cpu.platform(); cpu.plugin();"
-        "assert not {'torch', 'sglang', 'lr_sglang.cpu.operators'} & set(sys.modules)\n"
-        "try: import common_ops\n"
-        "except ImportError as error: assert 'SGLANG_USE_CPU_ENGINE=1' in str(error)\n"
-        "else: raise SystemExit('common_ops loaded')"
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_loads_itself_with_the_switch():
-    done = python(
-        "import common_ops, torch; assert torch.ops.sgl_kernel.decode_attention_cpu;"
-        "from importlib.metadata import entry_points as points;"
-        "[points(group=f'sglang.srt.{group}')['lr_sglang_cpu'].load() for group in ('platforms', 'plugins')]",
-        SGLANG_USE_CPU_ENGINE="1",
-    )
-    assert done.returncode == 0, done.stderr
+# ------------------------------------------------------- settings
 
 
 def test_settings_name_flags_and_variables():
