@@ -9,6 +9,7 @@ import os
 import re
 import symtable
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -19,6 +20,7 @@ from lr_sglang.errors import ConfigError, did_you_mean
 
 # The first ``FILE.py:NAME`` in the text counts: an argument may contain more of them.
 _NAMED = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<argument>.*))?", re.DOTALL)
+_PREFIX = "lr_sglang_file_"  # of the modules that are made of such files
 # A file with one of these may define names that its source does not show.
 _ANYTHING = {"*", "__getattr__", "globals", "vars", "exec", "setattr"}
 
@@ -87,7 +89,7 @@ def find(file: str | Path, name: str) -> Any:
     """
     path = expanded(file).resolve()
     digest = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    spec = importlib.util.spec_from_file_location(f"lr_sglang_file_{path.stem}_{digest}", path)
+    spec = importlib.util.spec_from_file_location(f"{_PREFIX}{path.stem}_{digest}", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} cannot be imported")
     module = importlib.util.module_from_spec(spec)
@@ -100,6 +102,13 @@ def find(file: str | Path, name: str) -> Any:
     except BaseException:
         del sys.modules[spec.name]
         raise
+
+
+def describe(error: BaseException) -> str:
+    """``KeyError('a') (rule.py, line 7)``: an error, and the last line of a user's file that it came through."""
+    files = {module.__file__ for name, module in list(sys.modules.items()) if name.startswith(_PREFIX)}
+    found = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
+    return f"{error!r} ({Path(found[-1].filename).name}, line {found[-1].lineno})" if found else repr(error)
 
 
 def _missing(file: str | Path, name: str, known: Iterable[str]) -> ConfigError:

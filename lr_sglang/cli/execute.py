@@ -253,8 +253,8 @@ class Watch:
         for role in record["failures"].keys() - self.told:
             self.told.add(role)
             errors = [b["error"] for b in record["branches"] if b["role"] == role and b["error"]]
-            if role == "judge":
-                failed = [v for step in record["steps"] for v in step["verdicts"] if v and v["failed"] and v["reason"]]
-                errors = [f"{v['by']}: {v['reason']}" for v in failed if v["by"] not in ROLES] or errors
+            verdicts = (v for step in record["steps"] for v in step["verdicts"] if v and v["failed"])
+            own = [f"verifier {v['by']} failed ({v['reason']})" for v in verdicts if v["by"] not in ROLES]
             why = f" ({errors[-1]})" if errors else ""
-            self.display.warn(f"{role}: it failed{why}; answers go on without it where need be, slower but no worse")
+            what = own[0] if own and role == "judge" else f"{role}: it failed{why}"
+            self.display.warn(f"{what}; answers go on without it where need be, slower but no worse")

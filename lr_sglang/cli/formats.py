@@ -93,7 +93,8 @@ def of_sample(record: Record) -> list[str]:
             f"{count(tokens['wasted'], 'token')} wasted, {count(tokens['judge']['calls'], 'judge call')}, "
             f"prefix reuse: {reuse}"
         )
-    lines += [f"{role} failed {count(n, 'time')}: slower, not wrong" for role, n in record["failures"].items()]
+    names = {"judge": "verifier"}
+    lines += [f"{names.get(r, r)} failed {count(n, 'time')}: slower, not wrong" for r, n in record["failures"].items()]
     return lines
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lr_sglang import plugin_files
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.gen_options import UNLIMITED
@@ -57,7 +58,7 @@ class Program:
         chosen = program_registry.parse(asked)
         found = program_registry.load(chosen)
         if not isinstance(found, SglFunction):
-            raise ConfigError(f"--program {asked}: it is no @sgl.function", hint=_HINT)
+            raise ConfigError(f"--program {asked}: it is no @sgl.function", hint=f"decorate it; {_HINT}")
         _check(f"--program {asked}", found, chosen.options)
         return cls._of(asked, found.bind(**chosen.options))
 
@@ -125,7 +126,8 @@ async def perform(
         if (failure := _behind(error, run.errors)) is not None:
             raise failure from error
         where = "".join(traceback.format_exception(error))
-        raise ProgramError(f"program {program.name}: {error!r}", hint=_HINT, detail=where) from error
+        why = f"program {program.name}: {plugin_files.describe(error)}"
+        raise ProgramError(why, hint=_HINT, detail=where) from error
     finally:
         await run.close()
         told = len(job.record.steps)

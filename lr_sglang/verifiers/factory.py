@@ -78,7 +78,7 @@ class Outside:
         except LookaheadError:
             raise
         except Exception as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
-            made = self._failed(repr(error))
+            made = self._failed(plugin_files.describe(error))
         if isinstance(made, Verdict) and not made.failed:
             return made
         return self._checked(inquiry.replied() if made is None else made)  # a task, whose failure is counted
@@ -89,7 +89,7 @@ class Outside:
         except LookaheadError:
             raise
         except Exception as error:  # noqa: BLE001 - as above
-            return self._failed(repr(error))
+            return self._failed(plugin_files.describe(error))
         return made if isinstance(made, Verdict) else self._failed(f"verify() returned {made!r}, not an lr.Verdict")
 
     def _failed(self, why: str) -> Verdict:

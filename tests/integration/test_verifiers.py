@@ -387,7 +387,8 @@ def test_a_package_offers_one_under_an_entry_point(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"), [("1 / 0", "ZeroDivisionError"), ("return True", "verify() returned True, not an lr.Verdict")]
+    ("body", "said"),
+    [("1 / 0", "by zero') (v.py, line 3)"), ("return True", "verify() returned True, not an lr.Verdict")],
 )
 def test_one_that_fails_rejects_and_says_why(tmp_path, body, said):
     (tmp_path / "v.py").write_text(f"class V:\n    def verify(self, inquiry):\n        {body}")
