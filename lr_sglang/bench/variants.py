@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from lr_sglang.api.configuration import Plan, Settings
+from lr_sglang.api.configuration import Plan
 from lr_sglang.bench import fair as fairness
 from lr_sglang.bench import sweeps
 from lr_sglang.config import Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes.launching import token_layer
-from lr_sglang.steps.trace import StepRecord
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.question import Work
 
 GREEDY = "greedy"
 PLAIN = "sampled"
@@ -58,10 +55,6 @@ class Variant:
     def configs(self) -> dict[str, dict[str, Any]]:
         """The configuration in its records, by mode."""
         return {mode: self.plan.configured(mode, **self.asked) for mode in self.modes}
-
-    def settings(self, versions: dict[str, str], on_step: Callable[[Work, StepRecord], None] | None) -> Settings:
-        suffix = self.asked["prompt_suffix"]
-        return replace(self.plan, suffix=suffix, config=self.configs, versions=versions, on_step=on_step)
 
     def runtimes(self) -> dict[str, Runtime]:
         """All runtimes of the deployment, with their token layers if this variant uses them."""

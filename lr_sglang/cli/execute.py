@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +134,13 @@ class Execution:
                     runners = {}
                     for variant in variants:
                         live = watches[variant.key].live
-                        settings = variant.settings({**self.versions, **live.versions}, display.on_step)
+                        settings = replace(
+                            variant.plan,
+                            suffix=variant.asked["prompt_suffix"],
+                            config=variant.configs,
+                            versions={**self.versions, **live.versions},
+                            on_step=display.on_step,
+                        )
                         runners[variant.key] = up.enter_context(Runner(live.roles, settings, variant.concurrency))
                     if self.warm_up:
                         self._warm_up(variants, watches, runners)
