@@ -217,7 +217,7 @@ CORE = {
     "writing": "frontend/execution frontend/executor frontend/values "
     "engine/loop engine/pool engine/clock engine/lateness",
 }
-CORE_LINES = 6_910  # they may become fewer
+CORE_LINES = 6_900  # they may become fewer
 
 
 def test_the_core_does_not_grow():
