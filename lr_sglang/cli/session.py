@@ -17,7 +17,7 @@ from lr_sglang.cli.display import Display
 from lr_sglang.config import ROLES, Deployment, Role, Runtime
 from lr_sglang.errors import LookaheadError, RuntimeDown
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import Fleet, ProgressEvent, launch, server_info
+from lr_sglang.runtimes import Fleet, ProgressEvent, launch
 from lr_sglang.runtimes.server_info import Room
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
@@ -149,7 +149,7 @@ def of_servers(plan: Plan, modes: Collection[str], fleet: Fleet) -> Iterator[tup
     yield from ((False, note) for note in fleet.notes())
     roles = {role for mode in modes for role in plan.roles(mode)} & fleet.urls.keys()
     own = [role for role in ROLES if role in roles and fleet.deployment.shared.get(role, role) == role]
-    yield from memory(plan, {role: server_info.room(fleet.urls[role], fleet.keys.get(role, "")) for role in own})
+    yield from memory(plan, {role: fleet.room(role) for role in own})
 
 
 def memory(plan: Plan, rooms: Mapping[str, Room]) -> Iterator[tuple[bool, str]]:

@@ -24,6 +24,7 @@ from lr_sglang.runtimes.launching.compiler import need_compiler
 from lr_sglang.runtimes.launching.ports import HOST, Reservation
 from lr_sglang.runtimes.launching.server import ProgressEvent, Server, Stage
 from lr_sglang.runtimes.placement import models
+from lr_sglang.runtimes.server_info import Room, room
 
 Progress = Callable[[ProgressEvent], None]
 
@@ -49,6 +50,13 @@ class Fleet:
     keys: dict[str, str] = field(default_factory=dict, repr=False)
     worker_keys: dict[str, str] = field(default_factory=dict, repr=False)
     servers: dict[str, Server] = field(default_factory=dict)
+    _rooms: dict[str, Room] = field(default_factory=dict)
+
+    def room(self, role: str) -> Room:
+        """How much the runtime of a role holds; it is asked once."""
+        if role not in self._rooms:
+            self._rooms[role] = room(self.urls[role], self.keys.get(role, ""))
+        return self._rooms[role]
 
     def dead(self) -> list[str]:
         """Roles whose server, which we started, has ended."""
