@@ -544,6 +544,16 @@ def test_a_tail_counts_a_progress_bar_as_one_line(tmp_path):
     assert diagnosis.tail(log, 3) == "two\n100%\nlast \ufffd"
 
 
+def test_notes_of_our_part_of_servers_are_gathered(tmp_path):
+    """As SGLang's log has them; what differs between servers is in brackets and stays there."""
+    made = fleet.Fleet(Deployment("x", {"target": Runtime(model="m")}))
+    for role, more in (("target", "bfloat16 9.3 ms"), ("draft", "bfloat16 9.9 ms"), ("judge", "")):
+        server = made.servers[role] = Server(role, [], "http://127.0.0.1:1", tmp_path / f"{role}.log")
+        line = f"[2026-11-24 12:00:00 TP0] lr-sglang: weights are kept as float32 ({more})\n" if more else ""
+        server.log.write_text(f"[now] server_args=ServerArgs(x)\n{line}{line}/home/lr-sglang: no note")
+    assert made.notes() == ["target and draft: weights are kept as float32"]
+
+
 @pytest.mark.parametrize(
     ("line", "hint"),
     [

@@ -712,6 +712,22 @@ def test_what_the_memory_of_runtimes_does_not_hold_is_said():
     assert not urgent and "holds 20000 tokens, not the 40960 of its context: longer prompts are refused" in text
 
 
+def test_what_servers_have_to_tell_is_said_by_run_and_serve_once():
+    fleet = SimpleNamespace(
+        notes=lambda: ["target and draft: weights are kept as float32"],
+        urls={"target": "http://x"}, deployment=SimpleNamespace(shared={}), room=lambda role: Room(900, 4096),
+    )  # fmt: skip
+    live, plan = SimpleNamespace(fleet=fleet, roles={}), settings.settle({})
+    found = [one for _ in range(2) for one in session.shortages(plan, ["autoregressive"], live, 1)]
+    shown = display.Display()
+    shown.err = Console(file=io.StringIO(), width=200)
+    session.tell_shortages(found, shown)
+    first, second = shown.err.file.getvalue().splitlines()
+    assert first == "target and draft: weights are kept as float32" and second.startswith(
+        "target: its memory holds 900"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "rooms", "said"),
     [

@@ -68,7 +68,7 @@ KILLED = "the system killed it, most likely for want of memory: take a smaller m
 
 _ERROR = re.compile(r"^(?:\S+ )?(?:[\w.]*(?:Error|Exception|Exit)\b: ?.+|\S+: error: .+)$")
 # What a server says of ours, without the figures in brackets behind it.
-_NOTE = re.compile(r"\blr-sglang: (.+?)(?: \([^()]*\))?$", re.MULTILINE)
+_NOTE = re.compile(r"(?:^|\] )lr-sglang: (.+?)(?: \([^()]*\))?$", re.MULTILINE)
 _NOISE = re.compile(r"Rank 0 scheduler died|Initialization failed")
 # Lines of a healthy start that name what a hint looks for: models that need other packages, all settings at once.
 _HARMLESS = re.compile(r"Ignore import error when|server_args=|No CUDA runtime is found|Warning: ")
