@@ -64,18 +64,18 @@ class Client:
         self._loop: Any = None  # of the session
         self._aborts: set[asyncio.Task[None]] = set()
 
-    async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
+    async def generate(
+        self, payload: dict[str, Any], request: Request, timeout: float, key: str | None = None
+    ) -> dict[str, Any]:
         """Posts one /generate and returns its reply, that of an aborted one too.
+
+        Args:
+            key: by which a router chooses the worker, if it is not the request's own.
 
         Raises:
             Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused, PromptTooLong, BadReply.
         """
-        try:
-            return await self._generate(payload, request, timeout, request.key)
-        finally:
-            request.end()
-
-    async def _generate(self, payload: dict[str, Any], request: Request, timeout: float, key: str) -> dict[str, Any]:
+        key = request.key if key is None else key
         more = {ROUTING_KEY: key} if key else {}
         try:
             for last in (False, True):
@@ -92,6 +92,8 @@ class Client:
             request.raise_if_closed(self.role)
             self._abort_once(request)  # the caller was cancelled: the connection is closed, and one abort is sent
             raise
+        finally:
+            request.end()
         raise AssertionError("unreachable")
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Request:
         patience: share of the runtime's timeout that the request may take.
         sent: when it was sent, by the clock of ``time.time``; 0 before that.
         cancelled: whether ``cancel`` was called.
-        ended: the runtime has answered, or never will.
+        ended: the runtime has answered, or never will; False again when it is sent to another worker.
         result: the ``Generation``, or the ``LookaheadError`` in place of it.
     """
 
@@ -51,7 +51,7 @@ class Request:
         """
         if self.cancelled:
             raise Cancelled("cancelled before it was sent")
-        self.sent, self._abort, self._task = time.time(), abort, asyncio.current_task()
+        self.sent, self._abort, self._task, self.ended = time.time(), abort, asyncio.current_task(), False
         self.rid = f"{_PROCESS}{os.getpid():08x}{next(_numbers):012x}"
         return self.rid
 

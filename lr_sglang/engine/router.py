@@ -86,26 +86,22 @@ class RouterClient(Client):
         """The ``/server_info`` of each healthy worker that answers."""
         return list(self._infos.values())
 
-    async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
-        """Posts one /generate to the router; if the worker is lost that it chose, another one is found.
+    async def generate(
+        self, payload: dict[str, Any], request: Request, timeout: float, key: str | None = None
+    ) -> dict[str, Any]:
+        """Posts one /generate to the router; if it loses the worker that it chose, another one is tried.
 
         Raises:
             ConfigError: the workers run different models by now.
             Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused, PromptTooLong, BadReply.
         """
-        try:
-            return await self._on_a_worker(payload, request, timeout)
-        finally:
-            request.end()
-
-    async def _on_a_worker(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
         self._refresh_soon(REFRESH_SECONDS)
-        deadline, key = time.monotonic() + timeout, request.key
+        deadline = time.monotonic() + timeout
         for left in reversed(range(TRIES)):
             if self._wrong is not None:
                 raise self._wrong
             try:
-                return await self._generate(payload, request, max(0.05, deadline - time.monotonic()), key)
+                return await super().generate(payload, request, max(0.05, deadline - time.monotonic()), key)
             except WorkerLost as error:
                 if request.cancelled:
                     raise Cancelled("cancelled while its worker was lost", role=self.role) from error
