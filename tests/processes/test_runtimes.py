@@ -347,6 +347,26 @@ def test_stop_does_not_wait_for_a_forked_copy_of_us(start):
     assert time.monotonic() - began < 10 and not any(map(runs, pids))
 
 
+def test_a_stop_that_a_signal_interrupts_closes_nothing_twice(start, monkeypatch):
+    """The number of the pipe may be another file's by then."""
+    server = start()
+    close, closed = os.close, []
+
+    def interrupted(number):
+        close(number)
+        closed.append(number)
+        raise KeyboardInterrupt
+
+    pipe = server._pipe
+    monkeypatch.setattr(os, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        server.ask_to_stop()
+    server.ask_to_stop()
+    monkeypatch.undo()
+    server.stop()
+    assert closed == [pipe] and not server.alive()
+
+
 def test_a_server_takes_its_temporary_files_with_it(start):
     server = start()
     pids_in(server.log)

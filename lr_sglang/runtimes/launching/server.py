@@ -206,8 +206,8 @@ class Server:
             self._stopped = True
             self._give_up_port()
             if self._pipe >= 0:
-                os.close(self._pipe)  # what the guardian waits for
-                self._pipe = -1
+                pipe, self._pipe = self._pipe, -1  # a signal may interrupt us, and no number may be closed twice
+                os.close(pipe)  # what the guardian waits for
                 if self._guardian is not None:
                     self._guardian.terminate()  # the same, where a forked copy of us still has the pipe open
 
