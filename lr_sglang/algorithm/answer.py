@@ -28,6 +28,9 @@ class Answer:
     Args:
         s: a state whose open assistant turn is to be written.
 
+    Attributes:
+        tree, policy: the steps so far, and the choice of nodes that get branches; there once it is entered.
+
     Raises:
         PromptTooLong: on entering: the prompt leaves no room for an answer.
     """

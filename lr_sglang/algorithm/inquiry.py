@@ -42,7 +42,7 @@ class Inquiry:
         await executor.drained()
         if isinstance(request.result, Generation):
             return request.result
-        raise copy(request.result or executor.error_)  # with a traceback, that of the state would hold the state
+        raise copy(request.result or executor.error_)  # a copy, whose traceback does not keep the state in memory
 
     def reply(self, verdict: Verdict) -> None:
         """Gives the verdict of a verifier whose ``verify`` returned None; call it once, from any thread."""

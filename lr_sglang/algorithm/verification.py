@@ -81,7 +81,7 @@ class Verification:
             return None
         task = self._branches.expect_verdict(inquiry, self._timed(found, inquiry), node, child)
         if inspect.iscoroutine(found):
-            task.add_done_callback(lambda _: found.close())  # it was never begun if the task was cancelled at once
+            task.add_done_callback(lambda _: found.close())  # a task that was cancelled at once has not begun it
         return task
 
     async def _timed(self, found: Any, inquiry: Inquiry) -> Verdict:

@@ -17,7 +17,7 @@ from lr_sglang.tasks.question import Work
 from lr_sglang.user_programs import program_registry
 from lr_sglang.verifiers import verifier_registry
 
-# Said again here, because the package that has them imports SGLang; a test compares.
+# A copy, because the package that defines them imports SGLang; a test compares.
 JUDGE_PROMPTS = ("paper", "pocket")
 # Where a runtime is, and how much of a machine it takes: not what it answers.
 PLACEMENT = (

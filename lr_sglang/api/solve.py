@@ -28,7 +28,7 @@ from lr_sglang.tasks import Question
 from lr_sglang.user_programs.program import Program
 
 Asked = str | Sequence[Mapping[str, str]]
-_WITH_LAYER = {"lookahead": "lookahead+sd", "autoregressive": "sd"}  # what it is where the runtime has a token layer
+_WITH_LAYER = {"lookahead": "lookahead+sd", "autoregressive": "sd"}  # its name where the runtime has a token layer
 _OPTIONS = {field.name: kind for kind in (Lookahead, Sampling, Limits) for field in fields(kind)}
 
 

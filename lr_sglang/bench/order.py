@@ -20,7 +20,7 @@ from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import Work
 
 Items = tuple[Item, ...]
-# Answers that a block has at least for each that is made at a time: it begins and ends with fewer at work.
+# The least answers of a block per concurrent answer: fewer are in progress at its begin and end.
 FULL = 4
 
 

@@ -176,7 +176,7 @@ def _keep(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
             display.warn(f"{said}; given up, answers go on without it, slower but no worse")
         else:
             display.note(said)
-            remember()  # it is another process now
+            remember()  # its process has changed
 
     try:
         up = remember()

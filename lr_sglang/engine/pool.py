@@ -91,6 +91,6 @@ class Pool:
     def _admit(self) -> None:
         while self._heap and self.free():
             _, _, ready = heapq.heappop(self._heap)
-            if not ready.done():  # else it was cancelled, or stood here twice
+            if not ready.done():  # else it was cancelled, or is listed twice after a reorder
                 self.running += 1
                 ready.set_result(None)

@@ -35,12 +35,12 @@ class LoggedRequest:
     output: tuple[int, ...] | None = None
     cached: int = 0
     most: int | None = None  # tokens that it may take from the cache: not those whose log-probability it asks for
-    longest: int = 0  # prompt among those that begin alike, up to this one
+    longest: int = 0  # of the prompts so far with the same head
 
     def ended(self, ids: tuple[int, ...], meta: Mapping[str, Any], sent: float, now: float) -> None:
         """Records the generated tokens and the times that the runtime reports."""
         self.output, self.cached, self.entered = ids, int(meta.get("cached_tokens") or 0), sent
-        if "prompt_tokens" in meta:  # else it was aborted while it waited, and leaves nothing to share
+        if "prompt_tokens" in meta:  # else it was aborted in the queue, and left nothing to share
             self.prefilled = self.finished = now
         if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
             # a prefill is a batch of its own: later requests find its tokens in the cache
@@ -72,7 +72,7 @@ class RequestLog:
 
     def __init__(self, size: int = 1024, tokens: int = 2**23) -> None:
         self._entries: deque[LoggedRequest] = deque()
-        # by how they begin, so that few need a look
+        # by head, so that few are compared
         self._alike: defaultdict[tuple[int, ...], deque[LoggedRequest]] = defaultdict(deque)
         self._size, self._most, self._tokens = size, tokens, 0
         self.longest_output = 0
@@ -105,7 +105,7 @@ class RequestLog:
         best = _longest(entry, alike, entry.cached, self.longest_output)
         best = _longest(entry, short, best, self.longest_output)
         if best >= HEAD:
-            return best  # the others begin otherwise, and share less
+            return best  # prompts with another head share less
         return _longest(entry, self._entries, best, None)
 
 
@@ -121,7 +121,7 @@ def _longest(entry: LoggedRequest, others: deque[LoggedRequest], best: int, outp
     if best >= most:
         return best
     following = prompt[best]
-    for other in reversed(others):  # the latest share most, and then few of the others need a look
+    for other in reversed(others):  # the latest share most, so few of the others are compared
         known = other.prompt
         if best < len(known):
             if known[best] != following:
@@ -158,7 +158,7 @@ class PendingReuse:
         while self._waiting and (include_unfinished or self._waiting[0].ended is not None):
             branch = self._waiting.popleft()
             entry, branch.entry = branch.entry, None
-            if entry is not None and branch.cached_tokens is not None:  # else there is nothing to hold against it
+            if entry is not None and branch.cached_tokens is not None:  # else there is nothing to compare
                 branch.shared_tokens = entry.log.shareable(entry)
 
 

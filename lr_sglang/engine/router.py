@@ -173,7 +173,7 @@ class RouterClient(Client):
             gone = [self._workers.pop(url) for url in list(self._workers) if url not in listed]
             for url in (url for url in listed if url not in self._workers):
                 self._workers[url] = worker = Client(url, self.role, self._worker_key, self._none_takes_aborts)
-                for request in self._dropped:  # it may be the one that has them
+                for request in self._dropped:  # the new worker may have them
                     if not request.ended:
                         worker.abort(request)
             for worker in gone:
@@ -209,7 +209,7 @@ class RouterClient(Client):
 
     async def _refresh_quietly(self) -> None:
         try:
-            with suppress(LookaheadError):  # the workers known so far are as good as any
+            with suppress(LookaheadError):  # the known workers are kept
                 await self.refresh()
         finally:
             self._read, self._reading = time.monotonic(), False

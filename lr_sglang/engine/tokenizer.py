@@ -27,7 +27,7 @@ SHORT = 64
 # Characters from which on a text is tokenised in a batch: that alone lets other threads run meanwhile, and a megabyte
 # takes seconds.
 LONG = 10_000
-# Stands before what is not the beginning of a text where a tokenizer would put a space in front of it.
+# Put before a part of a text where a tokenizer would add a space in front.
 LEAD = "\n"
 # Sizes of the caches: rendered prompts in tokens (some 60 bytes each), decoded steps, and the longest step kept.
 PROMPTS, STEPS, LONG_STEP = 2**19, 8192, 256
@@ -86,7 +86,7 @@ class ModelTokenizer:
             self._inner: Any = AutoTokenizer.from_pretrained(path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"no tokenizer at {path!r}", hint=str(error).splitlines()[0]) from error
-        # What is behind most tokenizers: several times as fast, and nothing in it changes, so that it needs no lock.
+        # The fast tokenizer behind most others; it never changes, so it needs no lock.
         self._fast: Any = getattr(self._inner, "backend_tokenizer", None)
         self._lock = threading.Lock()
         vocabulary = sorted(self._inner.get_vocab().items(), key=lambda item: item[1])
@@ -102,10 +102,10 @@ class ModelTokenizer:
         self._size = len(self._inner)
         self._added = sorted((str(t) for t in added), key=len, reverse=True)
         self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
-        # Some tokens are also found where the text only becomes theirs when it is normalized: in small letters, say.
+        # Some tokens are also found in text that matches only once it is normalized, such as to small letters.
         self._normalizes = any(t.normalized for t in added) and getattr(self._fast, "normalizer", None) is not None
         self._rendered = Memo(self._render, lambda text, *_: len(text.ids), PROMPTS)
-        self._encoded = lru_cache(maxsize=64)(self._encode)  # how a reply is opened, at every verdict
+        self._encoded = lru_cache(maxsize=64)(self._encode)  # the opening of the judge's reply, at every verdict
         self._prefixes: PrefixEncoder | None = None
         begin = self._inner.bos_token_id
         self._opening = (begin,) if begin is not None and self._inner.encode("")[:1] == [begin] else ()
@@ -177,7 +177,7 @@ class ModelTokenizer:
         made: list[int] = []
         for number, ids in enumerate(each):
             if after or number:
-                size = len(self._leading)  # of a part that has merged with the lead: what it is by itself
+                size = len(self._leading)  # the part has merged with the lead: it is encoded by itself
                 ids = ids[size:] if tuple(ids[:size]) == self._leading else self._encode_each([parts[number]])[0]
             made += ids
         return tuple(made)

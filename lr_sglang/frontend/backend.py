@@ -184,7 +184,7 @@ class RuntimeBackend(BaseBackend):
         ids = generation.ids[:-1] if generation.eos is not None else generation.ids
         text, decoded = generation.meta["text"], self.tokenizer.decode(ids)
         if not is_step and text != decoded and isinstance(generation.meta["finish_reason"].get("matched"), str):
-            return str(text)  # without its stop string; else a space in front may make the difference
+            return str(text)  # SGLang has cut the stop string off; otherwise the texts differ by a space in front
         return TokenText.of(decoded if is_step else text, ids, self.tokenizer.vocabulary)
 
     async def astream(self, s: Executor, params: SamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
@@ -259,7 +259,7 @@ class RuntimeBackend(BaseBackend):
 
     def _ends(self, params: SamplingParams, matched: Any) -> frozenset[int]:
         """Ids that end this request. An id that the runtime matched and the request did not name is the model's."""
-        if params.ignore_eos:  # the runtime looks at no id then, those of the request included
+        if params.ignore_eos:  # the runtime then ignores all ids, also those of the request
             return frozenset()
         asked = frozenset(params.stop_token_ids or ())
         if isinstance(matched, int) and matched not in asked:

@@ -29,7 +29,7 @@ async def decide(
     scored = [await _score(ask, prompt, ids) for ids in encoded]
     alone = None
     if method.requires_unconditional_logprobs:
-        # Of its first token nothing can be said without a text before it: SGLang puts None there.
+        # A first token without a text before it has no probability: SGLang has None there.
         alone = [[(None, ids[0], None), *await _score(ask, ids[:1], ids[1:])] for ids in encoded]
     return method(
         choices=choices,

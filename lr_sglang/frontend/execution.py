@@ -99,13 +99,13 @@ class Execution(StreamExecutor):
         self.text_: str = ""
         self.variables: dict[str, Any] = {}
 
-    # Writing
+    # Adding and executing
 
     def submit(self, expr: SglExpr) -> None:
         """Adds an expression, from any thread."""
         if running_loop() is self.loop:
             if isinstance(expr, SglGen) and not self.stream:
-                self.variable_event[expr.name] = Flag()  # only coroutines read it, and they do not wait for it so
+                self.variable_event[expr.name] = Flag()  # only coroutines read it, which wait with sync()
             else:
                 self._init_var_event(expr)
             self._add(expr)

@@ -46,7 +46,7 @@ def steps(record: Mapping[str, Any]) -> int:
     return record.steps if isinstance(record, Packed) else len(record["steps"])
 
 
-@lru_cache(maxsize=8)  # who looks at one field of a record soon looks at it again
+@lru_cache(maxsize=8)  # a field that was read is soon read again
 def _unpacked(value: bytes) -> Any:
     return json.loads(zlib.decompress(value))
 

@@ -61,7 +61,7 @@ class Watch:
                 await self.look()
             except Exception as error:  # noqa: BLE001 - a watch must not end by an error
                 log("internal error", logging.ERROR, error=type(error).__name__, where=where(error))
-            await asyncio.sleep(0.05)  # however often the alarm rings
+            await asyncio.sleep(0.05)  # limits the rate of checks
 
     async def look(self) -> None:
         now, alarmed = time.monotonic(), self.gate.alarm.is_set()

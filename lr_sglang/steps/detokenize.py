@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lr_sglang.steps.token_text import TokenText
 
-HALF = "\ufffd"  # what the bytes of half a character are decoded to
+HALF = "\ufffd"  # the decoding of an incomplete character
 MAX_BYTES = 4  # of one character, each of which may be a token
 CONTEXT = 32  # tokens that are searched for one that has a text
 
@@ -42,7 +42,7 @@ def added(head: Ids, ids: Sequence[int], decode: Decode, last: bool = False) -> 
     run = (*head, *ids)
     shown, _ = _whole(head, decode)
     text, size = _whole(run, decode)
-    if last and size < len(run):  # not the whole again: some decoders give up a character for one that is cut
+    if last and size < len(run):  # not decoded as a whole: some decoders drop a character before an incomplete one
         text, size = text + decode(run[size:]), len(run)
     return Added(text[len(shown) :], run[_context(run, size, text, decode) :], len(run) - size)
 

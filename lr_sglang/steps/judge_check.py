@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lr_sglang.theory.shares import FalseAccepts
 
-SHARE = 0.02  # of the seconds of a verifier's verdicts on answers: what its verdicts on such pairs may take
+SHARE = 0.02  # seconds that checks may take, per second of verdicts on answers
 
 
 @dataclass(eq=False)

@@ -104,7 +104,7 @@ class TokenText(str):
     @property
     def ids(self) -> tuple[int, ...]:
         """The ids of all pieces that have them, in order."""
-        if len(self.pieces) == 1:  # as most texts are that are asked for theirs
+        if len(self.pieces) == 1:  # the usual case
             return self.pieces[0].ids or ()
         return tuple(chain.from_iterable(piece.ids or () for piece in self.pieces))
 

@@ -29,8 +29,8 @@ from lr_sglang.steps.tree import Branch
 from lr_sglang.user_programs import generation_trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace
 
-CLOSE_AFTER_STOPS = 5  # stops
-MAX_ASKED = 2**16  # prompts that are counted
+CLOSE_AFTER_STOPS = 5  # then the connections of cancelled requests are closed
+MAX_ASKED = 2**16  # different prompts
 
 
 class Samples:
@@ -191,7 +191,7 @@ class ProgramRun:
             finish: of the answer; None takes that of the last generation in it.
         """
         record, seconds, known = self.job.record, self._returned, target.tokenizer
-        if record.branches:  # the program has used its job for an answer of its own
+        if record.branches:  # the program has made an ``Answer`` with its job
             own = TokenText.wrap(record.text)
             self._parts.append(GenerationTrace(0.0, "target", dataclasses.replace(record), given=own))
             seconds = record.seconds if text in (None, own) else seconds
@@ -200,7 +200,7 @@ class ProgramRun:
         made, answer = sorted(self._parts, key=lambda part: part.began), self.shown if text is None else text
         generation_trace.place(made, answer)
         generations = generation_trace.write(record, made)
-        begun = record.ids if self.shown else ()  # what was shown stays the tokens that it was
+        begun = record.ids if self.shown else ()  # shown text keeps its tokens
         record.text = joined(answer, known.vocabulary, known.decode)
         record.ids = begun + resolve(answer[len(self.shown) :], known)
         record.ids += generation_trace.ended(made, answer, target.ends)

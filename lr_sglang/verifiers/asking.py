@@ -42,7 +42,7 @@ class Asking:
             try:
                 verdict = read(await inquiry.generation(begin()))
             except LookaheadError as error:
-                if error.retryable and now() >= self._rests_until:  # what fails together is one failure
+                if error.retryable and now() >= self._rests_until:  # concurrent failures count as one
                     self._rests_until = now() + min(LONGEST_REST, REST * 2**self._failures)
                     self._failures += 1
                 return self._failed(str(error))

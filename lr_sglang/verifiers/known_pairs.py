@@ -21,7 +21,7 @@ from lr_sglang.steps.step import DELIMITER, Ending, Step
 from lr_sglang.steps.tree import Pair, Verdict
 from lr_sglang.verifiers.pair_files import pairs
 
-PROBLEM = "Solve the problem step by step."  # for verifiers that look at what stands before a step
+PROBLEM = "Solve the problem step by step."  # for verifiers that read the text before a step
 
 
 async def show(verifier: Verifier, roles: Mapping[str, RuntimeBackend], prompt: str, check: JudgeCheck) -> list[bool]:

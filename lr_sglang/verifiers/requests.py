@@ -86,7 +86,7 @@ class RequestMaker:
         check = self._check(look)
         if check is not None and not check.begun:
             check.begun = True
-            # one of its own: that the judge fails now is said by the first answer that asks it
+            # another one than the answers', which ask the judge even if it fails now, and report it
             apart = self._new_verifier(look.verifier)
             found = await known_pairs.show(apart, self.roles, self.judge_prompt, check)
             check.add(found, look.max_false_accepts)

@@ -34,7 +34,7 @@ class Adaptive(Policy):
         self._open: dict[Branch, tuple[float, float]] = {}
         self._since = self._probes = 0
         self.choice = BLIND
-        # The present turn, with its number; that of each branch's begin; and when the last step was decided.
+        # The present turn with its number, the turn in which each branch began, and the time of the last decision.
         self._turn: tuple[Turns, int] | None = None
         self._turns: dict[Branch | None, tuple[Turns, int] | None] = {}
         self._at = 0.0
@@ -73,7 +73,7 @@ class Adaptive(Policy):
 
     def decided(self, node: Node) -> None:
         super().decided(node)
-        # Of steps that were written in one generation, the first one has its branch.
+        # Only the first of several steps that one generation wrote has its branch.
         now, turn = self.clock(), self._turns.pop(node.expanding, None) if node.expanding else self._turn
         if turn and turn == self._turn and turn[0].number == turn[1] and node.chosen and node.chosen.step:
             base, more = self.experience.load("target").line()

@@ -16,7 +16,7 @@ from lr_sglang.theory.paper import expected_run
 
 # Upper limits of alpha and c1, just below 1, where the formulas have a pole.
 _ALPHA, _C1 = 0.995, 0.99
-# Rounds in which requests at once and durations find to each other; fewer where the pace changes less than this share.
+# Iterations between concurrent requests and durations; they end when the pace changes by less than this share.
 _ROUNDS, _SETTLED = 8, 1e-4
 
 

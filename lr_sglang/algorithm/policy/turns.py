@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 # Steps of each answer that a trial of the other way takes; and those before the first one, where looking ahead gives
 # more than is expected of the target alone.
 TRIAL, FIRST = 3.0, 16.0
-# Steps that the forecast of looking ahead counts for, beside those that were measured.
+# The weight of the forecast for looking ahead, in measured steps.
 FORECAST = 8.0
 # The share of the time that trials may cost; the least and the most steps in a turn of the better way.
 COST, SHORTEST, LONGEST = 0.01, 24.0, 256.0
