@@ -528,6 +528,13 @@ def test_a_draft_or_judge_that_fails_slows_and_is_said(call, servers, role):
     assert "+" not in [line[0] for line in result.stdout.splitlines()] or role == "judge"
 
 
+def test_a_verifier_that_fails_is_named_with_its_line(call, servers, tmp_path):
+    (tmp_path / "rule.py").write_text("class Rule:\n    name = 'rule'\n\n    def verify(self, inquiry):\n        1 / 0")
+    result = call(*FAST, "--verifier", f"{tmp_path}/rule.py:Rule", "--output", "out")
+    assert result.exit_code == 0
+    assert "Warning: verifier rule failed (ZeroDivisionError('division by zero') (rule.py, line 5));" in result.stderr
+
+
 def test_a_dead_server_is_named_once(call, servers, monkeypatch):
     class Dying(session.Session):
         def newly_dead(self):
