@@ -1,5 +1,5 @@
 """A deployment that ``lr-sglang launch`` keeps up, and a program that stands in the documents: from the command line,
-from Python and by the endpoint. Real servers; in an ordinary run only the target's is one that nothing else shares.
+from Python and by the endpoint. Real servers; in an ordinary run the draft is the session's.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 @pytest.fixture(scope="module")
 def shared(pocket: Pocket) -> dict[str, str]:
     """Servers of the session that the deployment attaches to, by role."""
-    return {} if full else {role: pocket.fleet.urls[role] for role in ROLES if role != "target"}
+    return {} if full else {"draft": pocket.fleet.urls["draft"]}
 
 
 @pytest.fixture(scope="module")
