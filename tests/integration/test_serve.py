@@ -7,13 +7,10 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -39,7 +36,6 @@ from lr_sglang.verifiers import judge
 from tests import serving as commands
 from tests.scripted import ScriptedTransport, chapters, deployment
 
-ROOT = Path(__file__).parents[2]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 full = os.environ.get("LR_SGLANG_FULL") == "1"
 SERVICE = Service(
@@ -840,38 +836,24 @@ def test_an_address_is_told_as_clients_write_it(host, capsys):
         assert capsys.readouterr().out.startswith(f"http://[::1]:{sock.getsockname()[1]}/v1 ")
 
 
-def test_the_command_serves_and_ends_in_order(tmp_path):
-    def start(*arguments):
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "cli.py"), *arguments], stdout=subprocess.PIPE, stderr=log, text=True
-        )
-        processes.append(process)
-        return json.loads(process.stdout.readline())
+@pytest.fixture(scope="module")
+def runtimes(tmp_path_factory):
+    with commands.simulating(tmp_path_factory.mktemp("runtimes"), "--steps", 4, "--step-seconds", 0.02) as process:
+        yield process
 
-    processes = []
+
+def test_the_command_serves_and_ends_in_order(runtimes, tmp_path):
     (tmp_path / "keys").write_text("sk-one\n")
-    with open(tmp_path / "log", "w") as log:
-        try:
-            urls = start("simulate", "--port", "0", "--json", "--steps", "4", "--step-seconds", "0.02")["urls"]
-            attach = [part for role, url in urls.items() for part in (f"--{role}", url)]
-            told = start("serve", "--port", "0", "--json", "--api-keys-file", str(tmp_path / "keys"), *attach)
-            with httpx.Client(base_url=told["url"], headers={"authorization": "Bearer sk-one"}, timeout=30) as http:
-                assert http.get("/ready").json()["status"] == "ready"
-                answer = http.post(CHAT, json={**ASK, "model": told["model"]}).json()
-                assert answer["lookahead"]["steps"] == 4 and answer["lookahead"]["cached_tokens"] > 0
-            processes[1].send_signal(signal.SIGTERM)
-            assert processes[1].wait(20) == 0
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-    assert "sk-one" not in (tmp_path / "log").read_text()
+    with commands.serving(tmp_path, runtimes.urls, "--api-keys-file", tmp_path / "keys") as process:
+        with httpx.Client(base_url=process.url, headers={"authorization": "Bearer sk-one"}, timeout=30) as http:
+            assert http.get("/ready").json()["status"] == "ready"
+            answer = http.post(CHAT, json={**ASK, "model": process.told["model"]}).json()
+            assert answer["lookahead"]["steps"] == 4 and answer["lookahead"]["cached_tokens"] > 0
+        assert process.stop(signal.SIGTERM, 20) == 0
+        assert "sk-one" not in process.said
 
 
-def test_a_judge_that_the_lossless_mode_does_not_ask_may_be_named(tmp_path):
-    with (
-        commands.simulating(tmp_path, "--steps", 3, "--step-seconds", 0.05) as runtimes,
-        commands.serving(tmp_path, runtimes.urls, "--mode", "lossless") as endpoint,
-    ):
+def test_a_judge_that_the_lossless_mode_does_not_ask_may_be_named(runtimes, tmp_path):
+    with commands.serving(tmp_path, runtimes.urls, "--mode", "lossless") as endpoint:
         answer = httpx.post(endpoint.url + CHAT, json={**ASK, "model": endpoint.told["model"]}, timeout=30).json()
     assert answer["lookahead"]["mode"] == "lossless"
