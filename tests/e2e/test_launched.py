@@ -159,6 +159,7 @@ def test_it_goes_as_a_whole(home: Home, up: subprocess.Popen[str], shared: dict[
     assert "up: pocket" not in home.call("launch", "--list")
 
 
+@pytest.mark.skipif(not full, reason="a start of a server more, and C++ to compile: only in test-full")
 def test_priming_fills_the_caches_and_leaves_no_server(home: Home, tmp_path: Path) -> None:
     given = ("--target", "pocket:target", "--mode", "sd", "--name", "primed", "--prime", "--json")
     command = [sys.executable, ROOT / "cli.py", "launch", *given]

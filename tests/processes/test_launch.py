@@ -484,6 +484,22 @@ def test_one_beside_others_gets_the_memory_that_it_had(monkeypatch, tmp_path):
     assert Keeper(fleet, lambda event: None)._argv("target", ["x"]) == ["x"]
 
 
+def test_a_priming_start_shows_what_was_compiled_and_leaves_no_server(start, home, monkeypatch):
+    folder = home / "kernels"
+    folder.mkdir()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    write(home, target=f'extra = {{compiles = "{folder}/one"}}')
+    one = start("mine.toml", "--prime", "--json")
+    assert one.process.wait(60) == 0, one.err.read_text()
+    triton = json.loads(one.out.read_text())["caches"]["triton"]
+    assert (triton["path"], triton["before"]["size"]) == (str(folder), 0) and triton["after"]["size"] > 0
+    pids = one.server_pids()
+    assert pids and not any(map(runs, pids)) and not launched.path_of("mine").exists()
+    log = home / "state" / "lr-sglang" / "logs" / "mine" / "draft.log"
+    warmed = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    assert [one["sampling_params"]["temperature"] for one in warmed] == [0, 0.3] * 2, "once more than for being ready"
+
+
 def test_what_a_priming_start_compiled_is_found_where_each_library_keeps_it(tmp_path):
     environ = {"HOME": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "t"), "TMPDIR": str(tmp_path / "tmp")}
     folders = compile_caches.folders(environ)
