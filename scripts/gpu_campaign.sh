@@ -11,8 +11,8 @@
 # compiled again, in the first item that starts servers there.
 # It may be cut off at any second: every answer and every time is written at once, and an item is done when all of its
 # are.
-# SHAPES is TARGET,DRAFT,JUDGE for a smaller GPU, or for none: SHAPES=pocket-target,pocket-draft,pocket-judge, and
-# BODIES the deployment of bodies: BODIES=pocket-body
+# SHAPES is TARGET,DRAFT,JUDGE for a smaller GPU (80 GB: SHAPES=qwen2.5-7b,qwen3-1.7b,qwen3-1.7b), or for none:
+# SHAPES=pocket-target,pocket-draft,pocket-judge. BODIES is the deployment of bodies: BODIES=pocket-body
 # FLAGS are of SGLang, for every server: NAME[=VALUE] with spaces between. By default attention is Triton's, because
 # FlashInfer would compile for minutes on a machine that has not used it yet.
 # ITEMS are some of the items, of which one that failed is then tried again.
@@ -59,7 +59,8 @@ item() { # NAME SECONDS COMMAND...: taken up again where it was
         return
     fi
     begun=1 ran=1
-    timeout --signal=TERM --kill-after=15 "$left" "$@" >"$folder/$name.txt" 2>&1 &
+    # In the foreground: it would send the signal twice, and the second would interrupt what the first has begun.
+    timeout --foreground --signal=TERM --kill-after=15 "$left" "$@" >"$folder/$name.txt" 2>&1 &
     running=$!
     wait "$running" || status=$?
     running=
