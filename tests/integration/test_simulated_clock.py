@@ -563,6 +563,9 @@ def test_times_hold_for_what_is_not_given(tmp_path):
     found = json.loads(CliRunner().invoke(cli, [*short, "--step-seconds", "0.05", *given]).stdout)
     assert found["times"] is None and found["times_used"] == [] and found["simulation"]["curves"] == {}
     assert found["simulation"]["page_in"] == {"target": 0.001, "draft": 0.001}
+    shown = CliRunner().invoke(cli, [word for word in short if word != "--json"]).stdout
+    assert [line.rstrip()[-1:] for line in shown.splitlines()[1:5]] == ["x"] * 4, "the name of a file takes no column"
+    assert f"by {tmp_path / 'times.json'}: step_seconds, c1, judge_seconds, page_in, curves" in shown
 
 
 @pytest.mark.parametrize(
