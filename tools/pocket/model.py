@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -68,7 +69,11 @@ def _layer(
     return x + F.linear(F.silu(a) * b, down.to(x.dtype))
 
 
-_compiled: Callable[..., Tensor] = torch.compile(_layer, dynamic=False)
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    """Made at the first step of a training: the compiler alone takes seconds to import."""
+    made: Callable[..., Tensor] = torch.compile(_layer, dynamic=False)
+    return made
 
 
 class PocketModel(nn.Module):
@@ -98,7 +103,7 @@ class PocketModel(nn.Module):
         half = torch.arange(0, self.shape.head_dim, 2) / self.shape.head_dim
         angles = positions[..., None] * self.shape.rope_theta**-half
         cos, sin = angles.cos().to(DTYPE)[:, :, None], angles.sin().to(DTYPE)[:, :, None]
-        layer: Callable[..., Tensor] = _compiled if compiled else _layer
+        layer: Callable[..., Tensor] = _compiled() if compiled else _layer
         names = (*MATRICES, "norm_in", "norm_mid", "q_norm", "k_norm")
         x = F.embedding(ids, self.embed).to(DTYPE)
         for weights in zip(*(getattr(self, name).unbind(0) for name in names), strict=True):
