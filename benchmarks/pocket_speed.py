@@ -50,7 +50,7 @@ def answer(mode: str, question: tasks.Question, deployment: Deployment, roles: R
     """One question in one mode."""
     schedule = mode.removesuffix("+sd")
     ahead = schedule in ("async", "sync")
-    look = deployment.lookahead.replace(schedule=schedule if ahead else None)
+    look = deployment.lookahead.with_options(schedule=schedule if ahead else None)
     job = AnswerRequest(look, deployment.sampling, Limits(max_tokens=400), question=question.id)
     if ahead:
         job.verifier = verifiers.make(look.verifier, verifiers.Setup(roles, deployment.judge_prompt))
@@ -151,7 +151,7 @@ def main(
     name: str, task: str, questions: int, modes: str, beside: bool, output: Path | None, depth: int | None, **given: Any
 ) -> None:
     deployment = settings.with_layers(given, load_deployment(name), ["sd"])
-    deployment = deployment.replace(lookahead=deployment.lookahead.replace(depth=depth))
+    deployment = deployment.replace(lookahead=deployment.lookahead.with_options(depth=depth))
     chosen = tasks.load(task, limit=questions + 1)
     traces = measure(deployment, chosen, modes.split(","))
     figures: dict[str, Any] = {mode: summary(of, traces["autoregressive"]) for mode, of in traces.items()}

@@ -122,7 +122,7 @@ def main(
     with tempfile.TemporaryDirectory() as logs, deployed(needed, Path(logs)) as roles:
         for schedule in schedules:
             for verifier in verifiers:
-                look: Lookahead = settled.lookahead.replace(schedule=schedule, verifier=verifier, depth=depth)
+                look: Lookahead = settled.lookahead.with_options(schedule=schedule, verifier=verifier, depth=depth)
                 settings = replace(settled, lookahead=look, limits=Limits(max_tokens=400))
                 with Runner(roles, settings, concurrency) as runner:
                     list(runner.run(plan(chosen[:1], ["lookahead"])))  # for warm-up

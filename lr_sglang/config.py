@@ -196,6 +196,7 @@ class Runtime(ConfigModel):
 class Deployment(ConfigModel):
     """The runtimes of a run. A role may be the name of another one, whose runtime it then shares.
 
+    ``judge_prompt`` is how the judge is asked; empty is as its model was trained to be, once that is known.
     ``judge_pairs`` is a file of pairs of steps that differ, for checking the judge (docs/verifiers.md).
     """
 
@@ -205,7 +206,7 @@ class Deployment(ConfigModel):
     sampling: Sampling = Sampling()
     lookahead: Lookahead = Lookahead()
     limits: Limits = Limits()
-    judge_prompt: str = "paper"
+    judge_prompt: str = ""
     judge_pairs: str = ""
 
     def __post_init__(self) -> None:

@@ -75,9 +75,16 @@ class ConfigModel:
         return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed; None means 'leave as it is'."""
-        given = {key: value for key, value in changes.items() if value is not None}
-        return dataclasses.replace(self, **given)  # type: ignore[type-var]
+        """A copy with these values, which are checked; None clears a field that may be None, and is an error elsewhere.
+
+        Raises:
+            ConfigError: as ``__post_init__``.
+        """
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+    def with_options(self, **given: Any) -> Self:
+        """A copy with the options that are given: None is an option that was not, and leaves its field as it is."""
+        return self.replace(**{key: value for key, value in given.items() if value is not None})
 
 
 @cache

@@ -61,7 +61,9 @@ def deployment(
         plan = deployments.custom(runtimes["target"])
     else:
         plan = of if isinstance(of, Deployment) else load_deployment(of or deployments.DEFAULT)
-    return OpenDeployment(override_all(plan, runtimes), logs, timeout, own_judge="judge" in runtimes)
+    if "judge" in runtimes:  # the prompt was written for another one
+        plan = plan.replace(judge_prompt="")
+    return OpenDeployment(override_all(plan, runtimes), logs, timeout)
 
 
 class OpenDeployment:
@@ -79,11 +81,9 @@ class OpenDeployment:
         logs: str | Path | None,
         timeout: float,
         roles: Mapping[str, RuntimeBackend] | None = None,
-        own_judge: bool = False,
     ) -> None:
         self.config, self._logs, self._timeout = config, logs, timeout
         self._given, self.given = roles, roles is not None
-        self._own_judge = own_judge  # which is not the one that the file's prompt was written for
         self._requests: RequestMaker | None = None
         self._stack, self._running = ExitStack(), set[AnswerRequest]()
         self._statistics = cache(policy.experience_for)
@@ -99,7 +99,7 @@ class OpenDeployment:
         roles = self._given
         with ExitStack() as stack:
             if roles is None:
-                if self._own_judge and (judge := self.config.runtime("judge")):
+                if not self.config.judge_prompt and (judge := self.config.runtime("judge")):
                     self.config = self.config.replace(judge_prompt=prompt_for(model_of("judge", judge)))
                 logs = self._logs or stack.enter_context(tempfile.TemporaryDirectory(prefix="lr-sglang-"))
                 roles = stack.enter_context(deployed(self.config, Path(logs), timeout=self._timeout))
@@ -159,7 +159,7 @@ class OpenDeployment:
         Raises:
             ConfigError: there is no such option, or the verifier lacks its runtime.
         """
-        return backend_of(self.requests, self.config.lookahead.replace(**options), ahead=True)
+        return backend_of(self.requests, self.config.lookahead.with_options(**options), ahead=True)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

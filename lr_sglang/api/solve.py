@@ -104,9 +104,9 @@ def resolve_request(
     config = live.config
     job = live.requests.make(
         known,
-        config.lookahead.replace(**_of(Lookahead, options)),
-        config.sampling.replace(**_of(Sampling, options)),
-        config.limits.replace(**_of(Limits, options)),
+        config.lookahead.with_options(**_of(Lookahead, options)),
+        config.sampling.with_options(**_of(Sampling, options)),
+        config.limits.with_options(**_of(Limits, options)),
         question=hashlib.sha256(repr(messages).encode("utf-8", "replace")).hexdigest()[:16],
         sample=sample,
         on_event=on_event,

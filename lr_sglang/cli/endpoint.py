@@ -158,7 +158,7 @@ def service_of(plan: Plan, given: Given) -> Service:
         "verifiers": tuple(name for name in verifiers if not verifier_registry.needs_judge(name) or judged),
         **{name: getattr(plan, name) for name in ("lookahead", "sampling", "limits", "judge_prompt", "program")},
     }
-    return Service().replace(**options | settled)
+    return Service().with_options(**options | settled)
 
 
 @contextmanager
@@ -189,7 +189,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 def _sized(plan: Plan, service: Service) -> Plan:
     """A plan whose servers have room for the greatest depth and width, and for every verifier, of a request."""
     judged = next((name for name in service.verifiers if verifier_registry.needs_judge(name)), None)
-    look = plan.lookahead.replace(depth=service.deepest, width=service.widest, verifier=judged)
+    look = plan.lookahead.with_options(depth=service.deepest, width=service.widest, verifier=judged)
     return dataclasses.replace(plan, lookahead=look)
 
 

@@ -43,18 +43,17 @@ def settle(given: Given) -> Plan:
     models: dict[str, str] = {role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))}
     family = next((advice for name, advice in FAMILIES if name in models["target"].lower()), {})
     reference = given.get("reference_defaults") and given.get("depth") is None
-    prompt = given.get("judge_prompt") or deployment.judge_prompt
-    if not given.get("judge_prompt") and (given.get("judge") or _bare(given)):
-        prompt = prompt_for(models.get("judge", ""))  # the file's was written for another judge
+    own = given.get("judge") or _bare(given)  # the file's prompt was written for another judge
+    prompt = given.get("judge_prompt") or (not own and deployment.judge_prompt) or prompt_for(models.get("judge", ""))
     return Plan(
         deployment=deployment,
         models=models,
         modes=modes,
-        lookahead=deployment.lookahead.replace(
+        lookahead=deployment.lookahead.with_options(
             **_of(Lookahead, given) | ({"depth": REFERENCE_DEPTH} if reference else {})
         ),
-        sampling=Sampling.from_dict({**family, **sampling_of_file(given)}, "sampling").replace(**_of(Sampling, given)),
-        limits=deployment.limits.replace(**_of(Limits, given)),
+        sampling=Sampling.from_dict(family | sampling_of_file(given), "sampling").with_options(**_of(Sampling, given)),
+        limits=deployment.limits.with_options(**_of(Limits, given)),
         judge_prompt=prompt,
         program=given.get("program") or "",
         lossless_layer=_named(given),

@@ -60,7 +60,7 @@ def lookahead(
         raise ConfigError("lookahead(): one calibration holds for all that a program writes", hint=hint)
     mark = LookaheadMark("\x00lookahead")
     mark.name, mark.options, mark.stops, mark.show = name, fields, stops_of(stop), show
-    Lookahead().replace(**fields)  # invalid values raise here, where the program's author sees them
+    Lookahead().with_options(**fields)  # invalid values raise here, where the program's author sees them
     try:
         return sgl.gen(name, max_tokens=UNLIMITED if max_tokens is None else max_tokens, stop=mark, **given)
     except TypeError as error:

@@ -146,7 +146,9 @@ def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
         made = made.replace(judge_pairs=str(folder / made.judge_pairs))
         pairs(made.judge_pairs)  # what is wrong with them is said here
     judge = made.runtime("judge")
-    return made if judge is None or "judge_prompt" in table else made.replace(judge_prompt=prompt_for(judge.model))
+    if made.judge_prompt or (judge is not None and judge.url):  # which is asked for its model when it is needed
+        return made
+    return made.replace(judge_prompt=prompt_for(judge.model if judge is not None else ""))
 
 
 def _rooted(runtime: Runtime, folder: Path) -> Runtime:

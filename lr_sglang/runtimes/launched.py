@@ -97,7 +97,7 @@ def describe(fleet: Fleet, modes: list[str], layered: bool, sampling: dict[str, 
         roles[role] = {"url": url, "model": runtime.model, "pid": process[0], "log": process[1]}
         if role in deployment.runtimes:
             at_url = runtime if runtime.url else Runtime(url=url, timeout=runtime.timeout)
-            runtimes[role] = at_url.replace(tokenizer=fleet.tokenizers[role] or None)
+            runtimes[role] = at_url.replace(tokenizer=fleet.tokenizers[role] or at_url.tokenizer)
     us, attachable = os.getpid(), deployment.replace(runtimes=runtimes).to_dict()
     return Launched(deployment.name, us, born(us), started, modes, layered, roles, attachable, sampling)
 

@@ -95,7 +95,7 @@ def options_of(
     if wish.trace and answers > 1:
         raise Refusal(400, "lookahead.trace: of one answer only, not with n", param="lookahead.trace")
     mode = MODES[_allowed("mode", wish.mode, service.modes)]
-    sampling = service.sampling.replace(
+    sampling = service.sampling.with_options(
         temperature=request.temperature,
         top_p=request.top_p,
         top_k=-1 if request.top_k == 0 else request.top_k,
@@ -112,7 +112,7 @@ def options_of(
         mode,
         look,
         sampling,
-        limits.replace(max_tokens=min(n for n in (most, limits.max_tokens) if n) if most else None),
+        limits.with_options(max_tokens=min(n for n in (most, limits.max_tokens) if n) if most else None),
         tuple(request.stop or ()),
         stream=bool(request.stream),
         usage=wish.trace or bool(request.stream_options and request.stream_options.include_usage),
@@ -129,7 +129,8 @@ def _lookahead(wish: LookaheadRequest, service: Service) -> Lookahead:
         if value is not None and value > most:
             raise Refusal(400, f"lookahead.{name}: must be at most {most}", param=f"lookahead.{name}")
     verifier = _allowed("verifier", wish.verifier, service.verifiers)
-    return service.lookahead.replace(depth=wish.depth, width=wish.width, schedule=wish.schedule, verifier=verifier)
+    asked = {"depth": wish.depth, "width": wish.width, "schedule": wish.schedule}
+    return service.lookahead.with_options(**asked, verifier=verifier)
 
 
 def _allowed(name: str, value: str | None, allowed: tuple[str, ...]) -> str:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lr_sglang.theory.shares import FalseAccepts
+from lr_sglang.theory.shares import LEAST, FalseAccepts
 
 SHARE = 0.02  # seconds that checks may take, per second of verdicts on answers
 
@@ -66,6 +66,18 @@ class JudgeCheck:
             self.warn(
                 f"judge: {who} accepted {self.found.accepted} of {self.found.asked} pairs of steps that differ; it is "
                 "shown no draft, and the target answers alone (--max-false-accepts 1 trusts it all the same)"
+            )
+
+    def shown_alike(self, accepted: list[bool], prompt: str) -> None:
+        """Warns if the judge accepted none of the pairs that say the same.
+
+        Args:
+            prompt: the name of the one that it was asked with.
+        """
+        if self.asks and len(accepted) >= LEAST and not any(accepted):
+            self.warn(
+                f"judge: it accepted none of {len(accepted)} pairs of steps that say the same, and will hardly accept "
+                f"a draft; it was asked by the prompt {prompt!r} (--judge-prompt, or judge_prompt in the file)"
             )
 
 

@@ -191,7 +191,7 @@ class LookaheadBackend(BaseBackend):
     ) -> tuple[TokenText, dict[str, Any]]:
         """Makes an answer in a fork of ``s``."""
         mark, known, run = params.stop, self.target.tokenizer, self._run
-        look = self.options.replace(**mark.options) if isinstance(mark, LookaheadMark) else self.options
+        look = self.options.with_options(**mark.options) if isinstance(mark, LookaheadMark) else self.options
         job, delivery = self._job(s, look, params), StreamText(known.decode, stops_of(mark))
         with run.ahead(job) if run is not None else nullcontext(GenerationTrace(0.0, "target", job.record)) as part:
             shown = run if isinstance(mark, LookaheadMark) and mark.show and s.fork_start_text_pos is None else None

@@ -1,12 +1,13 @@
-"""Whether a judge can judge: its verifier is shown pairs of steps that differ, and should accept none of them.
+"""Whether a judge can judge: its verifier is shown pairs of steps that differ, and some that say the same.
 
-A small general model may accept nearly everything, and what a weak draft writes is then in the answer.
+A small general model may accept nearly everything, and what a weak draft writes is then in the answer. A judge that is
+asked in words that it does not know accepts nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier, ask
 from lr_sglang.engine.request import Request
@@ -19,18 +20,19 @@ from lr_sglang.sglang_api.interpreter import ProgramState, SglSamplingParams
 from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.step import DELIMITER, Ending, Step
 from lr_sglang.steps.tree import Pair, Verdict
-from lr_sglang.verifiers.pair_files import pairs
 
 PROBLEM = "Solve the problem step by step."  # for verifiers that read the text before a step
 
 
-async def show(verifier: Verifier, roles: Mapping[str, RuntimeBackend], prompt: str, check: JudgeCheck) -> list[bool]:
-    """The verdicts of a verifier on all pairs, side by side, True for an accepted one; what fails does not count.
+async def show(
+    verifier: Verifier, roles: Mapping[str, RuntimeBackend], check: JudgeCheck, pairs: Sequence[tuple[str, str]]
+) -> list[bool]:
+    """The verdicts of a verifier on pairs, side by side, True for an accepted one; what fails does not count.
 
     Call it on the loop on which the other requests of its runtimes will be made.
 
     Args:
-        prompt: name of the judge's prompt: the pairs are made for it, where the deployment brings none.
+        pairs: the target's and the draft's version of each.
     """
     for backend in roles.values():
         backend.bind(asyncio.get_running_loop())
@@ -47,8 +49,7 @@ async def show(verifier: Verifier, roles: Mapping[str, RuntimeBackend], prompt: 
         return request
 
     shown = [
-        Inquiry(Pair(_step(one, target.tokenizer), _step(other, draft.tokenizer)), state, track)
-        for one, other in pairs(roles["judge"].checks.pairs or prompt)
+        Inquiry(Pair(_step(one, target.tokenizer), _step(other, draft.tokenizer)), state, track) for one, other in pairs
     ]
     found = await asyncio.gather(*(ask(verifier, inquiry) for inquiry in shown), return_exceptions=True)
     for error in found:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from lr_sglang.errors import ConfigError
 from lr_sglang.theory.shares import LEAST
+
+ALIKE = 6  # pairs that say the same
 
 
 def pairs(of: str) -> list[tuple[str, str]]:
@@ -28,6 +31,11 @@ def pairs(of: str) -> list[tuple[str, str]]:
     if len(found) < LEAST:
         raise ConfigError(f"{path.name}: {len(found)} pairs say nothing: at least {LEAST}", hint="20 are better")
     return found
+
+
+def alike(of: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Pairs that say the same, made of others: the target's version, with and without the full stop at its end."""
+    return [(text, text.removesuffix(".") if text.endswith(".") else f"{text}.") for text, _ in of[:ALIKE]]
 
 
 def _pair(line: str, where: str) -> tuple[str, str]:

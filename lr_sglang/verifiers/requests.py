@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import cache
 
@@ -16,6 +17,7 @@ from lr_sglang.steps.events import Event
 from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.verifiers import known_pairs, verifier_registry
+from lr_sglang.verifiers.pair_files import alike, pairs
 
 
 class RequestMaker:
@@ -23,7 +25,7 @@ class RequestMaker:
 
     Args:
         roles: backends by role.
-        judge_prompt: name of the prompt that the judge is given.
+        judge_prompt: name of the prompt that the judge is given, empty for the paper's.
         statistics: what the answers with these settings learn together.
     """
 
@@ -33,7 +35,7 @@ class RequestMaker:
         judge_prompt: str,
         statistics: Callable[[Lookahead], RunStatistics],
     ) -> None:
-        self.roles, self.judge_prompt, self.statistics = roles, judge_prompt, statistics
+        self.roles, self.judge_prompt, self.statistics = roles, judge_prompt or "paper", statistics
         self.verifier = cache(self._new_verifier)
 
     def _new_verifier(self, name: str) -> Verifier:
@@ -80,6 +82,8 @@ class RequestMaker:
     async def check_judge(self, look: Lookahead) -> None:
         """Shows a verifier that may ask the judge pairs of steps that differ, once; warns where it is not trusted.
 
+        It is shown pairs that say the same, too, and a warning says if it accepts none of them.
+
         Raises:
             ConfigError: as ``make``, or the deployment's pairs cannot be read any more.
         """
@@ -88,8 +92,11 @@ class RequestMaker:
             check.begun = True
             # another one than the answers', which ask the judge even if it fails now, and report it
             apart = self._new_verifier(look.verifier)
-            found = await known_pairs.show(apart, self.roles, self.judge_prompt, check)
-            check.add(found, look.max_false_accepts)
+            differ = pairs(self.roles["judge"].checks.pairs or self.judge_prompt)
+            shown = (known_pairs.show(apart, self.roles, check, each) for each in (differ, alike(differ)))
+            accepted, understood = await asyncio.gather(*shown)
+            check.add(accepted, look.max_false_accepts)
+            check.shown_alike(understood, self.judge_prompt)
 
     def _check(self, look: Lookahead) -> JudgeCheck | None:
         """The check of a verifier that may ask the judge; None for oracles, simulated judges, or if all are trusted."""

@@ -16,7 +16,7 @@ class Setup:
 
     Attributes:
         roles: the runtimes of the deployment, by role.
-        judge_prompt: name of the prompt that the deployment's judge understands.
+        judge_prompt: name of the prompt that the deployment's judge understands; empty for the paper's.
         name: as the user gave it: ``likelihood:-0.3``, ``rule.py:Length:5``.
         argument: the text after the name: ``-0.3``, ``5``; empty if there is none.
     """
@@ -43,6 +43,7 @@ class Setup:
         Raises:
             ConfigError: there is no such prompt.
         """
-        if self.judge_prompt not in PROMPTS:
-            raise ConfigError(f"no judge prompt is called {self.judge_prompt!r}", hint=f"one of {', '.join(PROMPTS)}")
-        return PROMPTS[self.judge_prompt]
+        name = self.judge_prompt or "paper"
+        if name not in PROMPTS:
+            raise ConfigError(f"no judge prompt is called {name!r}", hint=f"one of {', '.join(PROMPTS)}")
+        return PROMPTS[name]

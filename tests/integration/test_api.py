@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import sglang as sgl
 
 import lr_sglang as lr
 from lr_sglang.api import deployment as opened_deployment
+from lr_sglang.config import Deployment, Runtime
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
@@ -326,6 +327,14 @@ def test_the_judges_prompt_follows_the_judge(monkeypatch, given, prompt):
     monkeypatch.setattr(opened_deployment, "deployed", deployed)
     with lr.deployment(**given) as d:
         assert d.backend(verifier="exact") and d.config.judge_prompt == prompt
+
+
+def test_a_judge_at_a_url_is_asked_for_its_model(monkeypatch):
+    monkeypatch.setattr(opened_deployment, "deployed", lambda *_, **__: nullcontext(simulated()))
+    monkeypatch.setattr(opened_deployment, "model_of", lambda role, runtime: "pocket:judge")
+    roles = {role: Runtime(url=f"http://{role}:1") for role in ("target", "draft", "judge")}
+    with lr.deployment(Deployment("mine", roles)) as d:
+        assert d.config.judge_prompt == "pocket"
 
 
 def test_servers_that_do_not_come_up_leave_no_folder(monkeypatch):

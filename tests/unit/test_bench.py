@@ -269,8 +269,11 @@ def on_gpus(**roles):
     ],
 )
 def test_the_baseline_gets_the_gpus(way, roles, replicas, parallel, gpus):
-    found, said = fair.baseline(on_gpus(**roles), way)
+    deployment = on_gpus(**roles)
+    shared = {role: one.replace(memory_fraction=0.4) for role, one in deployment.runtimes.items()}
+    found, said = fair.baseline(deployment.replace(runtimes=shared), way)
     target = found.runtimes["target"]
+    assert target.memory_fraction is None, "it has the GPUs to itself"
     assert (target.data_parallel, target.tensor_parallel, target.gpus) == (replicas, parallel, gpus)
     assert f"on {len(gpus)} GPUs" in said
 

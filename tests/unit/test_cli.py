@@ -29,6 +29,7 @@ from lr_sglang.runtimes import ProgressEvent
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.server_info import Room
 from lr_sglang.sglang_api import release
+from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.trace import StepRecord
 from tests.scripted import END, ScriptedTransport
 from tests.scripted_cli import Servers, transports
@@ -49,6 +50,8 @@ def call(tmp_path, servers, monkeypatch):
     """Calls the command line in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    # the scripted judge says one character, which is no label: it would be told of
+    monkeypatch.setattr(JudgeCheck, "shown_alike", lambda *_: None)
 
     def invoke(*arguments, **more):
         return CliRunner().invoke(cli, [str(a) for a in arguments], **more)
@@ -378,12 +381,16 @@ def test_which_setting_wins(file, given, wanted):
         assert (set(found()) if callable(found) else found) == value, name
 
 
-def test_a_runtime_at_a_url_is_asked_for_its_model(monkeypatch):
+def test_a_runtime_at_a_url_is_asked_for_its_model(monkeypatch, tmp_path):
     info = probe.ModelInfo("/somewhere/pocket/weights/judge", "", True)
     monkeypatch.setattr(probe, "model_info", lambda url, **more: info)
     plan = settings.settle({"judge": "http://user:secret@host:1"})
     assert plan.models["judge"] == "pocket:judge"
     assert plan.judge_prompt == "pocket"
+    (tmp_path / "mine.toml").write_text('[runtimes]\ntarget.url = "http://host:2"\njudge.url = "http://host:1"\n')
+    by_file = {"deployment": str(tmp_path / "mine.toml")}
+    assert settings.settle(by_file).judge_prompt == "pocket"
+    assert settings.settle({**by_file, "judge_prompt": "paper"}).judge_prompt == "paper"
     assert "secret" not in json.dumps([plan.placement(), plan.configured("lookahead")])
 
 

@@ -136,10 +136,14 @@ def test_the_tightest_limit_is_the_budget(limits, prompt, context, budget):
     assert limits.budget(prompt, context) == budget
 
 
-def test_a_change_of_none_leaves_the_field():
-    assert Lookahead().replace(depth=None, width=2) == Lookahead(width=2)
-    with pytest.raises(ConfigError):
-        Lookahead().replace(depth=0)
+def test_none_clears_a_field_or_is_an_option_that_was_not_given():
+    assert Limits(max_tokens=5).replace(max_tokens=None) == Limits()
+    with pytest.raises(ConfigError, match=r"lookahead\.depth: expected a whole number, got None"):
+        Lookahead().replace(depth=None)
+    assert Lookahead(depth=3).with_options(depth=None, width=2) == Lookahead(depth=3, width=2)
+    for change in (Lookahead().replace, Lookahead().with_options):
+        with pytest.raises(ConfigError):
+            change(depth=0)
 
 
 @pytest.mark.parametrize(

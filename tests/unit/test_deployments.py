@@ -82,6 +82,7 @@ def test_a_role_may_share_the_runtime_of_another(written):
         ('[runtimes.judge]\nmodel = "pocket:judge"\n', "pocket"),
         ('[runtimes.judge]\nmodel = "pocket:judge@qwen3-0.6b"\n', "pocket"),
         ('[runtimes.judge]\nmodel = "Qwen/Qwen2.5-7B-Instruct"\n', "paper"),
+        ('[runtimes.judge]\nurl = "http://here:1"\n', ""),  # it is asked for its model when it is needed
         ('[shared]\njudge = "target"\n', "paper"),
         ("", "paper"),
     ],

@@ -22,12 +22,12 @@ from lr_sglang.results import record
 from lr_sglang.tasks.question import Question
 from lr_sglang.theory.shares import FalseAccepts, wilson
 from lr_sglang.verifiers import judge
-from lr_sglang.verifiers.pair_files import pairs
+from lr_sglang.verifiers.pair_files import ALIKE, alike, pairs
 from lr_sglang.verifiers.requests import RequestMaker
 from tests.scripted import END, ScriptedTransport, chapters, deployment
 from tests.scripted_cli import Servers
 
-pytestmark = pytest.mark.filterwarnings("ignore:judge.*pairs of steps that differ:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:judge.*pairs of steps that (differ|say the same):RuntimeWarning")
 
 STEPS = ["One.", "Two.", "Three.", "Four."]
 
@@ -63,7 +63,8 @@ def test_each_pair_is_asked_once_by_the_judges_prompt():
     roles = judged(lambda text: False)
     assert check(roles) == FalseAccepts(0, 20, pytest.approx(0, abs=1e-9)) == check(roles)
     asked = ["".join(chr(one) for one in r["input_ids"] if one > END) for r in roles["judge"].transport.requests]
-    for target, draft in pairs("paper"):
+    assert len(asked) == 20 + ALIKE
+    for target, draft in (*pairs("paper"), *alike(pairs("paper"))):
         assert sum(PROMPTS["paper"].ask(target, draft) in text for text in asked) == 1
     assert {r["sampling_params"]["max_new_tokens"] for r in roles["judge"].transport.requests} == {1}
 
@@ -72,9 +73,27 @@ def test_a_deployments_own_pairs_are_asked_in_place_of_the_built_in_ones(tmp_pat
     roles, own = judged(lambda text: False), tmp_path / "own.jsonl"
     own.write_text("".join(f'{{"target": "It is {n}.", "draft": "Tom had {n} pears."}}\n' for n in range(7)))
     roles["judge"].checks.pairs = str(own)
-    assert check(roles).asked == 7 == len(roles["judge"].transport.requests)
+    assert check(roles).asked == 7 == len(roles["judge"].transport.requests) - ALIKE
     asked = ["".join(map(chr, request["input_ids"])) for request in roles["judge"].transport.requests]
-    assert all(f"Tom had {n} pears." in text for n, text in enumerate(asked))
+    assert all(f"Tom had {n} pears." in text for n, text in enumerate(asked[:7]))
+
+
+def test_pairs_that_say_the_same_are_made_of_the_others():
+    assert alike([("So it is 4.", "No."), ("Half", "All.")]) == [("So it is 4.", "So it is 4"), ("Half", "Half.")]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_a_judge_that_accepts_nothing_is_told_of(prompt):
+    """As one that is asked in words that it does not know."""
+    with pytest.warns(RuntimeWarning, match=f"none of 6 pairs of steps that say the same.* the prompt '{prompt}'"):
+        check(judged(lambda text: False), prompt=prompt)
+
+
+def test_one_that_accepts_some_of_what_says_the_same_is_not(recwarn):
+    answers = iter([False] * 20 + [True])
+    check(judged(lambda text: next(answers, False)))
+    check(judged(lambda text: False), "exact")
+    assert not [str(one.message) for one in recwarn.list]
 
 
 def test_what_is_not_answered_does_not_count():
@@ -167,7 +186,7 @@ def test_a_benchmark_asks_each_judge_once(command):
     result = call("bench", "--task", "pocket", "--limit", "2", "--modes", "autoregressive,lookahead", "--output", "out")
     assert result.exit_code == 0 and result.output.count("it accepted 20 of 20") == 1
     assert '"false_accepts"' in "".join(path.read_text() for path in Path("out").rglob("records.jsonl"))
-    assert len(servers.transports["judge"].requests) == 20
+    assert len(servers.transports["judge"].requests) == 20 + ALIKE
 
 
 def test_a_deployment_warns_when_it_is_opened(monkeypatch):

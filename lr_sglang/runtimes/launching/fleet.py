@@ -180,7 +180,7 @@ def _prepare(
         if layer.algorithm == "standalone":
             token_layer.check_vocabulary(model, layer.draft_model, where)
     found = runtime.replace(
-        tokenizer=models.locate(runtime.tokenizer, role) if runtime.tokenizer else None,
+        tokenizer=models.locate(runtime.tokenizer, role) if runtime.tokenizer else "",
         token_layer=layer,
         max_running_requests=runtime.max_running_requests or _slots(fleet.deployment, role),
     )
