@@ -22,8 +22,10 @@ class _Selector(selectors.DefaultSelector):
     loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> Any:
+        if timeout == 0:
+            return []  # what threads add is in the loop's queue already
         ready = super().select(0)
-        if ready or timeout == 0:
+        if ready:
             return ready
         if timeout is None:
             ready = super().select(THREAD_SECONDS)

@@ -35,6 +35,7 @@ class LoggedRequest:
     output: tuple[int, ...] | None = None
     cached: int = 0
     most: int | None = None  # tokens that it may take from the cache: not those whose log-probability it asks for
+    size: int = 0  # tokens of the prompt
     longest: int = 0  # of the prompts so far with the same head
 
     def ended(self, ids: tuple[int, ...], meta: Mapping[str, Any], sent: float, now: float) -> None:
@@ -56,9 +57,11 @@ class LoggedRequest:
 
     def shared(self, other: LoggedRequest) -> int:
         """Length of the prefix that the two prompts have in common."""
-        pairs = list(zip(self.marks, other.marks, strict=False))
-        start = BLOCK * bisect_left(pairs, True, key=lambda pair: pair[0] != pair[1])
-        end = start + BLOCK
+        start, end = 0, BLOCK
+        if self.size >= BLOCK and other.size >= BLOCK:
+            pairs = list(zip(self.marks, other.marks, strict=False))
+            start = BLOCK * bisect_left(pairs, True, key=lambda pair: pair[0] != pair[1])
+            end = start + BLOCK
         return start + common_prefix(self.prompt[start:end], other.prompt[start:end])
 
 
@@ -80,7 +83,7 @@ class RequestLog:
     def add(self, ids: tuple[int, ...], now: float, most: int | None = None) -> LoggedRequest:
         """Records a request that is about to be sent."""
         size = len(ids)
-        entry = LoggedRequest(self, ids, now, most=most, longest=size)
+        entry = LoggedRequest(self, ids, now, most=most, size=size, longest=size)
         self._entries.append(entry)
         alike = self._alike[_head(ids)]
         if alike and alike[-1].longest > entry.longest:
@@ -122,18 +125,17 @@ def _longest(entry: LoggedRequest, others: deque[LoggedRequest], best: int, outp
         return best
     following = prompt[best]
     for other in reversed(others):  # the latest share most, so few of the others are compared
-        known = other.prompt
-        if best < len(known):
-            if known[best] != following:
+        if best < other.size:  # this loop is long, and a call of len() would be half of it
+            if other.prompt[best] != following:
                 continue
         elif output is not None and best >= other.longest + output:
             break  # older ones are shorter still
-        elif best >= len(known) + len(other.output or ()) - 1:
+        elif best >= other.size + len(other.output or ()) - 1:
             continue
         if other is entry or other.prefilled > entered:
             continue
         length = entry.shared(other)
-        if length == len(known) and other.output is not None and other.finished <= entered:
+        if length == other.size and other.output is not None and other.finished <= entered:
             written = other.output[:-1]
             length += common_prefix(written, prompt[length : length + len(written)])
         best = max(best, min(length, most))

@@ -166,4 +166,5 @@ def _is_generation(reply: Any, aborted: bool = False) -> bool:
     except (KeyError, TypeError, AttributeError):
         return False
     cut = kind == "stop" and isinstance(matched, int) and ids[-1:] != [matched]  # the end of sequence is not there
-    return all(isinstance(one, int) and one >= 0 for one in ids) and not cut and (kind != "abort" or aborted)
+    whole = set(map(type, ids)) <= {int} and min(ids, default=0) >= 0
+    return whole and not cut and (kind != "abort" or aborted)

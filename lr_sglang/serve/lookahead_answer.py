@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Any
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import Cancelled
@@ -32,6 +31,7 @@ class LookaheadAnswer(ServedAnswer):
     job: AnswerRequest
     prompt: Prompt
     delivery: StreamText
+    _timer: asyncio.TimerHandle
 
     def __init__(self, engine: AnswerEngine, options: RequestOptions) -> None:
         super().__init__(engine)
@@ -61,6 +61,7 @@ class LookaheadAnswer(ServedAnswer):
         self.job.on_step = self._on_step()
         if options.trace:
             self.job.on_event = self.ready.put_nowait
+        self._look()
 
     async def make(self) -> None:
         engine, job, asked, ahead = self.engine, self.job, self.prompt.asked, self.options.mode.ahead
@@ -79,24 +80,21 @@ class LookaheadAnswer(ServedAnswer):
             self.costs = costs_of(job.record, self.delivery.tokens)
 
     def complete(self, error: BaseException | None) -> None:
+        self._timer.cancel()
         self.engine.metrics.ended(self.job.record, self.delivery.tokens, self._costs(), self._degraded())
         if error is None:
             self._finish()
         else:
             self.end(error)
 
-    async def next(self, deadline: float) -> Any:
-        """A complete answer does not wait long for a runtime to end its requests."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                return await super().next(min(deadline, loop.time() + PATIENCE))
-            except TimeoutError:
-                # an operator's program may go on after an answer of its own
-                if self.cut or (self.job.record.finish and self.engine.operator_program is None):
-                    loop.call_soon(self._finish)  # the loop may not have put the last step there yet
-                elif loop.time() >= deadline:
-                    raise
+    def _look(self, complete: bool = False) -> None:
+        """A complete answer does not wait long for a runtime to end its requests: once or twice ``PATIENCE``."""
+        if complete:
+            self._finish()
+            return
+        # an operator's program may go on after an answer of its own
+        complete = self.cut or bool(self.job.record.finish and self.engine.operator_program is None)
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._look, complete)
 
     def stop(self) -> None:
         """Repeated until it has ended; the connections of a runtime that takes no abort are closed."""

@@ -57,19 +57,14 @@ class ServedAnswer:
         if self.task is not None:
             self.task.cancel()
 
-    async def next(self, deadline: float) -> Any:
-        """The next piece; raises ``TimeoutError`` at ``deadline``, by the loop's clock."""
-        async with asyncio.timeout_at(deadline):
-            return await self.ready.get()
-
     async def pieces(self) -> AsyncGenerator[Any, None]:
         """The whole life. Leaving it, by a failure or by ``aclose``, stops the answer on every runtime at once.
 
         Raises:
             Refusal: the request cannot be answered, or not to its end.
         """
-        engine, asked = self.engine, time.monotonic()
-        deadline = asyncio.get_running_loop().time() + engine.service.timeout
+        engine, asked, loop = self.engine, time.monotonic(), asyncio.get_running_loop()
+        deadline, late = loop.time() + engine.service.timeout, refusal("timeout", seconds=engine.service.timeout)
         if engine.health.watches["target"].down:
             raise refusal("target_down")
         engine.admission.check()  # before the work that a long prompt is
@@ -77,23 +72,25 @@ class ServedAnswer:
             async with asyncio.timeout_at(deadline):
                 await asyncio.to_thread(self.prepare)
                 await engine.admission.enter()
-            self._start()
-            try:
-                histogram: Histogram | None = engine.metrics.first_step
-                since = asked
-                while (piece := await self.next(deadline)) is not END:
-                    if isinstance(piece, BaseException):
-                        raise piece if isinstance(piece, Refusal) else refusal_of(piece) from piece
-                    if histogram is not None and isinstance(piece, list | bytes):
-                        now = time.monotonic()
-                        histogram.observe(now - since)
-                        histogram, since = self.between, now
-                    yield piece
-                engine.metrics.seconds.observe(time.monotonic() - asked)
-            finally:
-                self.stop()
         except TimeoutError:
-            raise refusal("timeout", seconds=engine.service.timeout) from None
+            raise late from None
+        self._start()
+        timer = loop.call_at(deadline, self.end, late)  # one for all pieces
+        try:
+            histogram: Histogram | None = engine.metrics.first_step
+            since = asked
+            while (piece := await self.ready.get()) is not END:
+                if isinstance(piece, BaseException):
+                    raise piece if isinstance(piece, Refusal) else refusal_of(piece) from piece
+                if histogram is not None and isinstance(piece, list | bytes):
+                    now = time.monotonic()
+                    histogram.observe(now - since)
+                    histogram, since = self.between, now
+                yield piece
+            engine.metrics.seconds.observe(time.monotonic() - asked)
+        finally:
+            timer.cancel()
+            self.stop()
 
     def end(self, last: Any) -> None:
         """Puts the last piece, also if no client takes the others."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
+import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -80,7 +80,7 @@ class EventStream(Response):
 
 def event_of(value: Mapping[str, Any]) -> bytes:
     """An event of a stream."""
-    return b"data: " + dumps(value).encode() + b"\n\n"
+    return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
 async def events_of(objects: AsyncGenerator[Mapping[str, Any], None]) -> AsyncGenerator[bytes, None]:
@@ -96,6 +96,11 @@ async def together(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator
 
     Leaving it, or an error of one of them, which is raised, closes all.
     """
+    if len(streams) == 1:  # as almost always: no task and no queue between
+        async with aclosing(streams[0]) as only:
+            async for value in only:
+                yield 0, value
+        return
     ready: asyncio.Queue[tuple[int, T] | asyncio.Task[None]] = asyncio.Queue()
 
     async def read(number: int, stream: AsyncGenerator[T, None]) -> None:
@@ -131,8 +136,3 @@ async def begun(receive: Receive, events: AsyncGenerator[T, None]) -> AsyncGener
                 yield event
 
     return all_of_them()
-
-
-def dumps(value: Any) -> str:
-    """Compact JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -78,6 +78,7 @@ class SimulatedRuntime:
         self._served: list[tuple[float, int, _Ticket]] = []  # a heap; who has left stays until it is on top
         self._order, self._count = itertools.count(), 0  # requests that are served
         self._service, self._now = 0.0, 0.0  # seconds of service that each request in the batch has had, and when
+        self._speed = 1.0  # seconds of service in a second
         self._timer: asyncio.TimerHandle | None = None
         self._first: _Ticket | None = None  # that it rings for
 
@@ -140,7 +141,7 @@ class SimulatedRuntime:
         self._advance()
         ticket.left = True
         if ticket.finish < math.inf:
-            self._count -= 1
+            self._add(-1)
         else:
             self._waiting.remove(ticket)
         if not self.steady or ticket is self._first:
@@ -152,19 +153,22 @@ class SimulatedRuntime:
             ticket = self._waiting.popleft()
             ticket.finish = self._service + ticket.work
             heapq.heappush(self._served, (ticket.finish, next(self._order), ticket))
-            self._count += 1
+            self._add(1)
         if self._count > self.most:
             self.most = self._count
         self._set_timer()
 
+    def _add(self, number: int) -> None:
+        """So many more are served."""
+        self._count += number
+        if not self.steady and self._count:
+            self._speed = 1 / self._slower(self._count)
+
     def _advance(self) -> None:
         now = asyncio.get_running_loop().time()
         if self._count:
-            self._service += (now - self._now) * (1.0 if self.steady else self._speed())
+            self._service += (now - self._now) * self._speed
         self._now = now
-
-    def _speed(self) -> float:
-        return 1 / self._slower(self._count)
 
     def _head(self) -> _Ticket | None:
         """The one that is served first."""
@@ -175,19 +179,21 @@ class SimulatedRuntime:
     def _due(self, ticket: _Ticket) -> float:
         """When the request is done if no other begins or ends."""
         left = ticket.finish - self._service
-        return self._now + (left if left > 0 else 0.0) / (1.0 if self.steady else self._speed())
+        return self._now + (left if left > 0 else 0.0) / self._speed
 
     def _set_timer(self) -> None:
         head = self._head()
         if head is self._first and self.steady:
             return  # its timer is set
+        self._first, due = head, math.inf if head is None else self._due(head)
         if self._timer is not None:
+            if self._timer.when() <= due < math.inf:
+                return  # it rings too early, and is set again then
             self._timer.cancel()
-        self._first, loop = head, asyncio.get_running_loop()
-        self._timer = None if head is None else loop.call_at(self._due(head), self._ring)
+        self._timer = None if head is None else asyncio.get_running_loop().call_at(due, self._ring)
 
     def _ring(self) -> None:
-        self._first = None  # it has rung, which may be too early for its ticket
+        self._first = self._timer = None  # it has rung, which may be too early for its ticket
         now = asyncio.get_running_loop().time()
         while (head := self._head()) is not None and (due := self._due(head)) <= now + 1e-6:
             self.late += max(0.0, now - due)

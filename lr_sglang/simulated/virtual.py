@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lr_sglang.algorithm import policy
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.run import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.programs.lookahead import lookahead
@@ -40,21 +41,22 @@ def answer_all(
     Returns:
         The trace of each; its ``seconds`` are those of the virtual clock, until the last step was kept.
     """
-    writer = writer or Writer(simulation.model)
+    return run_virtually(answer_on(simulated_roles(simulation, writer), look, asked, simulation.model.seed))
 
-    async def answer() -> list[Trace]:
-        roles, statistics = simulated_roles(simulation, writer), policy.RunStatistics()
-        maker = RequestMaker(roles, "paper", lambda look: statistics)
-        sampling = Sampling(seed=simulation.model.seed)
-        requests = [maker.make(MODES["lookahead"], look, sampling, Limits(), question=one.id) for one in asked]
-        programs = (
-            run_program(lookahead, messages(one.question), request, backend=roles["target"])
-            for one, request in zip(asked, requests, strict=True)
-        )
-        await asyncio.gather(*programs)
-        return [request.record for request in requests]
 
-    return run_virtually(answer())
+async def answer_on(
+    roles: Mapping[str, RuntimeBackend], look: Lookahead, asked: Sequence[Question], seed: int = 0
+) -> list[Trace]:
+    """The same on the running loop, whatever its clock and its runtimes are."""
+    statistics = policy.RunStatistics()
+    maker, sampling = RequestMaker(roles, "paper", lambda look: statistics), Sampling(seed=seed)
+    requests = [maker.make(MODES["lookahead"], look, sampling, Limits(), question=one.id) for one in asked]
+    programs = (
+        run_program(lookahead, messages(one.question), request, backend=roles["target"])
+        for one, request in zip(asked, requests, strict=True)
+    )
+    await asyncio.gather(*programs)
+    return [request.record for request in requests]
 
 
 def alone(simulation: Simulation, asked: Sequence[int], writer: Writer | None = None) -> list[float]:
