@@ -2,7 +2,7 @@
 
 python benchmarks/policies.py                 # all of them, a minute or two
 python benchmarks/policies.py gate adaptive
-python benchmarks/policies.py adaptive --full # the whole grid: an hour
+python benchmarks/policies.py adaptive --full # the whole grid: three minutes on two cores
 python benchmarks/policies.py adaptive --full --load 64 --load 128
 """
 
@@ -10,34 +10,51 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import itertools
+import multiprocessing
+import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import click
 
 from lr_sglang import verifiers
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.inquiry import Inquiry, Verifier
+from lr_sglang.algorithm.policy import forecast
 from lr_sglang.api.runner import keep_what_is_imported
-from lr_sglang.config import Lookahead, Sampling
+from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.pool import Pool
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.run import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.simulated.model import Model, Writer
+from lr_sglang.simulated.runtime import SimulatedRuntime
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.simulated.virtual import alone, numbers, questions
 from lr_sglang.steps.trace import Trace
+from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import messages
 
-STEP = 0.2  # seconds of a target step alone
+T = TypeVar("T")
+STEP, TOKENS = 0.2, 9  # seconds of a target step alone, and its tokens
+
+
+@lru_cache(maxsize=1)
+def writer_of(model: Model) -> Writer:
+    """The same for cases that differ in their times only: what it has written is known."""
+    return Writer(model)
 
 
 class Conditions:
@@ -58,17 +75,24 @@ class Conditions:
         slots: int | None = None,
         **model: Any,
     ) -> None:
-        known = Model(alpha=(alpha,), steps=steps, tokens=9, **model)
+        known = Model(alpha=(alpha,), steps=steps, tokens=TOKENS, **model)
         self.simulation = Simulation(known, STEP, c1, judge * STEP, slowdown, slots)
-        self.writer, self.asked, self.steps = Writer(known), questions(count), steps
+        self.writer, self.asked, self.steps = writer_of(known), questions(count), steps
         self.plain = sum(alone(self.simulation, numbers(self.writer, self.asked), self.writer)) / count
 
-    def run(self, **look: Any) -> tuple[float, float]:
-        """Speed-up over plain decoding, and target branches per step."""
-        answers = measured(self.simulation, Lookahead(**look), self.asked, self.writer)
-        count = len(answers)
-        seconds = sum(answer.seconds for answer in answers) / count
-        return self.plain / seconds, sum(len(a.of("target")) for a in answers) / count / self.steps
+    def run(self, told: bool = False, share: float = 1.0, **look: Any) -> tuple[float, float]:
+        """Speed-up over plain decoding, and target branches per step.
+
+        Args:
+            told: as in ``measured``.
+            share: of the steps, after which answers end.
+        """
+        steps = round(share * self.steps)
+        limits = Limits(max_tokens=steps * TOKENS)
+        answers = measured(self.simulation, Lookahead(**look), self.asked, self.writer, told=told, limits=limits)
+        seconds = sum(answer.seconds for answer in answers) / len(answers)
+        branches = sum(len(a.of("target")) for a in answers) / len(answers)
+        return self.plain * steps / self.steps / seconds, branches / steps
 
 
 @dataclass(eq=False)
@@ -77,6 +101,22 @@ class SameDrafts(AnswerRequest):
 
     def seed(self, *where: Any) -> int:
         return int(where[-1])
+
+
+class Told:
+    """Verdicts after the time that the judge's take, by what the models know: none is rendered, encoded or read."""
+
+    name = "told"
+
+    def __init__(self, simulation: Simulation, writer: Writer) -> None:
+        self._judge, self._numbers = SimulatedRuntime("judge", simulation, writer), itertools.count()
+
+    async def verify(self, inquiry: Inquiry) -> Verdict:
+        """As ``Verifier.verify``."""
+        writer = self._judge.writer
+        head = writer.words.read(inquiry.pair.draft.ids)
+        await self._judge.serve(self._judge.simulation.judge_seconds, str(next(self._numbers)))
+        return Verdict(head is not None and writer.model.agrees(*head[:3]), self.name)
 
 
 def own_slots(roles: Mapping[str, RuntimeBackend], slots: int) -> dict[str, RuntimeBackend]:
@@ -94,11 +134,14 @@ def measured(
     writer: Writer,
     *,
     each: int | None = None,
+    told: bool = False,
+    limits: Limits | None = None,
 ) -> list[Trace]:
     """``answer_all``, of which the same drafts agree whatever is tried.
 
     Args:
         each: requests at once on every runtime that are one answer's own; None shares them all.
+        told: whether verdicts are ``Told``, in the same time, in place of the judge's.
 
     Returns:
         The trace of each; its ``seconds`` are those of the virtual clock, until the last step was kept.
@@ -107,12 +150,14 @@ def measured(
     async def answer() -> list[Trace]:
         roles = simulated_roles(simulation, writer)
         sampling, experience = Sampling(seed=simulation.model.seed), policy.RunStatistics()
+        by: Verifier | None = Told(simulation, writer) if told else None
         shares = [roles if each is None else own_slots(roles, each) for _ in asked]
         requests = [
             SameDrafts(
                 look,
                 sampling,
-                verifier=verifiers.make(look.verifier, verifiers.Setup(mine, "paper")),
+                limits or Limits(),
+                verifier=by or verifiers.make(look.verifier, verifiers.Setup(mine, "paper")),
                 question=one.id,
                 experience=experience,
             )
@@ -152,10 +197,12 @@ def gate(full: bool) -> tuple[Row, Iterator[Row]]:
     return ("alpha", "judge", "AUC", "gate", "branches", "gated", "ratio", "speed"), rows()
 
 
+Shape = tuple[int, int]  # depth and width
 # The depths and widths that the adaptive policy is held against; what is far too much takes long and is never best.
 FIXED = ((2, 1), (3, 1), (4, 1), (6, 1), (8, 1), (12, 1), (2, 2), (3, 2), (5, 2), (2, 3), (3, 3))
 MAX_AT_ONCE = 64
-LENGTHS = {1: 400, 2: 200, 4: 200, 8: 100, 16: 80, 32: 60, 64: 50, 128: 40}
+NEAR, CLOSE = 0.97, 0.98  # see ``search``
+LENGTHS = {1: 120, 2: 64, 4: 48, 8: 32, 16: 24, 32: 16, 64: 12, 128: 12}  # benchmarks/adaptive_check.py
 ALPHAS, C1S = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), (0.05, 0.1, 0.2, 0.4)
 SLOWDOWN = 0.02  # of the others, by each further request: throughput saturates at 50
 
@@ -176,17 +223,53 @@ class Adapted:
         return self.found >= 0.95 * self.fixed and self.found >= 0.98
 
 
+def predicted(scene: Conditions, shape: Shape) -> float:
+    """The speed-up that the closed form of ``algorithm.policy.forecast`` expects of a depth and a width."""
+    known, count, model = scene.simulation, len(scene.asked), scene.simulation.model
+    target, draft = (forecast.Runtime(s * (1 - known.slowdown), s * known.slowdown) for s in (STEP, STEP * known.c1))
+    measured = forecast.Conditions("async", *2 * model.alpha, target, draft, known.judge_seconds, count)
+    return forecast.forecast(measured, *shape) * target.step(count) if shape[0] else 1.0
+
+
+def search(scene: Conditions, fixed: Sequence[Shape] = FIXED) -> dict[Shape, float]:
+    """The speed-ups of those fixed choices that can be the best; (0, 1) is plain decoding.
+
+    Choices are tried on half of every answer, in the order of the closed form: those of which it expects ``NEAR`` times
+    the best that was found, or more, and those next to that, a depth more and a depth less. The best of them, and what
+    comes to ``CLOSE`` times as much, are then tried on whole answers.
+    """
+    load, half = len(scene.asked), {(0, 1): 1.0}
+    shapes = [(d, w) for d, w in fixed if w == 1 or load * w ** (d - 1) <= MAX_AT_ONCE]
+    expected = {shape: predicted(scene, shape) for shape in shapes}
+    while True:
+        best = max(half, key=half.__getitem__)
+        depths = [0] * (best[1] == 1) + [depth for depth, width in shapes if width == best[1]]
+        at = depths.index(best[0])
+        beside = {(depth, best[1]) for depth in depths[max(0, at - 1) : at + 2]}
+        left = [s for s in shapes if s not in half and (s in beside or expected[s] >= NEAR * half[best])]
+        if not left:
+            break
+        depth, width = shape = max(left, key=expected.__getitem__)
+        half[shape] = scene.run(told=True, share=0.5, depth=depth, width=width)[0]
+    last = [shape for shape in half if shape[0] and half[shape] >= CLOSE * half[best]]
+    return {(0, 1): 1.0} | {(d, w): scene.run(told=True, depth=d, width=w)[0] for d, w in last}
+
+
 def adapt(
-    load: int, alpha: float, c1: float, fixed: Sequence[tuple[int, int]] = FIXED, steps: int | None = None
+    load: int, alpha: float, c1: float, fixed: Sequence[Shape] = FIXED, steps: int | None = None, seed: int = 0
 ) -> Adapted:
     """One case of the grid: ``load`` questions at once, beside the best of some fixed depths and widths."""
-    scene = Conditions(alpha, c1, count=load, steps=steps or LENGTHS[load], slowdown=SLOWDOWN, width=3)
-    tried = {(0, 1): 1.0}
-    for depth, width in fixed:
-        if width == 1 or load * width ** (depth - 1) <= MAX_AT_ONCE:
-            tried[depth, width] = scene.run(depth=depth, width=width)[0]
-    best = max(tried, key=tried.__getitem__)
-    return Adapted(*best, tried[best], *scene.run(policy="adaptive", depth=12, width=3))
+    scene = Conditions(alpha, c1, load, steps or LENGTHS[load], slowdown=SLOWDOWN, width=3, seed=seed)
+    found = search(scene, fixed)
+    best = max(found, key=found.__getitem__)
+    return Adapted(*best, found[best], *scene.run(told=True, policy="adaptive", depth=12, width=3))
+
+
+def at_once(work: Callable[..., T], cases: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    """What a function makes of each case, in their order, on all cores."""
+    copied = multiprocessing.get_context("fork")  # nothing is imported again, and no thread runs here
+    with ProcessPoolExecutor(os.cpu_count(), copied, gc.disable) as pool:  # answers leave no garbage
+        yield from pool.map(work, *zip(*cases, strict=True), chunksize=len(C1S))
 
 
 def adaptive(full: bool, only: Sequence[int] = ()) -> tuple[Row, Iterator[Row]]:
@@ -195,8 +278,8 @@ def adaptive(full: bool, only: Sequence[int] = ()) -> tuple[Row, Iterator[Row]]:
 
     def rows() -> Iterator[Row]:
         made = []
-        for case in itertools.product(loads, ALPHAS if full else (0.2, 0.6, 0.9), C1S if full else (0.05, 0.4)):
-            one = adapt(*case)
+        cases = list(itertools.product(loads, ALPHAS if full else (0.2, 0.6, 0.9), C1S if full else (0.05, 0.4)))
+        for case, one in zip(cases, at_once(adapt, cases), strict=True):
             made.append(one)
             ratio = f"{one.found / one.fixed:.3f}", f"{one.found:.3f}"
             yield *case, f"{one.depth} x {one.width}", f"{one.fixed:.3f}x", *ratio, f"{one.branches:.2f}"
@@ -272,12 +355,13 @@ def main() -> None:
     keep_what_is_imported()  # as run and serve do
     for name in given.what or MEASURED:
         more = {"only": given.load} if name == "adaptive" and given.load else {}
-        head, rows = MEASURED[name](given.full, **more)
+        began, (head, rows) = time.monotonic(), MEASURED[name](given.full, **more)
         click.echo(f"\n## {MEASURED[name].__doc__}\n")
         show(head)
         show(["-"] * len(head))
         for row in rows:
             show(row)
+        click.echo(f"\n{time.monotonic() - began:.0f} s on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":
