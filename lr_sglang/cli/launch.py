@@ -117,7 +117,7 @@ def placed(plan: Plan, given: Given) -> Deployment:
             f"modes {', '.join(plan.modes)} need different servers: a token layer is set when a server starts",
             hint="launch two deployments, with another --name for one of them",
         )
-    found = plan.needed(plan.modes, given["concurrency"]).replace(
+    found = plan.needed(plan.modes, given["concurrency"]).with_options(
         name=given["name"],
         sampling=plan.sampling,
         lookahead=plan.lookahead,

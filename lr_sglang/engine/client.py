@@ -60,7 +60,6 @@ class Client:
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self._limits: dict[float, Any] = {}
         self._session: Any = None
         self._loop: Any = None  # of the session
         self._aborts: set[asyncio.Task[None]] = set()
@@ -229,10 +228,7 @@ class Client:
             self._session = aiohttp.ClientSession(
                 connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()
             )
-        limits = self._limits.get(timeout)
-        if limits is None:  # there are few, for every length of a generation one
-            limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=timeout)
-            self._limits[timeout] = limits
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=timeout)
         begun = False
         try:
             async with self._session.request(
