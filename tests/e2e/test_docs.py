@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang.cli import cli
 from lr_sglang.config import ROLES
 from tests.commands import ROOT, Command, commands
 from tests.e2e.conftest import Pocket, full
@@ -22,27 +23,22 @@ def runnable(one: Command) -> bool:
     return one.page == PAGE and not one.title and one.arguments[0] in RECORDS and "--attach" not in one.arguments
 
 
-def test_a_first_hour(pocket: Pocket, tmp_path: Path) -> None:
+def test_a_first_hour(pocket: Pocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Getting started, from top to bottom in one folder. Variables say where the servers are.
 
-    All is as on the page but the number of questions, unless in the full run.
+    All is as on the page but the number of questions, unless in the full run. The commands run in this process, which
+    need not import everything again (test_run_cli.py has some in processes of their own).
     """
     shown = [one for one in commands() if one.words[0] == "lr-sglang" and runnable(one)]
     assert [one.arguments[0] for one in shown] == ["run", "run", "report", "view", "run"]
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    urls = {f"LR_SGLANG_RUN_{role}".upper(): pocket.fleet.urls[role] for role in ROLES}
+    monkeypatch.chdir(tmp_path)
+    for role in ROLES:
+        monkeypatch.setenv(f"LR_SGLANG_RUN_{role}".upper(), pocket.fleet.urls[role])
     for one in shown:
         arguments = one.arguments if full else [str(FEW) if word == "10" else word for word in one.arguments]
-        done = subprocess.run(
-            [sys.executable, ROOT / "cli.py", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, **urls},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, f"{one}\n{done.stderr}"
+        done = CliRunner().invoke(cli, arguments)
+        assert done.exit_code == 0, f"{one}\n{done.output}"
         assert done.stdout.strip(), f"{one} says nothing"
     first = [json.loads(line) for line in (tmp_path / "runs/first/records.jsonl").read_text("utf-8").splitlines()]
     assert {record["mode"] for record in first} == {"autoregressive", "lookahead"}

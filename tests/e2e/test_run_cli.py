@@ -124,8 +124,8 @@ def test_a_token_limit_is_kept(invoke):
     assert "leaves no room for an answer" in done.stderr
 
 
-def test_a_server_that_is_not_there_is_a_named_error(call, tmp_path):
-    done = call(QUESTION, "--target", "http://127.0.0.1:9")
-    assert done.returncode == 1
+def test_a_server_that_is_not_there_is_a_named_error(invoke, tmp_path):
+    done = invoke(QUESTION, "--target", "http://127.0.0.1:9")
+    assert done.exit_code == 1
     assert "Error: target: " in done.stderr
     assert not (tmp_path / "runs").exists()
