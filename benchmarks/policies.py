@@ -265,11 +265,11 @@ def adapt(
     return Adapted(*best, found[best], *scene.run(told=True, policy="adaptive", depth=12, width=3))
 
 
-def at_once(work: Callable[..., T], cases: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+def at_once(work: Callable[..., T], cases: Iterable[tuple[Any, ...]], chunk: int = 1) -> Iterator[T]:
     """What a function makes of each case, in their order, on all cores."""
     copied = multiprocessing.get_context("fork")  # nothing is imported again, and no thread runs here
     with ProcessPoolExecutor(os.cpu_count(), copied, gc.disable) as pool:  # answers leave no garbage
-        yield from pool.map(work, *zip(*cases, strict=True), chunksize=len(C1S))
+        yield from pool.map(work, *zip(*cases, strict=True), chunksize=chunk)
 
 
 def adaptive(full: bool, only: Sequence[int] = ()) -> tuple[Row, Iterator[Row]]:
@@ -279,7 +279,7 @@ def adaptive(full: bool, only: Sequence[int] = ()) -> tuple[Row, Iterator[Row]]:
     def rows() -> Iterator[Row]:
         made = []
         cases = list(itertools.product(loads, ALPHAS if full else (0.2, 0.6, 0.9), C1S if full else (0.05, 0.4)))
-        for case, one in zip(cases, at_once(adapt, cases), strict=True):
+        for case, one in zip(cases, at_once(adapt, cases, len(C1S)), strict=True):
             made.append(one)
             ratio = f"{one.found / one.fixed:.3f}", f"{one.found:.3f}"
             yield *case, f"{one.depth} x {one.width}", f"{one.fixed:.3f}x", *ratio, f"{one.branches:.2f}"

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from benchmarks.policies import ALPHAS, C1S, FIXED, LENGTHS, adapt, measured, share
+from benchmarks.policies import ALPHAS, C1S, LENGTHS, adapt, measured, share
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.policy.confidence import Calibration, confidence, pairs_of
 from lr_sglang.algorithm.policy.experience import RunStatistics
@@ -181,7 +181,7 @@ if FULL:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("load", "alpha", "c1"), GRID)
 def test_the_adaptive_policy_is_about_as_good_as_the_best_fixed_one(load, alpha, c1):
-    one = adapt(load, alpha, c1) if FULL else adapt(load, alpha, c1, FIXED[::3], LENGTHS[load] // 4)
+    one = adapt(load, alpha, c1, steps=3 * LENGTHS[load] if FULL else None)
     assert one.found >= 0.95 * one.fixed, one
     assert one.found >= 0.98, one
 
