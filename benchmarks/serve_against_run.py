@@ -7,6 +7,7 @@
 endpoint, streamed, and by this process, as ``lr-sglang run --attach`` does it; which way is first changes from question
 to question. The seeds are the same, and all caches are emptied before each answer. Times are until the last byte, or
 the record, is there; ratios are the endpoint's over the library's, with their 95 % intervals (Student's t, of logs).
+Plain decoding is a request for each step in the endpoint, and one for all in the library: it draws other texts.
 """
 
 from __future__ import annotations
