@@ -159,7 +159,7 @@ class SimulatedRuntime:
         self._set_timer()
 
     def _add(self, number: int) -> None:
-        """So many more are served."""
+        """Counts requests that are served; a negative number of them have ended."""
         self._count += number
         if not self.steady and self._count:
             self._speed = 1 / self._slower(self._count)

@@ -47,7 +47,7 @@ def answer_all(
 async def answer_on(
     roles: Mapping[str, RuntimeBackend], look: Lookahead, asked: Sequence[Question], seed: int = 0
 ) -> list[Trace]:
-    """The same on the running loop, whatever its clock and its runtimes are."""
+    """The same on the running loop, with any clock and any runtimes."""
     statistics = policy.RunStatistics()
     maker, sampling = RequestMaker(roles, "paper", lambda look: statistics), Sampling(seed=seed)
     requests = [maker.make(MODES["lookahead"], look, sampling, Limits(), question=one.id) for one in asked]
