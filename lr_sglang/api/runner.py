@@ -132,7 +132,7 @@ class Runner:
         if mode.ahead:
             look = mode.lookahead(self.settings.lookahead)
             self._requests.verifier(look.verifier)
-            call(self._requests.check_judge(look), self._loop)
+            call(self._requests.prepare(look), self._loop)
         layer = self.roles["target"].token_layer
         if layer is None or mode.token_layer in (None, bool(layer)):
             return

@@ -50,7 +50,7 @@ class AnswerTask:
         """
         with self.live.answering(self.job):
             if self.mode.ahead and not self.live.given:
-                await self.live.requests.check_judge(self.job.lookahead)
+                await self.live.requests.prepare(self.job.lookahead)
             await answer(self.program, self.mode, self.messages, self.job, self.live.roles, self.live.backends)
             return self._solution()
 

@@ -74,7 +74,7 @@ def create_app(
         health.start()
         engine.lateness.start()
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(PROMPT_THREADS, "lr-prompt"))
-        beside = [asyncio.create_task(work) for work in (engine.sharing.run(), engine.check_judge())]
+        beside = [asyncio.create_task(work) for work in (engine.sharing.run(), engine.prepare())]
         try:
             yield
         finally:

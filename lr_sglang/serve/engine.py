@@ -119,10 +119,12 @@ class AnswerEngine:
         """Whether no answer is being made, or about to be."""
         return not self.admission.running
 
-    async def check_judge(self) -> None:
-        """Asks the judge about steps that differ, if the operator wants that."""
+    async def prepare(self) -> None:
+        """Asks the judge about steps that differ, if the operator wants that, and measures what requests cost."""
         for name in self.service.verifiers if self.service.check_judge else ():
             await self.requests.check_judge(self.service.lookahead.replace(verifier=name))
+        for mode in self.service.modes:
+            await self.requests.measure_costs(MODES[mode].lookahead(self.service.lookahead))
 
     def close(self) -> None:
         """Admits no more requests; running answers go on."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
+from weakref import WeakKeyDictionary
 
 from lr_sglang import verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.costs import Costs, measure
+from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import Mode
 from lr_sglang.steps.events import Event
@@ -18,6 +22,8 @@ from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.verifiers import known_pairs, verifier_registry
 from lr_sglang.verifiers.pair_files import alike, pairs
+
+_costs: WeakKeyDictionary[RuntimeBackend, Costs] = WeakKeyDictionary()
 
 
 class RequestMaker:
@@ -97,6 +103,23 @@ class RequestMaker:
             accepted, understood = await asyncio.gather(*shown)
             check.add(accepted, look.max_false_accepts)
             check.shown_alike(understood, self.judge_prompt)
+
+    async def prepare(self, look: Lookahead) -> None:
+        """What is done once before the first answer: ``check_judge`` and ``measure_costs``."""
+        await self.check_judge(look)
+        await self.measure_costs(look)
+
+    async def measure_costs(self, look: Lookahead) -> None:
+        """Measures what requests cost the target, once, where the adaptive policy will want to know it."""
+        target, statistics = self.roles["target"], self.statistics(look)
+        if look.policy != "adaptive" or statistics.measured or target.simulated:
+            return
+        statistics.measured = True
+        with suppress(LookaheadError):  # the first answer will say what is wrong
+            if target not in _costs:
+                target.bind(asyncio.get_running_loop())
+                _costs[target] = await measure(target.transport, target.room)
+            statistics.load("target").costs = _costs[target]
 
     def _check(self, look: Lookahead) -> JudgeCheck | None:
         """The check of a verifier that may ask the judge; None for oracles, simulated judges, or if all are trusted."""

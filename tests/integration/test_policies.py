@@ -1,5 +1,6 @@
 """What is worth a branch: gates and their calibration, loads, forecasts; measured on the virtual clock."""
 
+import asyncio
 import itertools
 import random
 
@@ -12,14 +13,22 @@ from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.forecast import Conditions, Runtime, best, forecast
 from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.turns import Turns
-from lr_sglang.config import Lookahead
+from lr_sglang.api.runner import PROGRAMS
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.clock import run_virtually
+from lr_sglang.engine.costs import Costs, measure
 from lr_sglang.errors import ConfigError
+from lr_sglang.frontend.run import run_program
+from lr_sglang.modes import MODES
 from lr_sglang.simulated.model import Model, Writer
 from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.virtual import alone, answer_all, numbers
+from lr_sglang.simulated.transport import simulated_roles
+from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.steps.step import Ending, Step
 from lr_sglang.steps.tree import StepTree, Verdict
 from lr_sglang.tasks import Question
+from lr_sglang.tasks.task import messages
+from lr_sglang.verifiers.requests import RequestMaker
 from tests import FULL
 
 STEP = Step("a\n\n", (1,), Ending.DELIMITER)
@@ -148,6 +157,73 @@ def test_a_load_that_does_not_vary_goes_by_the_prior():
     base, more = load.line()
     assert base + more == pytest.approx(0.1)
     assert more == pytest.approx(0.001, rel=0.1)
+
+
+class Measured:
+    """A runtime that says how long requests take: one that reads holds up all others, each that writes slows them."""
+
+    token, slowdown, reading = 0.01, 0.05, 0.002
+
+    def __init__(self):
+        self.known, self.writing, self.reads = set(), 0, asyncio.Lock()
+
+    async def generate(self, payload, request, timeout):
+        ids, tokens = tuple(payload["input_ids"]), payload["sampling_params"]["max_new_tokens"]
+        begun = max((n for n in range(len(ids) + 1) if ids[:n] in self.known), default=0)
+        self.known |= {ids[:n] for n in range(len(ids) + 1)}
+        async with self.reads:
+            await asyncio.sleep(self.reading * (len(ids) - begun))
+        self.writing += 1
+        for _ in range(tokens):
+            await asyncio.sleep(self.token * (1 + self.slowdown * (self.writing - 1)))
+        self.writing -= 1
+
+
+def test_what_requests_cost_is_measured_at_start():
+    costs = run_virtually(measure(Measured()))
+    assert costs.token == pytest.approx(Measured.token)
+    assert costs.slowdown == pytest.approx(Measured.slowdown, rel=0.02)
+    assert costs.reading == pytest.approx(Measured.reading, rel=0.1)
+
+
+def test_costs_that_are_known_decide_until_there_is_much_else():
+    load = Load(Costs(0.1, slowdown=0.1, reading=0.02))
+    for n in range(0, 200, 10):
+        marks = [load.begin(n) for _ in range(5)]
+        for mark in marks:  # three beyond two answers read
+            load.end(n + 0.14 * 10 + 0.02 * 10 * 3, mark, 10, answers=2)
+    base, more = load.line()
+    assert base + more == pytest.approx(0.1)
+    assert more == pytest.approx(0.01)
+
+
+def short_answers(mode, at_once, costs):
+    """Mean seconds of 16 answers of six steps, on a target that is busy with a few requests."""
+    simulation = Simulation(Model(alpha=(0.62,), steps=6, tokens=14), 0.45, 0.06, 0.03, 0.12, None, 0.5)
+    writer, todo, made = Writer(simulation.model), questions(16), []
+
+    async def answer():
+        roles, statistics = simulated_roles(simulation, writer), RunStatistics()
+        statistics.load("target").costs = costs
+        maker = RequestMaker(roles, "paper", lambda look: statistics)
+
+        async def one_by_one():
+            while todo:
+                asked = todo.pop()
+                job = maker.make(MODES[mode], Lookahead(depth=5), Sampling(seed=1), Limits(), question=asked.id)
+                await run_program(PROGRAMS[MODES[mode].program], messages(asked.question), job, backend=roles["target"])
+                made.append(job.record.seconds)
+
+        await asyncio.gather(*(one_by_one() for _ in range(at_once)))
+
+    run_virtually(answer())
+    return sum(made) / len(made)
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_auto_loses_little_while_it_learns(at_once):
+    better = min(short_answers(mode, at_once, None) for mode in ("autoregressive", "lookahead"))
+    assert better >= 0.9 * short_answers("auto", at_once, Costs(0.45 / 14, slowdown=0.12))
 
 
 def scene(alpha, answers, slowdown=0.02, c1=0.1, schedule="async"):

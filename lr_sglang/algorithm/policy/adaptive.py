@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
 from lr_sglang.algorithm.policy.experience import SECOND, RunStatistics
-from lr_sglang.algorithm.policy.fixed import LEARNS, Policy
-from lr_sglang.algorithm.policy.forecast import Choice, Conditions, Runtime, best
+from lr_sglang.algorithm.policy.fixed import Policy
+from lr_sglang.algorithm.policy.forecast import GAIN, Choice, Conditions, Runtime, best
+from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import Branch, Node, StepTree
@@ -15,10 +17,16 @@ from lr_sglang.steps.tree import Branch, Node, StepTree
 # Where lookahead does not pay, one step in PROBE is drafted all the same, to notice when it would. One of DEEP_PROBE
 # such drafts is looked ahead from (depth 2), to measure what more branches cost.
 PROBE, DEEP_PROBE = 24, 4
+# The first steps of a run that are drafted even against the forecast, to learn how many are accepted.
+FIRST = 8
+# The least gain for which it looks ahead before the first step was measured.
+FIRST_GAIN = 1.15
+# Tokens of a step and c1 before the first ones are known, and the acceptance that is never exceeded.
+TYPICAL, TYPICAL_C1, HOPED = 20.0, 0.1, 0.95
 # Steps that the target writes in one generation where nothing is looked ahead: a request for each would cost a fifth.
 RUN = 8.0
-# The choice before the first measurement.
-BLIND = Choice(4, 1, 0.0)
+# What is chosen where nothing has been measured, not even at start: for this number of answers and fewer, and for more.
+BLIND, FEW, ALONE = Choice(4, 1, 0.0), 8, Choice(0, 1, 0.0)
 
 
 class Adaptive(Policy):
@@ -33,7 +41,7 @@ class Adaptive(Policy):
         super().__init__(look, tree, experience, clock)
         self._open: dict[Branch, tuple[float, float]] = {}
         self._since = self._probes = 0
-        self.choice = BLIND
+        self.choice = ALONE
         # The present turn with its number, the turn in which each branch began, and the time of the last decision.
         self._turn: tuple[Turns, int] | None = None
         self._turns: dict[Branch | None, tuple[Turns, int] | None] = {}
@@ -52,6 +60,8 @@ class Adaptive(Policy):
         for branch in list(self._open):
             self.ended(branch)
         self.experience.answers -= 1
+        if self.experience.explorer is self:
+            self.experience.explorer = None
 
     def width(self, node: Node) -> int:
         if self.tree.ahead(node) >= self.choice.depth or not super().width(node):
@@ -68,8 +78,10 @@ class Adaptive(Policy):
         root, tokens = self.tree.root, self.experience.tokens.value
         if self.choice.depth or root.expanding or root.children:
             return 0
+        if not tokens and not self.experience.load("target").costs:
+            return 0
         steps = min(RUN, max(1.0, self._turn[0].left)) if self._turn else RUN
-        return min(self.tree.room(root), math.ceil(steps * tokens))
+        return min(self.tree.room(root), math.ceil(steps * (tokens or TYPICAL)))
 
     def decided(self, node: Node) -> None:
         super().decided(node)
@@ -93,46 +105,74 @@ class Adaptive(Policy):
     def ended(self, branch: Branch, tokens: int = 0) -> None:
         super().ended(branch, tokens)
         mark = self._open.pop(branch, None)
+        few = 2 * (self.experience.tokens.value or TYPICAL)
+        if branch.position == 0 and tokens < few and self.experience.load(branch.role).costs:
+            tokens = 0  # it also read the prompt; until there is another, what was measured at start counts
         if mark is not None:
-            self.experience.load(branch.role).end(self.clock(), mark, tokens)
+            self.experience.load(branch.role).end(self.clock(), mark, tokens, self.experience.answers)
 
     def _alpha(self) -> float:
         return self.experience.alpha(self.own)
 
     def _choose(self) -> None:
         conditions = self._conditions()
-        if conditions is None:
-            self.choice = BLIND if self.experience.answers <= 8 else Choice(0, 1, 0.0)
+        if conditions:
+            worthwhile = GAIN if self.experience.load("target").known else FIRST_GAIN
+            self.choice = best(conditions, self.look.depth, self.look.width, worthwhile)
         else:
-            self.choice = best(conditions, self.look.depth, self.look.width)
+            self.choice = BLIND if self.experience.answers <= FEW else ALONE
         self._turn = None
         if self.choice.depth and self.experience.load("target").known:
             turns = self.experience.turns(self.experience.answers)
             self._turn = turns, turns.number
             if not turns.ahead:
                 self.choice = Choice(0, 1, self.choice.pace)
-        if self.choice.depth:
+        if self.choice.depth or self._cannot_pay(conditions):
             return
         self._since += 1
-        if self._since >= PROBE or self.experience.first.judged < LEARNS:
+        if self._since >= PROBE or self._explores():
+            self.experience.probes += 1
             self._since, self._probes = 0, self._probes + 1
             deep = self._probes % DEEP_PROBE == 0 and conditions is not None
             self.choice = Choice(2 if deep else 1, 1, 0.0)
 
+    def _explores(self) -> bool:
+        """Whether this answer drafts the first steps of a run: one answer, where the costs of requests are known."""
+        known = self.experience
+        if known.load("target").costs and known.explorer is None:
+            known.explorer = self
+        return known.probes < FIRST and known.explorer in (None, self)
+
+    def _cannot_pay(self, conditions: Conditions | None) -> bool:
+        """Whether looking ahead would not pay even with a draft that costs no time and is nearly always accepted."""
+        if conditions is None:
+            return False
+        free = Runtime(0.0, 0.0)
+        hoped = dataclasses.replace(conditions, alpha=HOPED, others=HOPED, draft=free, judge=0.0)
+        return not best(hoped, self.look.depth, self.look.width).depth
+
+    def _runtime(self, load: Load) -> Runtime | None:
+        """Seconds of a step, rounded so that small changes alter no choice."""
+        if not (load.known or load.costs):
+            return None
+        tokens = max(1.0, self.experience.tokens.value or TYPICAL)
+        return Runtime(*(_rounded(tokens * part) for part in (*load.line(), load.reading)))
+
     def _conditions(self) -> Conditions | None:
         """The measurements, rounded so that small changes alter no choice; None before the first one."""
         known = self.experience
-        target, draft = known.load("target"), known.load("draft")
-        if not target.known or not draft.known:
+        target, draft = self._runtime(known.load("target")), self._runtime(known.load("draft"))
+        if target and not draft and known.load("target").costs:
+            draft = Runtime(0.0, TYPICAL_C1 * target.step(1))
+        if not target or not draft:
             return None
-        tokens = max(1.0, known.tokens.value)
         alpha = self._alpha()
         return Conditions(
             self.look.schedule,
             round(alpha, 2),
             round(known.others.rate(alpha, SECOND), 2),
-            Runtime(*(_rounded(tokens * part) for part in target.line())),
-            Runtime(*(_rounded(tokens * part) for part in draft.line())),
+            target,
+            draft,
             _rounded(known.verdict.value),
             known.answers,
         )

@@ -63,6 +63,8 @@ class RunStatistics:
         first: acceptance of the first draft of a step; ``others``: of further drafts where the first was rejected.
         verdict: mean seconds of a verdict; ``tokens``: mean tokens of a step.
         calibration: of the draft's confidence; an earlier run's may be given.
+        probes: steps that were drafted only to learn from them; ``explorer`` is the answer that drafts the first ones.
+        measured: whether the costs of requests were measured at start, or are being measured.
     """
 
     answers: int = 0
@@ -71,6 +73,9 @@ class RunStatistics:
     verdict: Mean = field(default_factory=Mean)
     tokens: Mean = field(default_factory=Mean)
     calibration: Calibration = field(default_factory=Calibration)
+    probes: int = 0
+    explorer: object = None
+    measured: bool = False
     _loads: dict[str, Load] = field(default_factory=dict)
     _turns: dict[int, Turns] = field(default_factory=dict)
     _samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MEMORY))

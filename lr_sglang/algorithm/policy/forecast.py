@@ -6,6 +6,7 @@ the others does not count. ``docs/policies.md`` has the derivation.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,18 +19,21 @@ from lr_sglang.theory.paper import expected_run
 _ALPHA, _C1 = 0.995, 0.99
 # Iterations between concurrent requests and durations; they end when the pace changes by less than this share.
 _ROUNDS, _SETTLED = 8, 1e-4
+# The least gain for which it is worth to look ahead.
+GAIN = 1.01
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """Seconds of a step with n concurrent requests: ``base + more n``."""
+    """Seconds of a step with n concurrent requests: ``base + more n``, and ``reading`` of a drafted step."""
 
     base: float
     more: float
+    reading: float = 0.0
 
-    def step(self, requests: float) -> float:
-        """Seconds of a step with this number of concurrent requests."""
-        return self.base + self.more * max(1.0, requests)
+    def step(self, requests: float, answers: float = math.inf) -> float:
+        """Seconds of a step with this number of concurrent requests: those beyond ``answers`` read a drafted step."""
+        return self.base + self.more * max(1.0, requests) + self.reading * max(0.0, requests - answers)
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Choice:
 
 
 @lru_cache(maxsize=4096)
-def best(conditions: Conditions, depth: int, width: int, worthwhile: float = 1.01) -> Choice:
+def best(conditions: Conditions, depth: int, width: int, worthwhile: float = GAIN) -> Choice:
     """The fastest depth and width up to these; depth 0 unless its pace is ``worthwhile`` times that of depth 0."""
     plain = Choice(0, 1, 1 / conditions.target.step(conditions.answers))
     found = plain
@@ -88,8 +92,8 @@ def forecast(conditions: Conditions, depth: int, width: int) -> float:
     target, draft = float(answers), 1.0  # requests at once on the two runtimes
     step = pace = 0.0
     for _ in range(_ROUNDS):
-        step = conditions.target.step(target)
-        c1, judge = conditions.draft.step(draft) / step, conditions.judge / step
+        step = conditions.target.step(target, answers)
+        c1, judge = conditions.draft.step(draft, answers) / step, conditions.judge / step
         if c1 >= _C1:
             return 0.0  # every draft would be late
         steps = speedup(conditions.schedule, accepted, c1, depth, judge)  # in the time of a target step

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lr_sglang.engine.costs import Costs
+
 # Prior: each further request slows the others by 1 %, because a GPU is bandwidth-bound for small batches. It has the
-# weight of one measurement made DOUBT requests away from the mean.
-SLOWDOWN, DOUBT = 0.01, 2.0
+# weight of one measurement made DOUBT requests away from the mean; what was measured at start has that of MEASURED.
+SLOWDOWN, DOUBT, MEASURED = 0.01, 2.0, 20.0
 # Measurements that count; older ones fade exponentially.
 MEMORY = 2000.0
 
@@ -16,9 +18,11 @@ class Load:
     """Fitted to branches as they begin and end: seconds per token = base + more x (concurrent requests).
 
     Attributes:
+        costs: what was measured at start; None is not known.
         running: concurrent requests of this process.
     """
 
+    costs: Costs | None = None
     running: int = 0
     _now: float = 0.0
     _area: float = 0.0  # requests x seconds
@@ -34,13 +38,24 @@ class Load:
         self.running += 1
         return self._now, self._area
 
-    def end(self, now: float, mark: tuple[float, float], tokens: int = 0) -> None:
-        """Counts a request that has ended; with ``tokens`` 0 its duration is not used."""
+    def end(self, now: float, mark: tuple[float, float], tokens: int = 0, answers: int = 0) -> None:
+        """Counts a request that has ended; with ``tokens`` 0 its duration is not used.
+
+        Args:
+            answers: number of concurrent answers: the requests beyond it read drafted steps.
+        """
         self._pass(now)
         self.running -= 1
         seconds = self._now - mark[0]
         if tokens and seconds > 0:
-            self._learn((self._area - mark[1]) / seconds, seconds / tokens)
+            requests, pace = (self._area - mark[1]) / seconds, seconds / tokens
+            # of the pace, what others read meanwhile: at most half
+            self._learn(requests, pace - min(pace / 2, self.reading * max(0.0, requests - answers)))
+
+    @property
+    def reading(self) -> float:
+        """Seconds of a token that is read; no answer goes on meanwhile."""
+        return self.costs.reading if self.costs else 0.0
 
     @property
     def known(self) -> bool:
@@ -48,13 +63,16 @@ class Load:
         return self._weight > 0
 
     def line(self) -> tuple[float, float]:
-        """Seconds per token: ``base``, and ``more`` per concurrent request."""
+        """Seconds per token: ``base``, and ``more`` per concurrent request; before the first branch, by the costs."""
+        if not self.known and self.costs:
+            return self.costs.token * (1 - self.costs.slowdown), self.costs.token * self.costs.slowdown
         more = self._more()
         return self._y - more * self._n, more
 
     def _more(self) -> float:
-        guess = SLOWDOWN * self._y / (1 + SLOWDOWN * max(0.0, self._n - 1))
-        trust = DOUBT**2
+        slowdown, doubt = (self.costs.slowdown, MEASURED) if self.costs else (SLOWDOWN, DOUBT)
+        guess = slowdown * self._y / (1 + slowdown * max(0.0, self._n - 1))
+        trust = doubt**2
         more = (self._ny + trust * guess) / (self._nn + trust)
         # a batch never makes a token sooner, and at worst takes the requests one after another
         return min(max(0.0, more), self._y / max(1.0, self._n))
