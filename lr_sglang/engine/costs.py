@@ -31,10 +31,11 @@ class Costs:
     reading: float = 0.0
 
 
-async def measure(transport: Transport, most: int | None = None) -> Costs:
+async def measure(transport: Transport, most: int | None = None) -> Costs | None:
     """Writes and reads random tokens for about the time of an answer of a hundred tokens.
 
     A token layer accepts nothing of them, but its passes have as many rows as with text, so the slowdown is the same.
+    None if more tokens took no more time, so that nothing is known.
 
     Args:
         most: requests that the runtime runs at a time; None is not known.
@@ -64,5 +65,8 @@ async def measure(transport: Transport, most: int | None = None) -> Costs:
     alone, beside = await token(prefix), await token(many)
     known = await least(prefix * at_once, 1)
     read = min([await seconds(prompts(at_once, prefix[0]), 1) for _ in range(ROUNDS)])
-    slowdown = (beside / alone - 1) / (at_once - 1) if alone and at_once > 1 else 0.0
-    return Costs(alone, max(0.0, slowdown), max(0.0, read - known) / (at_once * PROMPT))
+    if not alone or not beside:
+        return None
+    # no request costs more than if the requests were served one after another, and reading no more than writing
+    slowdown = min(1.0, max(0.0, beside / alone - 1) / max(1, at_once - 1))
+    return Costs(alone, slowdown, min(alone, max(0.0, read - known) / (at_once * PROMPT)))

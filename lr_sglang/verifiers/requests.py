@@ -23,7 +23,7 @@ from lr_sglang.steps.trace import StepRecord
 from lr_sglang.verifiers import known_pairs, verifier_registry
 from lr_sglang.verifiers.pair_files import alike, pairs
 
-_costs: WeakKeyDictionary[RuntimeBackend, Costs] = WeakKeyDictionary()
+_costs: WeakKeyDictionary[RuntimeBackend, Costs | None] = WeakKeyDictionary()
 
 
 class RequestMaker:

@@ -186,6 +186,14 @@ def test_what_requests_cost_is_measured_at_start():
     assert costs.reading == pytest.approx(Measured.reading, rel=0.1)
 
 
+def test_a_runtime_whose_tokens_take_no_time_has_no_known_costs():
+    class Timeless:
+        async def generate(self, payload, request, timeout):
+            await asyncio.sleep(0.05)
+
+    assert run_virtually(measure(Timeless())) is None
+
+
 def test_costs_that_are_known_decide_until_there_is_much_else():
     load = Load(Costs(0.1, slowdown=0.1, reading=0.02))
     for n in range(0, 200, 10):
