@@ -34,7 +34,7 @@ class SimulatedTransport(SimulatedRuntime):
                 raise RuntimeDown("the simulated runtime has died", role=self.role, hint="a fault was ordered")
             kind = fault.kind if fault is not None else ""
             more = fault.seconds if fault and kind == "late" else NEVER if kind == "hang" else 0.0
-            if not kind:  # it takes the time that it was given
+            if not kind and self.steady:  # it takes the time that it was given
                 return await self.answer(payload, rid)
             async with asyncio.timeout(timeout):
                 answer = await self.answer(payload, rid, more)

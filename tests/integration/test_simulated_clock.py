@@ -16,7 +16,7 @@ from lr_sglang.cli.simulate import traced
 from lr_sglang.config import ROLES, Lookahead
 from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.request import Request
-from lr_sglang.errors import ConfigError, LaunchError, RecordError
+from lr_sglang.errors import ConfigError, LaunchError, RecordError, RuntimeTimeout
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.programs.rate import OPENING, QUESTION
 from lr_sglang.simulated import role_times, serving
@@ -26,6 +26,7 @@ from lr_sglang.simulated.replies import body, reply
 from lr_sglang.simulated.runtime import Cache, SimulatedRuntime
 from lr_sglang.simulated.server import SimulatedServer
 from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.simulated.words import Head, pocket_words
 from lr_sglang.steps.node import Node
@@ -323,6 +324,19 @@ def test_who_leaves_makes_the_others_faster():
         return asyncio.get_running_loop().time()
 
     assert run_virtually(scene()) == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("more", [{"slots": 1}, {"slowdown": 1.0}])
+def test_a_request_that_others_hold_up_runs_out_of_time(more):
+    async def scene():
+        target = simulated_roles(Simulation(Model(steps=3), step_seconds=1.0, **more))["target"].transport
+        asked = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 1000}}  # 3 seconds alone
+        both = (target.generate(asked, Request(), seconds) for seconds in (100.0, 4.0))
+        first, second = await asyncio.gather(*both, return_exceptions=True)
+        assert first["output_ids"] and isinstance(second, RuntimeTimeout)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(scene()) > 3
 
 
 # -- faults
