@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from lr_sglang.algorithm import policy
@@ -20,6 +21,7 @@ from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.passed_request import PassedRequest, passed_request
 from lr_sglang.serve.processes.board import Board
+from lr_sglang.serve.processes.costs import measure_once
 from lr_sglang.serve.processes.sharing import Sharing
 from lr_sglang.serve.program import ServedProgram
 from lr_sglang.serve.protocol import ChatRequest
@@ -68,7 +70,7 @@ class AnswerEngine:
         self.running: set[Running] = set()
         self.lateness, self._target_name = Lateness(), ""
         known = policy.experience_for(service.lookahead)
-        self.requests = RequestMaker(roles, service.judge_prompt, lambda look: known)
+        self.requests = RequestMaker(roles, service.judge_prompt, lambda look: known, partial(measure_once, board))
         if any(MODES[mode].ahead for mode in service.modes):
             for name in (*service.verifiers, "exact"):
                 self.requests.verifier(name)

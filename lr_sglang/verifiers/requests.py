@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from weakref import WeakKeyDictionary
@@ -14,6 +14,7 @@ from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.costs import Costs, measure
+from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import Mode
@@ -33,6 +34,7 @@ class RequestMaker:
         roles: backends by role.
         judge_prompt: name of the prompt that the judge is given, empty for the paper's.
         statistics: what the answers with these settings learn together.
+        measure: finds what requests cost the runtime at a transport, as ``engine.costs.measure`` does.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class RequestMaker:
         roles: Mapping[str, RuntimeBackend],
         judge_prompt: str,
         statistics: Callable[[Lookahead], RunStatistics],
+        measure: Callable[[Transport, int | None], Awaitable[Costs | None]] = measure,
     ) -> None:
+        self._measure = measure
         self.roles, self.judge_prompt, self.statistics = roles, judge_prompt or "paper", statistics
         self.verifier = cache(self._new_verifier)
 
@@ -118,7 +122,7 @@ class RequestMaker:
         with suppress(LookaheadError):  # the first answer will say what is wrong
             if target not in _costs:
                 target.bind(asyncio.get_running_loop())
-                _costs[target] = await measure(target.transport, target.room)
+                _costs[target] = await self._measure(target.transport, target.room)
             statistics.load("target").costs = _costs[target]
 
     def _check(self, look: Lookahead) -> JudgeCheck | None:

@@ -12,15 +12,19 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import multiprocess, values
 
+from lr_sglang.engine import costs
 from lr_sglang.engine.clock import run_virtually
+from lr_sglang.engine.costs import Costs
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.request import Request
+from lr_sglang.errors import RuntimeDown
 from lr_sglang.serve import metrics
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.metrics import Metrics, count_together
 from lr_sglang.serve.processes.acceptor import Acceptor
 from lr_sglang.serve.processes.board import FRESH_SECONDS, Board, Column
+from lr_sglang.serve.processes.costs import measure_once
 from lr_sglang.serve.processes.sharing import Sharing, share
 
 
@@ -270,3 +274,36 @@ def test_metrics_are_those_of_all_processes(process, tmp_path):
 def test_every_gauge_says_how_it_is_added_up():
     gauges = [one for one in Metrics().registry._collector_to_names if one._type == "gauge"]
     assert gauges and all(one._multiprocess_mode.startswith("live") for one in gauges)
+
+
+@pytest.mark.parametrize("found", [Costs(0.02, 0.1, 0.005), None, RuntimeDown("gone")])
+def test_one_process_measures_the_costs_of_requests_and_all_have_them(tmp_path, monkeypatch, found):
+    measured = []
+
+    async def measure(transport, most):
+        measured.append((transport, most))
+        await asyncio.sleep(3)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(costs, "measure", measure)
+
+    async def scene():
+        first, *others = boards(tmp_path, 3)
+        first.clear(1)
+        waiting = [asyncio.create_task(measure_once(board, "target", 8)) for board in others]
+        if isinstance(found, Exception):
+            with pytest.raises(RuntimeDown):
+                await measure_once(first, "target", 8)
+        else:
+            assert await measure_once(first, "target", 8) == found
+        known = None if isinstance(found, Exception) else found
+        assert await asyncio.gather(*waiting) == [known, known]
+        first.clear(0)
+        again = Board(tmp_path / "board", 0, 3)  # one that is started in its place
+        assert await measure_once(again, "target", 8) == known
+        assert measured == [("target", 8)]
+        assert all(len(board.column(Column.RUNNING)) == 3 for board in (first, *others))
+
+    run_virtually(scene())

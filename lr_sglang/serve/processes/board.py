@@ -1,6 +1,6 @@
 """What each process of an endpoint uses, for the others to read: a row of numbers for each, in a file that all map.
 
-With one process there is one row, and no file.
+A last row belongs to no process: the costs of requests, which one of them measures. With one process there is no file.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
+
+from lr_sglang.engine.costs import Costs
 
 # How long a process waits for the lock. It is held for microseconds, unless a signal has stopped the process that holds
 # it: then the others go on without it for a while, and at worst admit a request too many.
@@ -53,13 +55,13 @@ class Board:
     def __init__(self, path: Path | None = None, number: int = 0, processes: int = 1) -> None:
         self.number, self.processes = number, processes
         self._file = None if path is None else path.open("r+b")
-        rows = array("d", bytes(8 * WIDTH * processes)) if self._file is None else mmap.mmap(self._file.fileno(), 0)
+        rows = array("d", _empty(processes)) if self._file is None else mmap.mmap(self._file.fileno(), 0)
         self._cells = memoryview(rows).cast("B").cast("d")
         self._unlocked_until = 0.0
 
     @staticmethod
     def make(path: Path, processes: int) -> None:
-        path.write_bytes(bytes(8 * WIDTH * processes))
+        path.write_bytes(_empty(processes))
 
     def part(self, limit: int) -> int:
         """One process's of what all may have, rounded up."""
@@ -101,7 +103,7 @@ class Board:
         self._cells[self.number * WIDTH + column] = value
 
     def column(self, column: int) -> list[float]:
-        return list(self._cells[column::WIDTH])
+        return list(self._cells[column : self.processes * WIDTH : WIDTH])
 
     def others(self, column: int) -> list[float]:
         """The values of the other processes that have written within ``FRESH_SECONDS``."""
@@ -112,3 +114,19 @@ class Board:
     def clear(self, number: int) -> None:
         with self.locked():
             self._cells[number * WIDTH : (number + 1) * WIDTH] = memoryview(array("d", bytes(8 * WIDTH)))
+
+    def costs(self) -> tuple[bool, Costs | None]:
+        """Whether the costs of the target's requests were measured, and what they are; None if nothing is known."""
+        *known, measured = self._cells[self.processes * WIDTH :][:4]
+        return bool(measured), Costs(*known) if known[0] else None
+
+    def write_costs(self, costs: Costs | None) -> None:
+        """Ends the measurement."""
+        row = self._cells[self.processes * WIDTH :]
+        if costs is not None:
+            row[:3] = memoryview(array("d", (costs.token, costs.slowdown, costs.reading)))
+        row[3] = True  # last: then all of it can be read
+
+
+def _empty(processes: int) -> bytes:
+    return bytes(8 * WIDTH * (processes + 1))
