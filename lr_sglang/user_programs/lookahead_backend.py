@@ -167,7 +167,7 @@ class LookaheadBackend(BaseBackend):
     def _count(self, s: Executor, what: str) -> None:
         self.counts[what] += 1
         if self._run is not None:
-            self._run.states.add(s)
+            self._run.register(s)
             self._run.counts[what] += 1
 
     def _is_alone(self, s: Executor, params: SglSamplingParams) -> bool:

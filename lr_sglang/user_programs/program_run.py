@@ -16,7 +16,7 @@ from lr_sglang.algorithm.branches import DRAIN_SECONDS
 from lr_sglang.engine.prefix_reuse import PendingReuse
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer, resolve
-from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
+from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.frontend.gen_options import strip_mark
@@ -95,6 +95,17 @@ class ProgramRun:
             record.steps.append(part.moved(step, len(record.steps) - step.position))
             if self.job.on_step:
                 self.job.on_step(record.steps[-1])
+
+    def register(self, s: Executor) -> None:
+        """Adds a state that is about to generate.
+
+        Raises:
+            ConfigError: nothing was said in it; the program has forgotten the conversation.
+        """
+        if not s.messages_ and s.cur_role in (None, "assistant") and not s.text_[s.cur_role_begin_pos or 0 :].strip():
+            hint = "begin the program with lr.converse(s, messages)"
+            raise ConfigError("the program generates from an empty prompt, without the conversation", hint=hint)
+        self.states.add(s)
 
     def _stop_soon(self) -> None:
         self._loop.call_soon_threadsafe(self.stop)
@@ -222,7 +233,7 @@ class RecordingBackend:
         """As ``RuntimeBackend.agenerate``; a program's own generation has no more tokens than the run allows."""
         if s.request is not None:  # a branch of an answer, which has a record of its own
             return await self.inner.agenerate(s, params)
-        self.run.states.add(s)
+        self.run.register(s)
         try:
             with self.inner.naming:
                 strip_mark(params)

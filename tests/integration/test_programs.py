@@ -429,6 +429,24 @@ def opens_a_role_within_another(s, messages):
 
 
 @sgl.function
+def forgets_the_conversation(s, messages):
+    s += lr.lookahead("answer", max_tokens=100)
+
+
+@sgl.function
+async def forgets_it_within_a_turn(s, messages):
+    draft = lr.fork(s, "draft")
+    draft += sgl.assistant(sgl.gen("short", max_tokens=8))
+    await lr.sync(draft)
+    s["answer"] = draft["short"]
+
+
+@sgl.function
+def chooses_without_it(s, messages):
+    s += sgl.assistant(sgl.select("answer", choices=["yes", "no"]))
+
+
+@sgl.function
 def no_place(s, question, other):
     pass
 
@@ -445,6 +463,9 @@ def no_place(s, question, other):
             "Nested roles",
             marks=pytest.mark.filterwarnings("ignore:Error in stream_executor"),
         ),
+        (forgets_the_conversation, ConfigError, "without the conversation"),
+        (forgets_it_within_a_turn, ConfigError, "without the conversation"),
+        (chooses_without_it, ConfigError, "without the conversation"),
         (no_place, ConfigError, "also needs other"),
     ],
 )
