@@ -24,11 +24,13 @@ class Costs:
         token: seconds of a token that is written for the only request, and not by a token layer.
         slowdown: by how much each further request slows down the others, as a share of a token's time alone.
         reading: seconds of a token that is read after a cached prefix; no answer goes on meanwhile.
+        prefill: seconds of the pass in which a new request reads them, for which no answer goes on either.
     """
 
     token: float
     slowdown: float
     reading: float = 0.0
+    prefill: float = 0.0
 
 
 async def measure(transport: Transport, most: int | None = None) -> Costs | None:
@@ -63,10 +65,11 @@ async def measure(transport: Transport, most: int | None = None) -> Costs | None
 
     prefix, many = prompts(1), prompts(at_once)
     alone, beside = await token(prefix), await token(many)
+    prefill = await least(prefix, 1)
     known = await least(prefix * at_once, 1)
     read = min([await seconds(prompts(at_once, prefix[0]), 1) for _ in range(ROUNDS)])
     if not alone or not beside:
         return None
     # no request costs more than if the requests were served one after another, and reading no more than writing
     slowdown = min(1.0, max(0.0, beside / alone - 1) / max(1, at_once - 1))
-    return Costs(alone, slowdown, min(alone, max(0.0, read - known) / (at_once * PROMPT)))
+    return Costs(alone, slowdown, min(alone, max(0.0, read - known) / (at_once * PROMPT)), prefill)

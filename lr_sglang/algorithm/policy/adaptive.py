@@ -6,10 +6,9 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from lr_sglang.algorithm.policy.experience import SECOND, RunStatistics
+from lr_sglang.algorithm.policy.experience import TYPICAL, RunStatistics
 from lr_sglang.algorithm.policy.fixed import Policy
 from lr_sglang.algorithm.policy.forecast import GAIN, Choice, Conditions, Runtime, best
-from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import Branch, Node, StepTree
@@ -21,8 +20,8 @@ PROBE, DEEP_PROBE = 24, 4
 FIRST = 8
 # The least gain for which it looks ahead before the first step was measured.
 FIRST_GAIN = 1.15
-# Tokens of a step and c1 before the first ones are known, and the acceptance that is never exceeded.
-TYPICAL, TYPICAL_C1, HOPED = 20.0, 0.1, 0.95
+# The acceptance that is never exceeded.
+HOPED = 0.95
 # Steps that the target writes in one generation where nothing is looked ahead: a request for each would cost a fifth.
 RUN = 8.0
 # What is chosen where nothing has been measured, not even at start: for this number of answers and fewer, and for more.
@@ -111,11 +110,8 @@ class Adaptive(Policy):
         if mark is not None:
             self.experience.load(branch.role).end(self.clock(), mark, tokens, self.experience.answers)
 
-    def _alpha(self) -> float:
-        return self.experience.alpha(self.own)
-
     def _choose(self) -> None:
-        conditions = self._conditions()
+        conditions = self.experience.conditions(self.look.schedule, self.own)
         if conditions:
             worthwhile = GAIN if self.experience.load("target").known else FIRST_GAIN
             self.choice = best(conditions, self.look.depth, self.look.width, worthwhile)
@@ -150,36 +146,3 @@ class Adaptive(Policy):
         free = Runtime(0.0, 0.0)
         hoped = dataclasses.replace(conditions, alpha=HOPED, others=HOPED, draft=free, judge=0.0)
         return not best(hoped, self.look.depth, self.look.width).depth
-
-    def _runtime(self, load: Load) -> Runtime | None:
-        """Seconds of a step, rounded so that small changes alter no choice."""
-        if not (load.known or load.costs):
-            return None
-        tokens = max(1.0, self.experience.tokens.value or TYPICAL)
-        return Runtime(*(_rounded(tokens * part) for part in (*load.line(), load.reading)))
-
-    def _conditions(self) -> Conditions | None:
-        """The measurements, rounded so that small changes alter no choice; None before the first one."""
-        known = self.experience
-        target, draft = self._runtime(known.load("target")), self._runtime(known.load("draft"))
-        if target and not draft and known.load("target").costs:
-            draft = Runtime(0.0, TYPICAL_C1 * target.step(1))
-        if not target or not draft:
-            return None
-        alpha = self._alpha()
-        return Conditions(
-            self.look.schedule,
-            round(alpha, 2),
-            round(known.others.rate(alpha, SECOND), 2),
-            target,
-            draft,
-            _rounded(known.verdict.value),
-            known.answers,
-        )
-
-
-def _rounded(value: float) -> float:
-    """Rounds to about 3 %."""
-    if value <= 0:
-        return 0.0
-    return math.exp(round(math.log(value) * 32) / 32)

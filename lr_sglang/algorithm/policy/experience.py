@@ -6,14 +6,18 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from lr_sglang.algorithm.policy.confidence import NO_COMPARISON, Calibration, Sample
+from lr_sglang.algorithm.policy.forecast import Conditions, Runtime, rounded
 from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.turns import Turns
+from lr_sglang.config import Schedule
 from lr_sglang.steps.tree import Node
 
 # Verdicts that count; older ones fade exponentially.
 MEMORY = 400
 # Weight of the prior acceptance rate of 1/2, in verdicts.
 PRIOR = 2.0
+# Tokens of a step and c1 before the first ones are known.
+TYPICAL, TYPICAL_C1 = 20.0, 0.1
 # Further versions of a step have the acceptance rate of the first as their prior, with the weight of 16 verdicts: a
 # low prior would never be corrected, because versions that are not drafted are not measured.
 SECOND = 16.0
@@ -96,6 +100,18 @@ class RunStatistics:
     def alpha(self, own: Share) -> float:
         """Expected acceptance of a step's first draft, in an answer whose own verdicts are ``own``."""
         return own.rate(self.first.rate(0.5, PRIOR), COMMON)
+
+    def conditions(self, schedule: Schedule, own: Share) -> Conditions | None:
+        """What a forecast needs, rounded so that small changes alter no choice; None before the first measurement."""
+        tokens = max(1.0, self.tokens.value or TYPICAL)
+        target, draft = (self.load(role).runtime(tokens) for role in ("target", "draft"))
+        if target and not draft and self.load("target").costs:
+            draft = Runtime(0.0, TYPICAL_C1 * target.step(1))
+        if not target or not draft:
+            return None
+        alpha = self.alpha(own)
+        others, judge = round(self.others.rate(alpha, SECOND), 2), rounded(self.verdict.value)
+        return Conditions(schedule, round(alpha, 2), others, target, draft, judge, self.answers)
 
     def decided(self, node: Node, own: Share) -> None:
         """Learns from the verdicts on the step after ``node``, which is decided."""

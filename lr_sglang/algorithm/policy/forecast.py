@@ -25,15 +25,23 @@ GAIN = 1.01
 
 @dataclass(frozen=True)
 class Runtime:
-    """Seconds of a step with n concurrent requests: ``base + more n``, and ``reading`` of a drafted step."""
+    """Seconds of a step with n concurrent requests: ``base + more n``.
+
+    Attributes:
+        reading: of a drafted step that a request reads; ``prefill``: of the pass in which it does. All others wait for
+            both.
+    """
 
     base: float
     more: float
     reading: float = 0.0
+    prefill: float = 0.0
 
     def step(self, requests: float, answers: float = math.inf) -> float:
         """Seconds of a step with this number of concurrent requests: those beyond ``answers`` read a drafted step."""
-        return self.base + self.more * max(1.0, requests) + self.reading * max(0.0, requests - answers)
+        writing, reading = self.base + self.more * max(1.0, requests), max(0.0, requests - answers)
+        # requests that come during one pass are read in one, so at most every other pass is a prefill
+        return writing + self.reading * reading + min(self.prefill * reading, writing)
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,11 @@ def best(conditions: Conditions, depth: int, width: int, worthwhile: float = GAI
             if fallen > 3:
                 break
     return found if found.pace > plain.pace * worthwhile else plain
+
+
+def rounded(value: float) -> float:
+    """Rounds to about 3 %."""
+    return math.exp(round(math.log(value) * 32) / 32) if value > 0 else 0.0
 
 
 def forecast(conditions: Conditions, depth: int, width: int) -> float:

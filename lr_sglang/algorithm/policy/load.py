@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lr_sglang.algorithm.policy.forecast import Runtime, rounded
 from lr_sglang.engine.costs import Costs
 
 # Prior: each further request slows the others by 1 %, because a GPU is bandwidth-bound for small batches. It has the
@@ -11,6 +12,7 @@ from lr_sglang.engine.costs import Costs
 SLOWDOWN, DOUBT, MEASURED = 0.01, 2.0, 20.0
 # Measurements that count; older ones fade exponentially.
 MEMORY = 2000.0
+NOTHING = Costs(0.0, 0.0)
 
 
 @dataclass
@@ -50,12 +52,9 @@ class Load:
         if tokens and seconds > 0:
             requests, pace = (self._area - mark[1]) / seconds, seconds / tokens
             # of the pace, what others read meanwhile: at most half
-            self._learn(requests, pace - min(pace / 2, self.reading * max(0.0, requests - answers)))
-
-    @property
-    def reading(self) -> float:
-        """Seconds of a token that is read; no answer goes on meanwhile."""
-        return self.costs.reading if self.costs else 0.0
+            costs = self.costs or NOTHING
+            read = (costs.reading + costs.prefill / tokens) * max(0.0, requests - answers)
+            self._learn(requests, pace - min(pace / 2, read))
 
     @property
     def known(self) -> bool:
@@ -68,6 +67,14 @@ class Load:
             return self.costs.token * (1 - self.costs.slowdown), self.costs.token * self.costs.slowdown
         more = self._more()
         return self._y - more * self._n, more
+
+    def runtime(self, tokens: float) -> Runtime | None:
+        """Seconds of a step of this many tokens, rounded so that small changes alter no choice; None is not known."""
+        if not (self.known or self.costs):
+            return None
+        costs = self.costs or NOTHING
+        parts = (*(tokens * part for part in (*self.line(), costs.reading)), costs.prefill)
+        return Runtime(*map(rounded, parts))
 
     def _more(self) -> float:
         slowdown, doubt = (self.costs.slowdown, MEASURED) if self.costs else (SLOWDOWN, DOUBT)
