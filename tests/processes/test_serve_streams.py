@@ -29,6 +29,7 @@ def test_streams_open_at_once(processes, tmp_path, record_property, capsys):
     who = [{"name": f"stream {i}", "after": i * OPENED / STREAMS} for i in range(STREAMS)]
     threads = memory = 0
     most = 0.0
+    used = {"clients": 0.0, "runtimes": 0.0, "endpoint": 0.0}  # seconds of CPU
     with simulating(tmp_path, *look) as runtimes, serving(tmp_path, runtimes.urls, *places) as endpoint:
         plan = {"url": endpoint.url, "model": endpoint.told["model"], "seconds": 600, "questions": 1, "clients": who}
         (tmp_path / "plan.json").write_text(json.dumps(plan))
@@ -42,6 +43,8 @@ def test_streams_open_at_once(processes, tmp_path, record_property, capsys):
                     parts = [psutil.Process(endpoint.pid), *psutil.Process(endpoint.pid).children(recursive=True)]
                     threads = max(threads, *(part.num_threads() for part in parts))
                     memory = max(memory, sum(part.memory_full_info().pss for part in parts))
+                    used |= {"clients": _seconds([psutil.Process(crowd.pid)]), "endpoint": _seconds(parts)}
+                    used["runtimes"] = _seconds([psutil.Process(runtimes.pid)])
                     time.sleep(STEP_SECONDS / 20)
             finally:
                 crowd.kill()
@@ -61,8 +64,12 @@ def test_streams_open_at_once(processes, tmp_path, record_property, capsys):
     summary = (
         f"{STREAMS} streams at once, {processes} process(es): first piece after {first:.3f} step times at most, "
         f"{threads} threads in one, {memory / 2**20:.0f} MiB in all; ms of CPU a call, and calls: {calls}; "
-        f"load {os.getloadavg()[0]:.0f}"
+        f"seconds of CPU: { {who: round(seconds, 1) for who, seconds in used.items()} }; load {os.getloadavg()[0]:.0f}"
     )
     with capsys.disabled():
         sys.stdout.write(f"\n{summary}\n")
     assert not FULL or first <= LATEST
+
+
+def _seconds(processes: list[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
