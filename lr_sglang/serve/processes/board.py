@@ -11,6 +11,7 @@ import time
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import astuple, fields
 from enum import IntEnum
 from pathlib import Path
 
@@ -117,15 +118,15 @@ class Board:
 
     def costs(self) -> tuple[bool, Costs | None]:
         """Whether the costs of the target's requests were measured, and what they are; None if nothing is known."""
-        *known, measured = self._cells[self.processes * WIDTH :][:4]
+        measured, *known = self._cells[self.processes * WIDTH :][: 1 + len(fields(Costs))]
         return bool(measured), Costs(*known) if known[0] else None
 
     def write_costs(self, costs: Costs | None) -> None:
         """Ends the measurement."""
         row = self._cells[self.processes * WIDTH :]
         if costs is not None:
-            row[:3] = memoryview(array("d", (costs.token, costs.slowdown, costs.reading)))
-        row[3] = True  # last: then all of it can be read
+            row[1 : 1 + len(fields(Costs))] = memoryview(array("d", astuple(costs)))
+        row[0] = True  # last: then all of it can be read
 
 
 def _empty(processes: int) -> bytes:
