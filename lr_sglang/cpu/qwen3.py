@@ -58,10 +58,7 @@ class Qwen3Forward:
         self._head_dim = attention.head_dim
         self._cos_sin = _cos_sin(attention.rotary_emb)
         self._norm, self._dtype = model.norm.weight.float(), attention.qkv_proj.weight.dtype
-        hidden = self._norm.shape[0]
-        self._hidden_mean = torch.full((hidden, 1), 1.0 / hidden)
-        self._head_mean = torch.full((self._head_dim, 1), 1.0 / self._head_dim)
-        self._eps = torch.full((1, 1), float(model.norm.variance_epsilon))
+        self._eps = torch.full((1,), float(model.norm.variance_epsilon))
         self._layers = [_layer(layer) for layer in model.layers]
 
     def __call__(
@@ -87,7 +84,7 @@ class Qwen3Forward:
                 aux.append(residual.to(dtype))
             qkv = layer.qkv(self._rms_norm(residual, layer.input_norm).to(dtype))
             qkv = qkv.view(tokens, rotated + self._kv_heads, self._head_dim)
-            qk = self._norm_heads(qkv[:, :rotated].float(), layer.qk_norm)
+            qk = self._rms_norm(qkv[:, :rotated].float(), layer.qk_norm)
             qk = torch.addcmul(qk * cos, qk.roll(self._head_dim // 2, -1), sin).to(dtype)
             mixed = attend(layer.attention, qk[:, : self._heads], qk[:, self._heads :], qkv[:, rotated:])
             residual = layer.output.added(residual, mixed)
@@ -97,13 +94,12 @@ class Qwen3Forward:
         return (hidden, aux) if aux else hidden
 
     def _rms_norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        scale = torch.addmm(self._eps, x * x, self._hidden_mean).rsqrt_()
-        return (x * scale).mul_(weight)
+        return (x * self._scale(x)).mul_(weight)
 
-    def _norm_heads(self, x: Tensor, weight: Tensor) -> Tensor:
-        squares = (x * x).view(-1, self._head_dim)
-        scale = torch.addmm(self._eps, squares, self._head_mean).rsqrt_()
-        return (x * scale.view(x.shape[0], -1, 1)).mul_(weight)
+    def _scale(self, x: Tensor) -> Tensor:
+        """1 / root mean square of the last dimension. A matrix product is slower, and depends on the other rows."""
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return torch.addcmul(self._eps, norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
 
     def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines, [tokens, 1, head_dim]: rotating is x * cos + (x's halves swapped) * sin."""

@@ -511,6 +511,14 @@ def test_what_an_eagle3_head_drafts_from(monkeypatch):
         torch.testing.assert_close(normed, expected)
 
 
+@pytest.mark.parametrize("hidden", [128, 512, 1024])
+def test_a_norm_knows_no_batch(hidden):
+    norm, x = Qwen3Forward(a_model(1, hidden))._rms_norm, 3 * torch.randn(64, hidden)
+    together = norm(x, torch.ones(hidden))
+    torch.testing.assert_close(together, torch.nn.functional.rms_norm(x, (hidden,), eps=1e-6))
+    assert all(torch.equal(norm(x[:rows], torch.ones(hidden)), together[:rows]) for rows in range(1, 64))
+
+
 @pytest.fixture(params=[products.BFloat16, products.Widened, products.Int8], ids=lambda kind: kind.__name__)
 def kind(request):
     """How weights in bfloat16 are kept."""
