@@ -53,6 +53,7 @@ class Runner:
         self._experience = policy.experience_for(settings.lookahead)
         self._loop = roles["target"].loop
         self._tasks: list[Future[None]] = []
+        self._ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
         self._stopping = False
         self._program = Program.load(settings.program) if settings.program else None
         self._requests = RequestMaker(roles, settings.judge_prompt, lambda look: self._experience)
@@ -73,7 +74,7 @@ class Runner:
         """
         self.prepare(item.mode for item in work)
         todo = deque(work)
-        ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
+        self._ended = ended = queue.SimpleQueue()
 
         async def serve() -> None:
             try:
@@ -112,6 +113,12 @@ class Runner:
         if wait(self._tasks, STOP_SECONDS).not_done:
             for task in self._tasks:
                 task.cancel()
+
+    def rest(self) -> list[Record]:
+        """Stops; the records of samples that have ended and were not given by ``run``, which was left before."""
+        self.stop()
+        made = [self._ended.get() for _ in range(self._ended.qsize())]
+        return [one for one in made if not isinstance(one, BaseException)]
 
     def _stop_all(self) -> None:
         for job in self._running:

@@ -152,19 +152,35 @@ class Execution:
                     display.begin(self.total, done)
                     for variant, works in todo:
                         watch, store, sums = watches[variant.key], self.stores[variant.folder], so_far[variant.key]
-                        grader = self.graders.get(variant.task)
                         if self.order.about and variant is not before:
                             caches.empty(watch.live.roles)
                         before = variant
-                        for record in runners[variant.key].run(works, watch.servers):
-                            record = grader.apply(record) if grader else record
-                            store.append(record)
-                            sums.add(record)
-                            watch.record(record)
-                            done += store.done(key(record))
-                            shown = {**record, "mode": variant.name(record["mode"])}
-                            display.sample(shown, done, self.total, sums)
+                        runner = runners[variant.key]
+                        try:
+                            for record in runner.run(works, watch.servers):
+                                record = self._keep(record, variant)
+                                sums.add(record)
+                                watch.record(record)
+                                done += store.done(key(record))
+                                shown = {**record, "mode": variant.name(record["mode"])}
+                                display.sample(shown, done, self.total, sums)
+                        except BaseException:  # what has ended meanwhile is not lost
+                            for record in runner.rest():
+                                self._keep(record, variant, later=True)
+                            raise
             return self.records()
+
+    def _keep(self, record: Record, variant: Variant, later: bool = False) -> Record:
+        """Stores a record with its grade. An interruption, or ``later``, leaves slow grading to ``lr-sglang grade``."""
+        store, grader = self.stores[variant.folder], self.graders.get(variant.task)
+        try:
+            if grader:
+                record = grader.postponed(record) if later else grader.apply(record)
+        except BaseException:
+            store.append(grader.postponed(record) if grader else record)
+            raise
+        store.append(record)
+        return record
 
     @contextmanager
     def _resumable(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from lr_sglang.tasks.task import GRADERS
 
 Function = Callable[[str, Question], bool | Grade | None]
 CODE = ("humaneval", "livecodebench")
+QUICK = ("number", "choice")  # take no time
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,13 @@ class Grader:
                 given = Grade(None, reason=f"grading failed: {error!r}"[:500], failed=True)
         table = {"grader": self.name, **given.to_dict()}
         return {**record, "answer": given.answer, "correct": given.correct, "grade": table}
+
+    def postponed(self, record: Record) -> Record:
+        """As ``apply`` where that takes no time; else without a verdict, for ``lr-sglang grade`` to find one later."""
+        if record["error"] or self.kind in QUICK:
+            return self.apply(record)
+        grade = {"grader": self.name, **Grade(None, reason="the run was stopped before", failed=True).to_dict()}
+        return {**record, "answer": None, "correct": None, "grade": grade}
 
     def close(self) -> None:
         """Ends the worker processes, and programs that are running. Idempotent."""

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from lr_sglang.cli import COMMANDS, cli, display, failures, session, settings, t
 from lr_sglang.config import TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
-from lr_sglang.results import statistics, summary
+from lr_sglang.results import record, statistics, summary
 from lr_sglang.results.gain import Gain
 from lr_sglang.runtimes import ProgressEvent
 from lr_sglang.runtimes.launching import probe
@@ -570,6 +571,41 @@ def test_when_every_sample_fails_the_run_has_failed(call, servers, tmp_path):
     assert "Error: target: too slow" in result.stderr
     assert "Hint: wait longer" in result.stderr
     assert len(records(tmp_path / "out")) == 1
+
+
+SLOW_TASK = """
+from lr_sglang.tasks import Question, Task
+from tests.unit import test_cli
+
+def slow(text, question):
+    test_cli.all_have_ended.wait(60)
+    raise KeyboardInterrupt
+
+TASK = Task("slow", "", load=lambda: [Question(q, f"What is {q}?", "4") for q in "abc"], suffix="", grader=slow)
+"""
+all_have_ended = threading.Event()
+
+
+def test_answers_that_wait_to_be_graded_are_kept_when_the_run_is_stopped(call, servers, tmp_path, monkeypatch):
+    made, ended = record.make, []
+
+    def make(*given):
+        ended.append(given[0].id)
+        if len(ended) == 3:
+            all_have_ended.set()
+        return made(*given)
+
+    monkeypatch.setattr(record, "make", make)
+    (tmp_path / "slow.py").write_text(SLOW_TASK)
+    options = ("run", "--task", f"{tmp_path}/slow.py:TASK", "--concurrency", 3, "--output", "out")
+    result = call(*options)
+    assert result.exit_code == 130 and "3 of 3 samples are kept" in result.stderr
+    kept = records(tmp_path / "out")
+    assert sorted(r["question_id"] for r in kept) == sorted(ended) == ["a", "b", "c"]
+    assert all(r["text"] and r["correct"] is None and r["grade"]["failed"] for r in kept)
+    result = call(*options, "--resume")
+    assert "the run was stopped before" in result.stderr and "lr-sglang grade" in result.stderr
+    assert len(ended) == 3
 
 
 # -- going on
