@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -159,8 +160,8 @@ class Grader:
             found = judge(text, question)
         except Exception as error:
             raise ConfigError(f"grader {self.name}: {error!r}", hint="docs/tasks.md has an example") from error
-        if isinstance(found, Grade):
-            return found
-        if not isinstance(found, (bool, type(None))):
-            raise ConfigError(f"grader {self.name}: expected true, false or None, not {found!r}")
-        return Grade(found, answers.final_answer(text), by=self.name)
+        given = found if isinstance(found, Grade) else Grade(found, answers.final_answer(text), by=self.name)
+        if not isinstance(given.correct, bool | None):
+            raise ConfigError(f"grader {self.name}: expected true, false or None, not {given.correct!r}")
+        json.dumps([given.answer, given.to_dict()])  # else no record can hold it
+        return given

@@ -63,9 +63,9 @@ def read_records(path: Path) -> tuple[list[Record], int]:
                 break
             try:
                 record = Packed(json.loads(line))
-                key(record)
+                hash(key(record))
                 newer = record["schema"] > SCHEMA
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise RecordError(f"{path}, line {number}: this is no record", hint="move the file away") from error
             if newer:
                 raise RecordError(f"{path}, line {number}: written by a later release", hint="update lr-sglang")

@@ -33,10 +33,17 @@ class Verdict:
     accepted: bool
     by: str
     reason: str = ""
+    score: float | None = None
     seconds: float = 0.0
     failed: bool = False
-    score: float | None = None
     earlier: tuple[Verdict, ...] = ()
+
+    def __post_init__(self) -> None:
+        """A verifier may compute with numpy or torch, whose numbers no record can hold."""
+        if self.accepted is None or not hasattr(self.accepted, "__bool__"):
+            raise TypeError(f"a verdict is true or false, not {self.accepted!r}")
+        score = self.score if isinstance(self.score, float | int | None) else float(self.score)
+        self.__dict__.update(accepted=bool(self.accepted), score=score, by=str(self.by), reason=str(self.reason))
 
 
 @dataclass(frozen=True)

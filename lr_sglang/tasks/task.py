@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lr_sglang.errors import ConfigError, LookaheadError
@@ -64,7 +65,7 @@ class Task:
 
     def _read(self, source: str, everything: bool) -> list[Question]:
         if self.load is not None:
-            return unique(((q, f"task {self.name}") for q in self.load()), f"task {self.name}")
+            return unique(self._loaded(self.load), f"task {self.name}")
         named = [one for one in self.sources if one.name == source]
         if source and not named:
             names = ", ".join(f"{self.name}@{one.name}" for one in self.sources)
@@ -84,6 +85,18 @@ class Task:
             hints += [each.hint(self.name) for each in self.sources if not each.automatic]
         said = f"task {self.name}: its questions cannot be had on this machine ({'; '.join(why)})"
         raise TaskUnavailable(said, hint="; or ".join(dict.fromkeys(filter(None, hints))))
+
+    def _loaded(self, load: Callable[[], Iterable[Question]]) -> Iterator[tuple[Question, str]]:
+        where = f"task {self.name}"
+        try:
+            for question in load():
+                json.dumps([question.question, question.answer, question.extra, {question.id: 1}])  # its record can
+                yield question, where
+        except LookaheadError:
+            raise
+        except Exception as error:  # code of another package: it may raise anything
+            hint = "docs/tasks.md has an example; a question goes into a record as JSON"
+            raise ConfigError(f"{where}: {error!r}", hint=hint) from error
 
 
 def messages(question: str, suffix: str = "") -> list[dict[str, str]]:

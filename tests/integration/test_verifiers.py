@@ -1,12 +1,14 @@
 """Every verifier over scripted runtimes: what it asks, what it makes of the answer, and what a failure does."""
 
 import builtins
+import dataclasses
 import json
 import threading
 import time
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import numpy
 import pytest
 
 import lr_sglang as lr
@@ -388,7 +390,13 @@ def test_a_package_offers_one_under_an_entry_point(monkeypatch):
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [("1 / 0", "by zero') (v.py, line 3)"), ("return True", "verify() returned True, not an lr.Verdict")],
+    [
+        ("1 / 0", "by zero') (v.py, line 3)"),
+        ("return True", "verify() returned True, not an lr.Verdict"),
+        ("return __import__('lr_sglang').Verdict('no', 'v')", "a verdict is true or false, not 'no'"),
+        ("return __import__('lr_sglang').Verdict(None, 'v')", "a verdict is true or false, not None"),
+        ("return __import__('lr_sglang').Verdict(True, 'v', score='high')", "could not convert string"),
+    ],
 )
 def test_one_that_fails_rejects_and_says_why(tmp_path, body, said):
     (tmp_path / "v.py").write_text(f"class V:\n    def verify(self, inquiry):\n        {body}")
@@ -398,6 +406,13 @@ def test_one_that_fails_rejects_and_says_why(tmp_path, body, said):
     verdicts = [v for s in record.steps for v in s.verdicts if v.by == name]
     assert verdicts and all(v.failed and not v.accepted and said in v.reason for v in verdicts)
     assert record.failures["judge"] >= len(verdicts)  # more on drafts that were discarded
+
+
+def test_a_verdict_of_numpys_numbers_can_be_recorded():
+    score = numpy.float32(0.75)
+    verdict = Verdict(score > 0.5, "v", score, score=score)
+    assert dataclasses.asdict(verdict) == dataclasses.asdict(Verdict(True, "v", "0.75", score=0.75))
+    json.dumps(dataclasses.asdict(verdict))
 
 
 WITHOUT_VERIFY = "class V:\n    pass"

@@ -124,7 +124,7 @@ class Scenario:
     def verified(self, node: int) -> None:
         prefix = self.nodes[node][1]
         agree = self.nodes[prefix][0] % len(STEPS) not in REJECTED
-        verdict = Verdict(agree, "judge", "aligned" if agree else "unaligned", self.speed * 0.12)
+        verdict = Verdict(agree, "judge", "aligned" if agree else "unaligned", seconds=self.speed * 0.12)
         self.tell("verified", "judge", node, prefix, verdict=verdict)
         self.judged.add(node)
         self.decide()

@@ -281,6 +281,14 @@ def test_a_function_may_grade():
         Grader("maths")
 
 
+@pytest.mark.parametrize("given", [Grade("yes"), Grade(True, score={1}), Grade(True, answer=object()), "yes"])
+def test_a_grade_that_no_record_can_hold_costs_its_own_verdict_only(given):
+    with Grader(lambda text, question: given) as grader:
+        made = grader.apply({"question_id": "q", "question": "a?", "gold": "1", "error": None, "text": "1"})
+    assert made["correct"] is None and made["grade"]["failed"] and made["grade"]["reason"]
+
+
+
 def test_an_answer_that_the_grader_chokes_on_costs_its_own_verdict_only(monkeypatch):
     monkeypatch.setattr(mathematics, "grade", lambda *a: [][0])
     with Grader("math") as grader:

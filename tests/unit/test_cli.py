@@ -24,7 +24,8 @@ from lr_sglang.cli import COMMANDS, cli, display, failures, session, settings, t
 from lr_sglang.config import TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
-from lr_sglang.results import record, statistics, summary
+from lr_sglang.results import record as result_record
+from lr_sglang.results import statistics, summary
 from lr_sglang.results.gain import Gain
 from lr_sglang.runtimes import ProgressEvent
 from lr_sglang.runtimes.launching import probe
@@ -587,7 +588,7 @@ all_have_ended = threading.Event()
 
 
 def test_answers_that_wait_to_be_graded_are_kept_when_the_run_is_stopped(call, servers, tmp_path, monkeypatch):
-    made, ended = record.make, []
+    made, ended = result_record.make, []
 
     def make(*given):
         ended.append(given[0].id)
@@ -595,7 +596,7 @@ def test_answers_that_wait_to_be_graded_are_kept_when_the_run_is_stopped(call, s
             all_have_ended.set()
         return made(*given)
 
-    monkeypatch.setattr(record, "make", make)
+    monkeypatch.setattr(result_record, "make", make)
     (tmp_path / "slow.py").write_text(SLOW_TASK)
     options = ("run", "--task", f"{tmp_path}/slow.py:TASK", "--concurrency", 3, "--output", "out")
     result = call(*options)

@@ -200,7 +200,10 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     opened(tmp_path).close()
 
 
-@pytest.mark.parametrize("line", [b"{}", b"nonsense", b'{"schema":1}', b"[]"])
+DAMAGED = [b"{}", b"nonsense", b'{"schema":1}', b"[]", b'{"schema":1,"question_id":[],"sample":0,"mode":"sd"}']
+
+
+@pytest.mark.parametrize("line", [*DAMAGED, b"[" * 100_000])
 def test_a_damaged_line_in_the_middle_is_named(tmp_path, line):
     with opened(tmp_path) as first:
         first.append(record())

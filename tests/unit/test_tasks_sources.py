@@ -281,6 +281,30 @@ def test_a_task_from_a_file(tmp_path):
             tasks.get(f"{path}:{name}")
 
 
+def not_a_question():
+    return ["What?"]
+
+
+def raises():
+    yield tasks.Question("1", "a?")
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda: [tasks.Question("1", "a?", {1, 2})],
+        lambda: [tasks.Question("1", "a?", "x", {"when": object()})],
+        lambda: [tasks.Question(["1"], "a?", "x")],
+        not_a_question,
+        raises,
+    ],
+)
+def test_questions_that_no_record_can_hold_are_refused_before_anything_is_asked(load):
+    with pytest.raises(ConfigError, match="task theirs: "):
+        Task("theirs", load=load).questions()
+
+
 def test_a_task_of_an_installed_package(monkeypatch):
     one = EntryPoint("theirs", "tests.unit.test_tasks_sources:THEIRS", lookup.GROUP)
     monkeypatch.setattr(plugin_files, "entry_points", lambda group: [one])
