@@ -52,7 +52,8 @@ def as_in_a_command() -> None:
     """The process's event loop runs from the start, so that tests that count threads count it always; what is imported
     by then is not looked through for garbage.
     """
-    from lr_sglang.api.runner import keep_what_is_imported
+    import lr_sglang.api.runner  # noqa: F401 - and with it SGLang
+    from lr_sglang.engine.garbage import keep_what_is_imported
 
     background()
     keep_what_is_imported()

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.configuration import Settings
 from lr_sglang.config import Lookahead
+from lr_sglang.engine.garbage import keep_what_is_imported
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -74,23 +73,23 @@ class Runner:
         """
         self.prepare(item.mode for item in work)
         todo = deque(work)
-        self._ended = ended = queue.SimpleQueue()
+        self._ended = queue.SimpleQueue()
 
         async def serve() -> None:
             try:
                 while todo and not self._stopping:
                     item = todo.popleft()
-                    ended.put(await self._make(item))
+                    self._ended.put(await self._make(item))
             except BaseException as error:  # noqa: BLE001 - the caller's thread is where it must be seen
-                ended.put(Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error)
+                self._ended.put(Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error)
                 return
             if self._stopping:
-                ended.put(Cancelled("stopped"))  # the caller may wait for samples that are not made any more
+                self._ended.put(Cancelled("stopped"))  # the caller may wait for samples that are not made any more
 
         together = range(min(self.concurrency, len(work)))
         self._tasks = [asyncio.run_coroutine_threadsafe(serve(), self._loop) for _ in together]
         for _ in work:
-            result = self._wait(ended, idle)
+            result = self._wait(idle)
             if isinstance(result, BaseException):
                 self.stop()
                 raise result
@@ -117,8 +116,7 @@ class Runner:
     def rest(self) -> list[Record]:
         """Stops; the records of samples that have ended and were not given by ``run``, which was left before."""
         self.stop()
-        made = [self._ended.get() for _ in range(self._ended.qsize())]
-        return [one for one in made if not isinstance(one, BaseException)]
+        return [one for _ in range(self._ended.qsize()) if not isinstance(one := self._ended.get(), BaseException)]
 
     def _stop_all(self) -> None:
         for job in self._running:
@@ -149,10 +147,10 @@ class Runner:
         hint = "lr-sglang launch --with-token-layer starts such ones (SGLang's own flag is --speculative-algorithm)"
         raise ConfigError(f"mode {mode.name}: the runtime has no token layer", role="target", hint=hint)
 
-    def _wait(self, ended: queue.SimpleQueue[Record | BaseException], idle: Callable[[], None]) -> Any:
+    def _wait(self, idle: Callable[[], None]) -> Any:
         while True:
             with suppress(queue.Empty):
-                return ended.get(timeout=1.0)
+                return self._ended.get(timeout=1.0)
             idle()
 
     async def _make(self, item: Work) -> Record:
@@ -205,15 +203,3 @@ async def answer(
         await perform(program, asked, job, backend(job.lookahead, mode.ahead))
     else:
         await run_program(PROGRAMS[mode.program], asked, job, backend=roles["target"])
-
-
-@cache
-def keep_what_is_imported() -> None:
-    """Excludes all present objects from garbage collection, and makes it rarer.
-
-    SGLang brings a million objects; a collection of them stops every answer for half a second. An answer leaves no
-    cycles, and with Python's own threshold a busy process spent a third of its time collecting.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 10, 10)

@@ -97,11 +97,7 @@ class ProgramRun:
                 self.job.on_step(record.steps[-1])
 
     def register(self, s: Executor) -> None:
-        """Adds a state that is about to generate.
-
-        Raises:
-            ConfigError: nothing was said in it; the program has forgotten the conversation.
-        """
+        """Adds a state that is about to generate; raises ``ConfigError`` if nothing was said in it."""
         if not s.messages_ and s.cur_role in (None, "assistant") and not s.text_[s.cur_role_begin_pos or 0 :].strip():
             hint = "begin the program with lr.converse(s, messages)"
             raise ConfigError("the program generates from an empty prompt, without the conversation", hint=hint)
@@ -258,6 +254,3 @@ class RecordingBackend:
 
     async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         yield await self.agenerate(s, params)
-
-    async def aselect(self, s: Executor, choices: list[str], temperature: float, method: Any) -> Any:
-        return await self.inner.aselect(s, choices, temperature, method)

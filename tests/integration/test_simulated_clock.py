@@ -405,7 +405,7 @@ VERIFIED = list(itertools.product(("async", "sync"), ("judge", "exact")))
 
 @pytest.mark.parametrize(("schedule", "verifier"), VERIFIED if FULL else VERIFIED[::3])
 def test_what_an_answer_was_made_of_goes_without_a_garbage_collection(schedule, verifier):
-    """A busy process seldom looks for garbage (``runner.keep_what_is_imported``), so there must be little."""
+    """A busy process seldom looks for garbage (``garbage.keep_what_is_imported``), so there must be little."""
     look = Lookahead(schedule, 4, 2, verifier=verifier)
 
     def alive():

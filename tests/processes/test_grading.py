@@ -288,7 +288,6 @@ def test_a_grade_that_no_record_can_hold_costs_its_own_verdict_only(given):
     assert made["correct"] is None and made["grade"]["failed"] and made["grade"]["reason"]
 
 
-
 def test_an_answer_that_the_grader_chokes_on_costs_its_own_verdict_only(monkeypatch):
     monkeypatch.setattr(mathematics, "grade", lambda *a: [][0])
     with Grader("math") as grader:
