@@ -86,8 +86,7 @@ class Runner:
             if self._stopping:
                 self._ended.put(Cancelled("stopped"))  # the caller may wait for samples that are not made any more
 
-        together = range(min(self.concurrency, len(work)))
-        self._tasks = [asyncio.run_coroutine_threadsafe(serve(), self._loop) for _ in together]
+        self._tasks = [asyncio.run_coroutine_threadsafe(serve(), self._loop) for _ in work[: self.concurrency]]
         for _ in work:
             result = self._wait(idle)
             if isinstance(result, BaseException):

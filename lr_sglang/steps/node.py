@@ -38,8 +38,7 @@ class Verdict:
     failed: bool = False
     earlier: tuple[Verdict, ...] = ()
 
-    def __post_init__(self) -> None:
-        """A verifier may compute with numpy or torch, whose numbers no record can hold."""
+    def __post_init__(self) -> None:  # numbers may be numpy's or torch's, which no record can hold
         if self.accepted is None or not hasattr(self.accepted, "__bool__"):
             raise TypeError(f"a verdict is true or false, not {self.accepted!r}")
         score = self.score if isinstance(self.score, float | int | None) else float(self.score)

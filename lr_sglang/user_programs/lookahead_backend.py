@@ -153,6 +153,9 @@ class LookaheadBackend(BaseBackend):
         except Exception as error:
             raise BadReply(repr(error)) from error
 
+    def end_program(self, s: Any) -> None:
+        pass
+
     def shutdown(self) -> None:
         for backend in self.roles.values():
             backend.shutdown()
