@@ -106,9 +106,9 @@ class Answer:
     def begin(self, role: str, state: ProgramState, node: Node, child: Node | None) -> Branch:
         """The next generation of ``state`` is this new branch, after ``node``."""
         alternative = child.alternative if child else 0
-        seed = self.job.seed(role, node.position, node.lineage, alternative)
-        branch = Branch(role, node.position, alternative, seed)
-        self.branches.begin(branch, Request(seed, self.job.key, self.tree.ahead(node)), state)
+        branch = Branch(role, node.position, alternative, self.job.seed(role, node.position, node.lineage, alternative))
+        branch.request = state.stream_executor.request = Request(branch.seed, self.job.key, self.tree.ahead(node))
+        self.branches.begin(branch)
         return branch
 
     async def first_done(self) -> Node:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang.engine.prefix_reuse import PendingReuse
-from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer, resolve
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.sglang_api.interpreter import ProgramState
@@ -91,9 +90,9 @@ class Branches:
     def __bool__(self) -> bool:
         return any(not getattr(key, "aside", False) for key in self._open)
 
-    def begin(self, branch: Branch, request: Request, state: ProgramState) -> None:
-        """Records a branch that begins: the next generation of ``state``, as this request."""
-        branch.started, branch.request, state.stream_executor.request = self.now(), request, request
+    def begin(self, branch: Branch) -> None:
+        """Records a branch that begins now."""
+        branch.started = self.now()
         self._trace.branches.append(branch)
         self._pending_reuse.add(branch)
 
