@@ -120,6 +120,12 @@ ensure_pip() {
         fail "there is no pip for $venv: on Debian or Ubuntu, apt install python3-venv"
 }
 
+# Compiles what servers import. uv leaves that to the first processes, which would do it all at once, and every process
+# again where PYTHONDONTWRITEBYTECODE is set. What is wrong with SGLang is reported when it is used.
+compile_bytecode() {
+    (cd / && PYTHONDONTWRITEBYTECODE='' "$root/$venv/bin/python" -c 'import sglang.srt.entrypoints.http_server' >/dev/null 2>&1) || true
+}
+
 main() {
     trap 'exit 130' INT TERM
     [[ -z $pins || -f $pins ]] || fail "there is no $pins: SGLANG may be $(ls constraints-[0-9]*.txt | sed 's/constraints-\(.*\).txt/\1/' | paste -sd ' '), next or nothing."
@@ -149,6 +155,7 @@ main() {
         if [[ -z $afresh ]]; then rm -f "$unfinished"; fi
         fail "the packages could not be installed; the reason stands above."
     fi
+    compile_bytecode
     (cd / && "$root/$venv/bin/python" -c 'import lr_sglang.programs') || fail "the installed package cannot be imported."
     check_headers
     inputs >"$stamp"
