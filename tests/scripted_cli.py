@@ -34,7 +34,7 @@ def aligned(text: str, sampling: dict[str, Any]) -> str:
     return "a"
 
 
-def transports(seconds: float = 0.05, quick: int = 0, later: float = 0.0) -> dict[str, ScriptedTransport]:
+def transports(seconds: float = 0.01, quick: int = 0, later: float = 0.0) -> dict[str, ScriptedTransport]:
     """Target, draft and judge; a request to the target takes ``seconds``, or ``later`` after ``quick`` of them."""
 
     def takes(text: str) -> float:
