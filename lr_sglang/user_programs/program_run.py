@@ -99,7 +99,7 @@ class ProgramRun:
     def register(self, s: Executor) -> None:
         """Adds a state that is about to generate; raises ``ConfigError`` if nothing was said in it."""
         if not s.messages_ and s.cur_role in (None, "assistant") and not s.text_[s.cur_role_begin_pos or 0 :].strip():
-            raise ConfigError("it generates without the conversation", hint="begin with lr.converse(s, messages)")
+            raise ConfigError("the program writes without the conversation", hint="begin with lr.converse(s, messages)")
         self.states.add(s)
 
     def _stop_soon(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 from collections.abc import Awaitable, Mapping
@@ -77,7 +78,7 @@ class Outside:
             made = self.inner.verify(inquiry)
         except LookaheadError:
             raise
-        except Exception as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
             made = self._failed(plugin_files.describe(error))
         if isinstance(made, Verdict) and not made.failed:
             return made
@@ -88,6 +89,10 @@ class Outside:
             made = await made if inspect.isawaitable(made) else made
         except LookaheadError:
             raise
+        except asyncio.CancelledError as error:  # of what it waited for, or of the verdict itself
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            return self._failed(plugin_files.describe(error))
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(plugin_files.describe(error))
         return made if isinstance(made, Verdict) else self._failed(f"verify() returned {made!r}, not an lr.Verdict")

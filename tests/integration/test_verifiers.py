@@ -393,6 +393,7 @@ def test_a_package_offers_one_under_an_entry_point(monkeypatch):
     [
         ("1 / 0", "by zero') (v.py, line 3)"),
         ("return True", "verify() returned True, not an lr.Verdict"),
+        ("raise __import__('asyncio').CancelledError", "CancelledError"),
         ("return __import__('lr_sglang').Verdict('no', 'v')", "a verdict is true or false, not 'no'"),
         ("return __import__('lr_sglang').Verdict(None, 'v')", "a verdict is true or false, not None"),
         ("return __import__('lr_sglang').Verdict(True, 'v', score='high')", "could not convert string"),
@@ -406,6 +407,13 @@ def test_one_that_fails_rejects_and_says_why(tmp_path, body, said):
     verdicts = [v for s in record.steps for v in s.verdicts if v.by == name]
     assert verdicts and all(v.failed and not v.accepted and said in v.reason for v in verdicts)
     assert record.failures["judge"] >= len(verdicts)  # more on drafts that were discarded
+
+
+def test_one_whose_own_work_is_cancelled_rejects(tmp_path):
+    body = "work = asyncio.ensure_future(asyncio.sleep(60))\n        work.cancel()\n        await work"
+    (tmp_path / "v.py").write_text(f"import asyncio\n\nclass V:\n    async def verify(self, inquiry):\n        {body}")
+    record, _ = solve(named(f"{tmp_path}/v.py:V"))
+    assert record.text == OURS[:-1] and record.failures["judge"]
 
 
 def test_a_verdict_of_numpys_numbers_can_be_recorded():
