@@ -35,7 +35,7 @@ def computed(folder):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     counted = sum(weights.numel() for weights in model.parameters())
     with torch.no_grad():
-        text = model.generate(ids, max_new_tokens=40, do_sample=False)
+        text = model.generate(ids, max_new_tokens=12, do_sample=False)
         return model(ids).logits, text, counted, model.config.to_dict()
 
 
