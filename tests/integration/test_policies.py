@@ -184,7 +184,6 @@ def test_what_requests_cost_is_measured_at_start():
     assert costs.token == pytest.approx(Measured.token)
     assert costs.slowdown == pytest.approx(Measured.slowdown, rel=0.02)
     assert costs.reading == pytest.approx(Measured.reading, rel=0.1)
-    assert costs.prefill == pytest.approx(Measured.token)
 
 
 def test_a_runtime_whose_tokens_take_no_time_has_no_known_costs():
@@ -196,11 +195,11 @@ def test_a_runtime_whose_tokens_take_no_time_has_no_known_costs():
 
 
 def test_costs_that_are_known_decide_until_there_is_much_else():
-    load = Load(Costs(0.1, slowdown=0.1, reading=0.01, prefill=0.1))
+    load = Load(Costs(0.1, slowdown=0.1, reading=0.01))
     for n in range(0, 200, 10):
         marks = [load.begin(n) for _ in range(5)]
         for mark in marks:  # three beyond two answers read
-            load.end(n + 0.14 * 10 + (0.01 * 10 + 0.1) * 3, mark, 10, answers=2)
+            load.end(n + 0.14 * 10 + (0.01 * 10 + 0.1) * 3, mark, 10, alone=2)
     base, more = load.line()
     assert base + more == pytest.approx(0.1)
     assert more == pytest.approx(0.01)
@@ -237,9 +236,9 @@ def test_auto_loses_little_while_it_learns(at_once):
 
 def test_requests_that_read_hold_up_the_others_by_their_passes():
     target = Runtime(base=1.0, more=0.1, reading=0.05, prefill=0.5)
-    assert target.step(2) == target.step(2, answers=2) == pytest.approx(1.2)
-    assert target.step(4, answers=2) == pytest.approx(1.4 + 2 * (0.05 + 0.5))
-    assert target.step(12, answers=2) == pytest.approx(2 * 2.2 + 10 * 0.05)  # a prefill after every other pass
+    assert target.step(2) == target.step(2, alone=2) == pytest.approx(1.2)
+    assert target.step(4, alone=2) == pytest.approx(1.4 + 2 * (0.05 + 0.5))
+    assert target.step(12, alone=2) == pytest.approx(2 * 2.2 + 10 * 0.05)  # a prefill after every other pass
 
 
 def scene(alpha, answers, slowdown=0.02, c1=0.1, schedule="async"):

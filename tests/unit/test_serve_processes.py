@@ -276,7 +276,7 @@ def test_every_gauge_says_how_it_is_added_up():
     assert gauges and all(one._multiprocess_mode.startswith("live") for one in gauges)
 
 
-@pytest.mark.parametrize("found", [Costs(0.02, 0.1, 0.005, 0.03), None, RuntimeDown("gone")])
+@pytest.mark.parametrize("found", [Costs(0.02, 0.1, 0.005), None, RuntimeDown("gone")])
 def test_one_process_measures_the_costs_of_requests_and_all_have_them(tmp_path, monkeypatch, found):
     measured = []
 

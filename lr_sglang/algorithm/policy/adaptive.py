@@ -108,7 +108,8 @@ class Adaptive(Policy):
         if branch.position == 0 and tokens < few and self.experience.load(branch.role).costs:
             tokens = 0  # it also read the prompt; until there is another, what was measured at start counts
         if mark is not None:
-            self.experience.load(branch.role).end(self.clock(), mark, tokens, self.experience.answers)
+            alone = self.experience.answers if tokens >= few else 0
+            self.experience.load(branch.role).end(self.clock(), mark, tokens, alone)
 
     def _choose(self) -> None:
         conditions = self.experience.conditions(self.look.schedule, self.own)

@@ -40,20 +40,20 @@ class Load:
         self.running += 1
         return self._now, self._area
 
-    def end(self, now: float, mark: tuple[float, float], tokens: int = 0, answers: int = 0) -> None:
+    def end(self, now: float, mark: tuple[float, float], tokens: int = 0, alone: int = 0) -> None:
         """Counts a request that has ended; with ``tokens`` 0 its duration is not used.
 
         Args:
-            answers: number of concurrent answers: the requests beyond it read drafted steps.
+            alone: how many of the concurrent requests write more than a step; those beyond it read a drafted step each.
         """
         self._pass(now)
         self.running -= 1
         seconds = self._now - mark[0]
         if tokens and seconds > 0:
             requests, pace = (self._area - mark[1]) / seconds, seconds / tokens
-            # of the pace, what others read meanwhile: at most half
+            # of the pace, what was read meanwhile: at most half
             costs = self.costs or NOTHING
-            read = (costs.reading + costs.prefill / tokens) * max(0.0, requests - answers)
+            read = (costs.reading + costs.token / tokens) * max(0.0, requests - alone)
             self._learn(requests, pace - min(pace / 2, read))
 
     @property
@@ -73,7 +73,7 @@ class Load:
         if not (self.known or self.costs):
             return None
         costs = self.costs or NOTHING
-        parts = (*(tokens * part for part in (*self.line(), costs.reading)), costs.prefill)
+        parts = (*(tokens * part for part in (*self.line(), costs.reading)), costs.token)
         return Runtime(*map(rounded, parts))
 
     def _more(self) -> float:
