@@ -28,8 +28,8 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     "--mode",
     type=click.Choice(list(MODES)),
     multiple=True,
-    help="How to answer; again for more that a request may ask for.  [default: lookahead (with a token layer: "
-    "lookahead+sd), and all others that these runtimes can do]",
+    help="How to answer; again for more that a request may ask for.  [default: auto, and all others that "
+    "these runtimes can do]",
 )
 @click.option(
     "--allow-verifier",
