@@ -41,7 +41,7 @@ class Stand:
 
     def serving(self, *options: object):
         urls = {role: runtime.url for role, runtime in self.runtimes.items()}
-        return serving(self.folder, urls, "--model-name", MODEL, "--depth", 3, *options)
+        return serving(self.folder, urls, "--model-name", MODEL, "--mode", "lookahead", "--depth", 3, *options)
 
     def running(self) -> int:
         """Requests that all runtimes work on."""

@@ -34,6 +34,8 @@ STALL, AT_ONCE = 2.0, 6
 SERVICE = (
     "--model-name",
     MODEL,
+    "--mode",
+    "lookahead",
     "--depth",
     "3",
     "--stall-timeout",

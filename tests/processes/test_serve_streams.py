@@ -25,7 +25,7 @@ LATEST = 1.2  # first pieces, in step times; a machine that is busy with other t
 def test_streams_open_at_once(processes, tmp_path, record_property, capsys):
     files()  # as many for the runtimes and the clients, too
     look = ("--steps", STEPS, "--step-tokens", TOKENS, "--step-seconds", STEP_SECONDS, "--judge-seconds", 0.2)
-    places = ("--concurrency", STREAMS, "--queue", 0, "--depth", 3, "--processes", processes)
+    places = ("--concurrency", STREAMS, "--queue", 0, "--depth", 3, "--mode", "lookahead", "--processes", processes)
     who = [{"name": f"stream {i}", "after": i * OPENED / STREAMS} for i in range(STREAMS)]
     threads = memory = 0
     most = 0.0
