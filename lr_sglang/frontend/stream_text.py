@@ -125,6 +125,7 @@ class StreamText:
     Attributes:
         stopped: the stop string that ended it, else empty.
         tokens: delivered so far, with those of that string; ``reasoning_tokens`` of them belong to the reasoning.
+        held: last tokens that are the beginning of a character, which is not shown yet.
     """
 
     def __init__(
@@ -133,10 +134,9 @@ class StreamText:
         self._decode, self._stops = decode, Stops(stops)
         self._reasoning = reasoning or Reasoning(split=False)
         self._tail: Ids = ()
-        self._held = 0  # tokens that end in the middle of a character
         self._runs: list[tuple[int, Ids, Ids]] = []  # steps: where in the text each begins, the tail before it
         self._length, self._split = 0, False
-        self.tokens = self.reasoning_tokens = 0
+        self.tokens = self.reasoning_tokens = self.held = 0
 
     @property
     def stopped(self) -> str:
@@ -152,7 +152,7 @@ class StreamText:
 
     def rest(self) -> list[Chunk]:
         """The text that was held back; call it at the end."""
-        pieces = self._shown((), last=True) if self._held and not self.stopped else []
+        pieces = self._shown((), last=True) if self.held and not self.stopped else []
         if not self.stopped:
             pieces += self._reasoning.add(self._stops.rest())
         return self._count_reasoning([*pieces, *self._reasoning.rest()])
@@ -160,7 +160,7 @@ class StreamText:
     def _shown(self, ids: Ids, silent: int = 0, last: bool = False) -> list[Chunk]:
         self._runs.append((self._length, self._tail, ids))
         text, self._tail, held = added(self._tail, ids, self._decode, last)
-        whole, self._held = self._held + len(ids) - held, held
+        whole, self.held = self.held + len(ids) - held, held
         self._length += len(text)
         pieces = list(self._reasoning.add(self._stops.add(text)))
         cut = self._stops.shown + len(self.stopped)

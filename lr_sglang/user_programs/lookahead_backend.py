@@ -27,11 +27,7 @@ from lr_sglang.frontend.gen_options import UNLIMITED, LookaheadMark, fallback_re
 from lr_sglang.frontend.stream_text import StreamText
 from lr_sglang.modes import MODES
 from lr_sglang.programs.lookahead import write_answer
-from lr_sglang.sglang_api.interpreter import (
-    BaseBackend,
-    ProgramState,
-    SglSamplingParams,
-)
+from lr_sglang.sglang_api.interpreter import BaseBackend, ProgramState, SglSamplingParams
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace
@@ -202,14 +198,17 @@ class LookaheadBackend(BaseBackend):
                 if shown is not None:
                     shown.show(text, known, part, step)
 
-            told = 0
+            told, half = 0, tuple[int, ...]()  # tokens of half a character go with the text that completes it
 
             def keep(step: StepRecord) -> None:
-                nonlocal told
+                nonlocal told, half
                 ids, told = job.record.ids[told:], len(job.record.ids)
                 own = step.spoken(ids, self.target.ends)
                 text = "".join(piece.text for piece in delivery.add(own, len(ids) - len(own)))
-                give(TokenText.of(text, own, known.vocabulary) if text == step.text else TokenText.wrap(text), step)
+                own, at = (*half, *own), len(half) + len(own) - delivery.held
+                own, half = own[:at], own[at:]
+                exact = text == step.text or not stops_of(mark)
+                give(TokenText.of(text, own, known.vocabulary) if exact else TokenText.wrap(text), step)
                 if delivery.stopped:
                     raise Cancelled("a stop string was written")
 
@@ -227,9 +226,10 @@ class LookaheadBackend(BaseBackend):
                     raise
             finally:
                 end(state)
-            give(TokenText.wrap("".join(piece.text for piece in delivery.rest())))
+            rest = "".join(piece.text for piece in delivery.rest())
+            give(TokenText.of(rest, half, known.vocabulary) if rest == known.decode(half) else TokenText.wrap(rest))
         self.traces.append(job.record)
-        return part.given, _meta(job.record, delivery, stops_of(mark))
+        return part.given, _meta(job.record, delivery)
 
     def _beside(self, s: Executor) -> ProgramState:
         """A fork of a state that is generating, at its present text."""
@@ -266,12 +266,10 @@ def backends(requests: RequestMaker) -> _lru_cache_wrapper[LookaheadBackend]:
     return lru_cache(64)(partial(backend_of, requests))
 
 
-def _meta(trace: Trace, delivery: StreamText, stops: tuple[str, ...]) -> dict[str, Any]:
+def _meta(trace: Trace, delivery: StreamText) -> dict[str, Any]:
     """The meta information of the answer for ``s.get_meta_info``, with SGLang's keys where it has them."""
     counts = trace.tokens()
-    finish: dict[str, Any] = {"type": "stop" if delivery.stopped else trace.finish}
-    if delivery.stopped and len(stops) == 1:
-        finish["matched"] = stops[0]
+    finish = {"type": "stop", "matched": delivery.stopped} if delivery.stopped else {"type": trace.finish}
     return {
         "prompt_tokens": trace.prompt_tokens,
         "completion_tokens": delivery.tokens,

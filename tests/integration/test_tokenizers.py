@@ -1,5 +1,6 @@
 """Whole answers over tokenizers of every kind, compared with a model that is asked token by token."""
 
+import itertools
 import random
 
 import pytest
@@ -10,6 +11,7 @@ from tokenizers import AddedToken, normalizers
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+import lr_sglang as lr
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
@@ -20,6 +22,8 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.detokenize import HALF
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
+from lr_sglang.user_programs.lookahead_backend import lookahead as lookahead_gen
+from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers import Exact, Random
 from tests import examples
 from tests.integration.test_semantics import QUESTION
@@ -136,6 +140,49 @@ def test_what_a_program_generates_goes_on_from_the_very_tokens(tokenizers, which
         twice.run(most, backend=LookaheadBackend(played(target=target).roles, judge_prompt="paper", ahead=False))["two"]
         prompt = target.prompts[0]
         assert target.prompts[1] == (*prompt, *model.whole(prompt, most))
+
+
+class Fixed(Model):
+    """Writes these tokens, wherever a prompt of this length ends."""
+
+    def __init__(self, known, ids, prompt):
+        super().__init__(known, [], 0)
+        self.ids, self.prompt = (*ids, self.end), prompt
+
+    def next(self, ids):
+        return self.ids[min(len(ids) - self.prompt, len(self.ids) - 1)]
+
+
+@sgl.function
+def ahead_once(s, messages, most, stop):
+    lr.converse(s, messages)
+    s += lookahead_gen("answer", most, stop=stop, temperature=0.0)
+
+
+@pytest.mark.parametrize("stop", [(), ("> ", "dx")])
+def test_a_character_that_a_cap_splits_is_once_in_a_programs_answer(tokenizers, stop):
+    """Also where text that may begin a stop string is held back when the next step completes it."""
+    known = tokenizers[0]
+    ids = known.encode("five 🎉d 中> 🎉🎉")
+    model = Fixed(known, ids, len(known.chat(QUESTION, True).ids))
+    for most, cap in itertools.product(range(1, len(ids) + 1), (1, 2, 3)):
+        text, backend = known.decode(ids[:most]), played(target=Played(model), draft=Played(model))
+        job = AnswerRequest(Lookahead(verifier="exact", max_step_tokens=cap))
+        ahead = LookaheadBackend(backend.roles, job.lookahead, judge_prompt="paper")
+        run_virtually(perform(Program.load(ahead_once.bind(most=most, stop=stop)), QUESTION, job, ahead))
+        assert job.record.text == (text.partition("> ")[0] if stop else text)
+        assert known.decode(job.record.ids) == job.record.text
+        assert stop or job.record.ids == ids[:most]
+
+
+def test_the_stop_string_that_ended_it_is_named(tokenizers):
+    known = tokenizers[0]
+    model = Fixed(known, known.encode("five toys end"), len(known.chat(QUESTION, True).ids))
+    roles = played(target=Played(model), draft=Played(model)).roles
+    backend = LookaheadBackend(roles, Lookahead(verifier="exact"), judge_prompt="paper")
+    state = ahead_once.run(QUESTION, 50, ("end", "to"), backend=backend)
+    assert state["answer"] == "five "
+    assert state.get_meta_info("answer")["finish_reason"] == {"type": "stop", "matched": "to"}
 
 
 def test_what_the_assistant_says_is_read_as_it_goes_on(tokenizers):
