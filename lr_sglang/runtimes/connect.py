@@ -14,6 +14,7 @@ from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.router import RouterClient
+from lr_sglang.engine.same_tokens import check_tokens
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -62,6 +63,8 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
         keys = fleet.keys.get(role, ""), fleet.worker_keys.get(role, "")
         transport, infos = call(_reach(url, role, *keys))
         backend = RuntimeBackend(role, transport, load_tokenizer(fleet.tokenizers[role]), timeout=runtime.timeout)
+        if runtime.url:
+            call(check_tokens(transport, backend.tokenizer, role))
         backend.pool = pools.setdefault(url, backend.pool)
         _describe(backend, infos, runtime.context_length)
         if isinstance(transport, RouterClient):

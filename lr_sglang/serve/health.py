@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
-from lr_sglang.errors import LookaheadError, RuntimeTimeout
+from lr_sglang.engine.same_tokens import check_tokens
+from lr_sglang.engine.tokenizer import Tokenizer
+from lr_sglang.errors import ConfigError, LookaheadError, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.serve.circuit_breaker import Gate
 from lr_sglang.serve.logs import log, where
@@ -33,14 +35,15 @@ class Watch:
         stall: seconds that a request may take; of the target only once it does not answer probes either, for a long
             prompt can take as long.
         changed: called when the runtime goes down (with the reason) and when it is back (with an empty one).
+        known: the tokenizer of its model; a runtime that comes back with another one stays down.
 
     Attributes:
         down: why it is; empty when it is well.
         since: when that began, in seconds of the monotonic clock.
     """
 
-    def __init__(self, role: str, gate: Gate, stall: float, changed: Changed) -> None:
-        self.role, self.gate, self.stall, self._changed = role, gate, stall, changed
+    def __init__(self, role: str, gate: Gate, stall: float, changed: Changed, known: Tokenizer | None = None) -> None:
+        self.role, self.gate, self.stall, self._changed, self._known = role, gate, stall, changed, known
         self.down, self.since, self._before = "", time.monotonic(), 0.0
         self._late, self._rest, self._again = 0, LOOK_SECONDS, 0.0
 
@@ -110,9 +113,17 @@ class Watch:
             self.gate.kick()
         if now < self._again:
             return
-        with suppress(LookaheadError):
+        try:
             await self.gate.probe("/health", PROBE_SECONDS)
             await self.gate.try_out(GENERATE_SECONDS)
+            if self._known is not None:
+                await check_tokens(self.gate, self._known, self.role, PROBE_SECONDS)
+        except ConfigError as error:
+            if self.down != error.message:
+                self._set(error.message)
+        except LookaheadError:
+            pass
+        else:
             self.gate.failures, self._late = FAILURES - 1, 0  # one more, and it is down again, for longer
             self._set("")
 
@@ -141,7 +152,10 @@ class Health:
         self.gates: dict[str, Gate] = {}
         for role, backend in roles.items():
             backend.transport = self.gates[role] = Gate(backend.transport, role)
-        self.watches = {role: Watch(role, gate, service.stall, self._tell) for role, gate in self.gates.items()}
+        self.watches = {
+            role: Watch(role, self.gates[role], service.stall, self._tell, getattr(backend, "tokenizer", None))
+            for role, backend in roles.items()
+        }
         # Drafts are of no use without verdicts.
         self._judged = "judge" in roles and verifier_registry.needs_judge(service.verifiers[0])
         self._roles, self._trusts, self._changed = roles, service.lookahead.max_false_accepts, changed

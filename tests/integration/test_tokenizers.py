@@ -1,7 +1,9 @@
 """Whole answers over tokenizers of every kind, compared with a model that is asked token by token."""
 
+import asyncio
 import itertools
 import random
+from contextlib import nullcontext
 
 import pytest
 import sglang as sgl
@@ -15,7 +17,9 @@ import lr_sglang as lr
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
+from lr_sglang.engine.same_tokens import check_tokens
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
+from lr_sglang.errors import ConfigError, RuntimeRefused
 from lr_sglang.frontend.run import run_program
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
@@ -183,6 +187,23 @@ def test_the_stop_string_that_ended_it_is_named(tokenizers):
     state = ahead_once.run(QUESTION, 50, ("end", "to"), backend=backend)
     assert state["answer"] == "five "
     assert state.get_meta_info("answer")["finish_reason"] == {"type": "stop", "matched": "to"}
+
+
+def test_a_runtime_with_another_tokenizer_is_an_error(tokenizers):
+    class Server:
+        async def post(self, path, body, timeout):
+            return {"tokens": self.known._inner.encode(body["prompt"], add_special_tokens=False)}
+
+    class Silent:
+        async def post(self, path, body, timeout):
+            raise RuntimeRefused("/tokenize: 404")
+
+    for known, runs in itertools.product(tokenizers, tokenizers):
+        server = Server()
+        server.known = runs
+        with nullcontext() if known is runs else pytest.raises(ConfigError, match="another tokenizer"):
+            asyncio.run(check_tokens(server, known, "target"))
+    asyncio.run(check_tokens(Silent(), tokenizers[0], "target"))
 
 
 def test_what_the_assistant_says_is_read_as_it_goes_on(tokenizers):

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 
 from lr_sglang.cli import cli
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine import same_tokens
 from lr_sglang.engine.client import WorkerLost
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
@@ -47,6 +48,7 @@ from lr_sglang.simulated.server import MALFORMED
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.steps.token_text import TokenText
+from tests.scripted import CharTokenizer
 
 # -- stop strings
 
@@ -742,7 +744,7 @@ class Runtime:
     """A transport that does what it is told: go well, fail, or hang until it is cancelled."""
 
     def __init__(self):
-        self.fails, self.hangs, self.probes = None, False, []
+        self.fails, self.hangs, self.probes, self.tokens = None, False, [], []
 
     async def generate(self, payload, request, timeout):
         request.sending(lambda request: None)
@@ -767,14 +769,18 @@ class Runtime:
             raise self.fails
         return {}
 
+    async def post(self, path, body, timeout):
+        assert path == "/tokenize"
+        return {"tokens": self.tokens}
+
     async def close(self):
         pass
 
 
-def watched(role="draft", stall=0.1):
+def watched(role="draft", stall=0.1, known=None):
     runtime, heard = Runtime(), []
     gate = Gate(runtime, role)
-    watch = Watch(role, gate, stall, lambda role, why: heard.append(why))
+    watch = Watch(role, gate, stall, lambda role, why: heard.append(why), known)
     return runtime, gate, watch, heard
 
 
@@ -814,6 +820,20 @@ def test_a_runtime_that_cannot_be_reached_is_down_at_once_and_comes_back():
     look(watch)
     assert not watch.down and heard == ["nobody there", ""]
     assert watch.total() == watch.total() >= 0.05
+
+
+def test_a_runtime_that_comes_back_with_another_models_tokens_stays_down():
+    known = CharTokenizer()
+    runtime, _, watch, heard = watched("target", known=known)
+    runtime.fails = RuntimeDown("nobody there")
+    look(watch)
+    runtime.fails, runtime.tokens = None, list(range(40, 90))
+    for _ in range(3):
+        look(watch)
+    assert heard == ["nobody there", watch.down] and watch.down.startswith("it has another tokenizer")
+    runtime.tokens = list(known.encode(same_tokens.TEXT))
+    look(watch)
+    assert not watch.down
 
 
 @pytest.mark.parametrize("fault", [RuntimeDown("http://10.1.2.3:4 is away"), RuntimeRefused("/health: 500 /opt/x.py")])
