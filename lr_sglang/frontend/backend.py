@@ -149,11 +149,11 @@ class RuntimeBackend(BaseBackend):
         """Tokens of a state's prompt, and of the answer that may follow it.
 
         Raises:
-            PromptTooLong: none may.
+            PromptTooLong: none may. BadReply: the model's chat template fails.
         """
-        prompt = len(self.prompt_ids(s))
-        left = limits.budget(prompt, self.context)
-        if left < 1:
+        with self.naming:
+            prompt = len(self.prompt_ids(s))
+        if (left := limits.budget(prompt, self.context)) < 1:
             raise PromptTooLong(
                 f"the prompt has {prompt} tokens and leaves no room for an answer",
                 role=self.role,

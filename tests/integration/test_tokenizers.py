@@ -19,7 +19,7 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.same_tokens import check_tokens
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
-from lr_sglang.errors import ConfigError, RuntimeRefused
+from lr_sglang.errors import BadReply, ConfigError, RuntimeRefused
 from lr_sglang.frontend.run import run_program
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
@@ -204,6 +204,18 @@ def test_a_runtime_with_another_tokenizer_is_an_error(tokenizers):
         with nullcontext() if known is runs else pytest.raises(ConfigError, match="another tokenizer"):
             asyncio.run(check_tokens(server, known, "target"))
     asyncio.run(check_tokens(Silent(), tokenizers[0], "target"))
+
+
+@pytest.mark.parametrize("template", [None, "{{ raise_exception('no such role') }}"])
+def test_a_chat_template_that_fails_is_a_named_error(tokenizers, template, monkeypatch):
+    known = tokenizers[0]
+    monkeypatch.setattr(known._inner, "chat_template", template)
+    model, asked = Model(known, known.encode("x"), 1), [{"role": "user", "content": "which was never rendered"}]
+    for program in (lookahead, autoregressive):
+        backend, job = played(target=Played(model), draft=Played(model)), AnswerRequest(verifier=Exact())
+        with pytest.raises(BadReply, match=r"template|no such role") as caught:
+            run_virtually(run_program(program, asked, job, backend=backend))
+        assert caught.value.role == "target"
 
 
 def test_what_the_assistant_says_is_read_as_it_goes_on(tokenizers):
