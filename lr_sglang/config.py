@@ -186,8 +186,9 @@ class Runtime(ConfigModel):
         need(self.tensor_parallel >= 1 and self.data_parallel >= 1, "parallel sizes must be at least 1")
         fraction = self.memory_fraction
         need(fraction is None or 0 < fraction < 1, "memory_fraction: must be between 0 and 1")
-        at_once = self.max_running_requests
-        need(at_once is None or at_once >= 1, "max_running_requests: must be at least 1")
+        for name in ("context_length", "max_running_requests"):
+            value = getattr(self, name)
+            need(value is None or value >= 1, f"{name}: must be at least 1")
         need(bool(self.url) or not self.worker_api_key_env, "worker_api_key_env: is for a router, given by its 'url'")
         need(not (self.url and self.token_layer.on), "token_layer: a server that runs already has its own, or none")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import hashlib
 import importlib.util
 import os
@@ -109,6 +110,18 @@ def describe(error: BaseException) -> str:
     files = {module.__file__ for name, module in list(sys.modules.items()) if name.startswith(_PREFIX)}
     found = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
     return f"{error!r} ({Path(found[-1].filename).name}, line {found[-1].lineno})" if found else repr(error)
+
+
+def is_stop(error: BaseException) -> bool:
+    """Whether the running task is ended from outside: it is cancelled or closed, or a signal ends the command.
+
+    Anything else that a user's code raises, ``SystemExit`` too, is a failure of that code alone.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    signalled = isinstance(error, KeyboardInterrupt) and type(error) is not KeyboardInterrupt  # cli.failures.Stopped
+    return signalled or isinstance(error, GeneratorExit)
 
 
 def _missing(file: str | Path, name: str, known: Iterable[str]) -> ConfigError:

@@ -169,13 +169,10 @@ class Runner:
         try:
             asked = messages(item.question.question, settings.suffix)
             await answer(self._program, mode, asked, job, self.roles, self._backend)
-        except (Cancelled, ConfigError):
-            raise
-        except RuntimeDown as error:
-            if error.role == "target":
-                raise
-            return record.make(item.question, item.mode, job, *about, error)
         except LookaheadError as error:
+            is_down = isinstance(error, RuntimeDown) and error.role == "target"
+            if is_down or isinstance(error, Cancelled | ConfigError):
+                raise
             return record.make(item.question, item.mode, job, *about, error)
         finally:
             self._running.discard(job)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -52,13 +52,10 @@ class AnswerTask:
             if self.mode.ahead and not self.live.given:
                 await self.live.requests.prepare(self.job.lookahead)
             await answer(self.program, self.mode, self.messages, self.job, self.live.roles, self.live.backends)
-            return self._solution()
+            return self.solution()
 
-    def failed(self, error: LookaheadError) -> Solution:
-        """The solution of a failed answer: the part that was made, and the error."""
-        return self._solution(error)
-
-    def _solution(self, error: LookaheadError | None = None) -> Solution:
+    def solution(self, error: LookaheadError | None = None) -> Solution:
+        """What was made; of a failed answer the part until then, and the error."""
         asked, job = self.messages[-1]["content"], self.job
         config = {
             "program": self.program.name if self.program else self.mode.program,
@@ -82,12 +79,15 @@ def resolve_request(
     """Makes a task of a question, with its options by name.
 
     Raises:
-        ConfigError: there is no such option or mode, the question is empty, or the deployment is not open.
+        ConfigError: there is no such option or mode, the question is empty or none, or the deployment is not open.
     """
-    messages = [{"role": "user", "content": question}] if isinstance(question, str) else [dict(m) for m in question]
+    if not isinstance(live, OpenDeployment):
+        raise ConfigError(f"deployment: expected an open one, not {live!r:.80}", hint="with lr.deployment(...) as d:")
+    asked: Any = [{"role": "user", "content": question}] if isinstance(question, str) else question
+    messages = [dict(m) if isinstance(m, Mapping) else {} for m in asked] if isinstance(asked, Sequence) else []
     said = [m.get("content") if isinstance(m.get("role"), str) else None for m in messages]
     if not said or not all(isinstance(text, str) and text.strip() for text in said):
-        raise ConfigError("the question is empty", hint="a text, or messages with 'role' and 'content'")
+        raise ConfigError("the question is empty, or none", hint="a text, or messages with 'role' and 'content'")
     if not isinstance(program, Program):
         program = Program.load(program) if program else None
     for name in options:
@@ -177,6 +177,8 @@ def solve_many(
     Raises:
         ConfigError: as ``solve``, before anything runs.
     """
+    if isinstance(questions, str) or not isinstance(questions, Iterable):
+        raise ConfigError("questions: expected a list of questions", hint="lr.solve(...) takes one")
     asked: Counter[str] = Counter()
     todo, known = [], Program.load(program) if program else None
     for question in questions:
@@ -194,7 +196,7 @@ async def _solve_all(todo: Sequence[AnswerTask], concurrency: int) -> list[Solut
             try:
                 return await task.run()
             except LookaheadError as error:
-                return task.failed(error)
+                return task.solution(error)
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(task)) for task in todo]

@@ -30,8 +30,15 @@ def background(selector: selectors.BaseSelector | None = None) -> asyncio.Abstra
         if loop is None:
             loop = asyncio.new_event_loop() if selector is None else asyncio.SelectorEventLoop(selector)
             _loops[os.getpid()] = loop
-            threading.Thread(target=loop.run_forever, name="lr-loop", daemon=True).start()
+            threading.Thread(target=_run, args=(loop,), name="lr-loop", daemon=True).start()
     return loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Runs it for good: what exits in a task (``sys.exit``) is the result of that task, and ends no other."""
+    while not loop.is_closed():
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
 
 
 def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
@@ -96,6 +103,8 @@ async def in_thread(work: Callable[[], T], name: str = "lr-program") -> T:
     def run() -> None:
         try:
             done.set_result(work())
+        except StopIteration as error:  # which no future takes
+            done.set_exception(RuntimeError(repr(error)).with_traceback(error.__traceback__))
         except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
             done.set_exception(error)
 

@@ -171,7 +171,7 @@ class Execution(StreamExecutor):
             await work
         except asyncio.CancelledError:
             error = Cancelled("cancelled")
-        except Exception as raised:  # noqa: BLE001 - it is raised for the reader of the state
+        except (Exception, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001 - it is raised for the state's reader
             error = raised
         if isinstance(error, Cancelled):
             error.__traceback__ = None  # its frames hold this state, which would hold them

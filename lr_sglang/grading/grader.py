@@ -158,7 +158,7 @@ class Grader:
     def _outside(self, judge: Function, text: str, question: Question) -> Grade:
         try:
             found = judge(text, question)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(f"grader {self.name}: {error!r}", hint="docs/tasks.md has an example") from error
         given = found if isinstance(found, Grade) else Grade(found, answers.final_answer(text), by=self.name)
         if not isinstance(given.correct, bool | None):

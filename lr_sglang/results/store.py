@@ -22,6 +22,12 @@ from lr_sglang.results.packed import Packed
 from lr_sglang.results.record import SCHEMA, Key, Record, key
 
 RECORDS, RUN, LOCK = "records.jsonl", "run.json", ".lock"
+# What fields of a record are, where it has them.
+_KINDS = {
+    **dict.fromkeys(("question", "text", "finish"), str),
+    **{"seconds": int | float, "judged": int, "accepted": int, "error": dict | None},
+    **{"tokens": dict, "steps": list, "branches": list, "config": dict},
+}
 
 
 def new_folder(root: Path, name: str) -> Path:
@@ -62,16 +68,25 @@ def read_records(path: Path) -> tuple[list[Record], int]:
             if not line.endswith(b"\n"):
                 break
             try:
-                record = Packed(json.loads(line))
+                made = json.loads(line)
+                record = Packed(made)
                 hash(key(record))
-                newer = record["schema"] > SCHEMA
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                if record["schema"] > SCHEMA:
+                    raise RecordError(f"{path}, line {number}: written by a later release", hint="update lr-sglang")
+                _check(made)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise RecordError(f"{path}, line {number}: this is no record", hint="move the file away") from error
-            if newer:
-                raise RecordError(f"{path}, line {number}: written by a later release", hint="update lr-sglang")
             records.append(record)
             whole += len(line)
     return records, whole
+
+
+def _check(record: dict[str, Any]) -> None:
+    """Raises TypeError if a field cannot be of a record."""
+    wrong = [name for name, kind in _KINDS.items() if name in record and not isinstance(record[name], kind)]
+    wrong += [name for name in ("steps", "branches") for one in record.get(name, ()) if not isinstance(one, dict)]
+    if wrong or ((error := record.get("error")) and not {"message", "retryable"} <= error.keys()):
+        raise TypeError(*wrong)
 
 
 def line_of(record: Record) -> bytes:

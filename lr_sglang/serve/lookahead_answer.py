@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.errors import Cancelled
+from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.frontend.run import run_program
 from lr_sglang.frontend.stream_text import Reasoning, StreamText
 from lr_sglang.serve.engine import AnswerEngine
@@ -19,6 +19,7 @@ from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.serve.served_answer import END, ServedAnswer
 from lr_sglang.serve.thinking import with_calls
 from lr_sglang.steps.trace import StepRecord
+from lr_sglang.user_programs.program import ProgramError
 
 STOP_AGAIN = 0.1  # seconds until an answer that was stopped is stopped again
 HANG_UP_AFTER = 5  # stops: an abort that is heard takes some milliseconds
@@ -76,6 +77,8 @@ class LookaheadAnswer(ServedAnswer):
         except Cancelled:
             if not self.delivery.stopped:
                 raise
+        except ConfigError as error:  # the request was checked before: the operator's program or verifier is wrong
+            raise ProgramError(error.message, role=error.role, hint=error.hint) from error
         finally:
             self.costs = costs_of(job.record, self.delivery.tokens)
 

@@ -115,7 +115,8 @@ class ServedAnswer:
         error = refusal("shutting_down") if done.cancelled() else done.exception()
         if error is not None:
             if not isinstance(error, LookaheadError) or isinstance(error, ProgramError):
-                log("internal error", logging.ERROR, error=type(error).__name__, where=where(error.__cause__ or error))
+                about = {"error": type(error).__name__, "where": where(error.__cause__ or error)}
+                log("internal error", logging.ERROR, **about, hint=getattr(error, "hint", ""))
             error.__traceback__ = error.__context__ = None  # they keep the frames of a program, and its states
             if not isinstance(error, Refusal):
                 error.__cause__ = None

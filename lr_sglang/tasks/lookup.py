@@ -91,7 +91,7 @@ def _made(load: Any, spec: str) -> Task:
             found = made if isinstance(made, Task) else Task(found.__name__, load=lambda: questions)
     except LookaheadError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"task {spec}: {error!r}", hint=hint) from error
     if not isinstance(found, Task):
         raise ConfigError(f"task {spec}: expected a Task, not {type(found).__name__}", hint=hint)

@@ -94,7 +94,7 @@ class Task:
                 yield question, where
         except LookaheadError:
             raise
-        except Exception as error:  # code of another package: it may raise anything
+        except (Exception, SystemExit) as error:  # code of another package: it may raise anything
             hint = "docs/tasks.md has an example; a question goes into a record as JSON"
             raise ConfigError(f"{where}: {error!r}", hint=hint) from error
 

@@ -121,13 +121,12 @@ async def perform(
     except BaseException as error:
         if isinstance(error, ConfigError) and error.hint.startswith("add [runtimes.") and not backend.ahead:
             error.hint = "in this mode the target is alone; --mode lookahead has the others, too"
-        if isinstance(error, LookaheadError) or not isinstance(error, Exception):
+        if isinstance(error, LookaheadError) or plugin_files.is_stop(error):
             raise
         if (failure := _behind(error, run.errors)) is not None:
             raise failure from error
-        where = "".join(traceback.format_exception(error))
         why = f"program {program.name}: {plugin_files.describe(error)}"
-        raise ProgramError(why, hint=_HINT, detail=where) from error
+        raise ProgramError(why, hint=_HINT, detail="".join(traceback.format_exception(error))) from error
     finally:
         await run.close()
         told = len(job.record.steps)

@@ -83,7 +83,7 @@ def load(chosen: Chosen) -> Any:
         return plugin_files.outside(GROUP)[chosen.name].load()
     except ConfigError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"--program {chosen.name}: {error!r}", hint=_HINT) from error
 
 

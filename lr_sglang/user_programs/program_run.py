@@ -8,7 +8,7 @@ import hashlib
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
@@ -123,13 +123,11 @@ class ProgramRun:
         for state in list(self.states):
             state.end()
         self._running.pop(id(self.own), None)
-        try:
+        with suppress(TimeoutError):  # a runtime hangs
             async with asyncio.timeout(DRAIN_SECONDS):
                 while self._running:
                     self._changed.clear()
                     await self._changed.wait()
-        except TimeoutError:
-            pass  # a runtime hangs
         self.job.listen(None)
 
     @contextmanager

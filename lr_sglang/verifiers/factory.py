@@ -59,43 +59,50 @@ def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
         made = found.make(setup) if hasattr(found, "make") else found(*arguments)
     except LookaheadError:
         raise
-    except Exception as error:  # code of another package: it may raise anything
+    except (Exception, SystemExit) as error:  # code of another package: it may raise anything
         hint = "docs/verifiers.md has an example"
         raise ConfigError(f"--verifier {setup.name}: {error!r}", hint=hint) from error
     if not callable(getattr(made, "verify", None)):
         raise ConfigError(f"--verifier {setup.name}: it has no verify()", hint="docs/verifiers.md has an example")
-    return Outside(made, setup.name)
+    target = setup.roles.get("target")
+    return Outside(made, setup.name, target.timeout if target is not None else None)
 
 
 class Outside:
-    """A user's verifier: an error in it, or a result that is no ``Verdict``, becomes a failed rejection."""
+    """A user's verifier: an error in it, or a result that is no ``Verdict``, becomes a failed rejection.
 
-    def __init__(self, inner: Any, asked: str) -> None:
-        self.inner, self.name = inner, str(getattr(inner, "name", asked))
+    Args:
+        seconds: that a verdict may take, as a request to the target; None is no limit.
+    """
+
+    def __init__(self, inner: Any, asked: str, seconds: float | None) -> None:
+        self.inner, self.name, self.seconds = inner, str(getattr(inner, "name", asked)), seconds
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         try:
             made = self.inner.verify(inquiry)
-        except LookaheadError:
-            raise
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
-            made = self._failed(plugin_files.describe(error))
+        except BaseException as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
+            made = self._failed(_why(error))
         if isinstance(made, Verdict) and not made.failed:
             return made
         return self._checked(inquiry.replied() if made is None else made)  # a task, whose failure is counted
 
     async def _checked(self, made: Any) -> Verdict:
+        limit = asyncio.timeout(self.seconds)
         try:
-            made = await made if inspect.isawaitable(made) else made
-        except LookaheadError:
-            raise
-        except asyncio.CancelledError as error:  # of what it waited for, or of the verdict itself
-            if (task := asyncio.current_task()) is None or task.cancelling():
-                raise
-            return self._failed(plugin_files.describe(error))
-        except Exception as error:  # noqa: BLE001 - as above
-            return self._failed(plugin_files.describe(error))
+            async with limit:
+                made = await made if inspect.isawaitable(made) else made
+        except BaseException as error:  # noqa: BLE001 - as above
+            why = _why(error)
+            return self._failed(f"no verdict in {self.seconds:g} s" if limit.expired() else why)
         return made if isinstance(made, Verdict) else self._failed(f"verify() returned {made!r}, not an lr.Verdict")
 
     def _failed(self, why: str) -> Verdict:
         return Verdict(False, self.name, why, failed=True)
+
+
+def _why(error: BaseException) -> str:
+    """What a user's code has raised; raises again what is named already, or ends the answer itself."""
+    if isinstance(error, LookaheadError) or plugin_files.is_stop(error):
+        raise error
+    return plugin_files.describe(error)

@@ -245,6 +245,10 @@ def test_a_script_that_fails_ends():
         ("", {}, "empty"),
         ([], {}, "empty"),
         ([{"role": "user"}], {}, "empty"),
+        (None, {}, "or none"),
+        (7, {}, "or none"),
+        (["How many?", "How long?"], {}, "or none"),
+        ({"role": "user", "content": "How many?"}, {}, "or none"),
         (QUESTION, {"dept": 3}, "no option 'dept'"),
         (QUESTION, {"depth": 0}, "depth"),
         (QUESTION, {"temperature": -1}, "temperature"),
@@ -259,6 +263,33 @@ def test_a_script_that_fails_ends():
 def test_what_cannot_be_is_said(d, question, given, match):
     with pytest.raises(lr.LookaheadError, match=match):
         lr.solve(question, deployment=d, **given)
+
+
+@pytest.mark.parametrize("given", ["pocket", None, 7, simulated])
+def test_a_question_needs_an_open_deployment(given):
+    with pytest.raises(lr.LookaheadError, match="deployment: expected an open one") as error:
+        lr.solve(QUESTION, deployment=given)
+    assert "with lr.deployment" in error.value.hint
+    with pytest.raises(lr.LookaheadError, match="expected an open one"):
+        lr.stream(QUESTION, deployment=given)
+
+
+@pytest.mark.parametrize("given", [7, None, object()])
+def test_a_deployment_is_a_name_or_a_path(given):
+    with pytest.raises(lr.LookaheadError, match="expected a name or a path"):
+        lr.load_deployment(given)
+
+
+@pytest.mark.parametrize("questions", [QUESTION, None, 7])
+def test_many_questions_are_a_list(d, questions):
+    with pytest.raises(lr.LookaheadError, match="expected a list of questions"):
+        lr.solve_many(questions, deployment=d)
+
+
+def test_a_function_for_events_that_exits_ends_its_own_answer(d):
+    with pytest.raises(SystemExit):
+        lr.solve(QUESTION, deployment=d, on_event=lambda event: sys.exit(3))
+    assert lr.solve(QUESTION, deployment=d).error is None
 
 
 def test_a_programs_option_is_bound_to_it(d):

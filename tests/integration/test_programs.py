@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 import json
+import sys
 import threading
 import time
 
@@ -447,6 +448,43 @@ def chooses_without_it(s, messages):
 
 
 @sgl.function
+def exits(s, messages):
+    sys.exit(3)
+
+
+@sgl.function
+async def exits_on_the_loop(s, messages):
+    sys.exit(3)
+
+
+@sgl.function
+async def exits_in_a_task(s, messages):
+    await asyncio.create_task(exits_on_the_loop.func(s, messages))
+
+
+@sgl.function
+def runs_one_that_exits(s, messages):
+    exits_on_the_loop.run(messages, backend=s.stream_executor.backend)
+
+
+@sgl.function
+async def interrupts(s, messages):
+    raise KeyboardInterrupt
+
+
+@sgl.function
+async def has_cancelled_its_own_work(s, messages):
+    work = asyncio.create_task(asyncio.sleep(60))
+    work.cancel()
+    await work
+
+
+@sgl.function
+def iterates_too_far(s, messages):
+    next(iter(()))
+
+
+@sgl.function
 def no_place(s, question, other):
     pass
 
@@ -455,6 +493,13 @@ def no_place(s, question, other):
     ("function", "error", "match"),
     [
         (raises, ProgramError, "ZeroDivisionError"),
+        (exits, ProgramError, "SystemExit"),
+        (exits_on_the_loop, ProgramError, "SystemExit"),
+        (exits_in_a_task, ProgramError, "SystemExit"),
+        (runs_one_that_exits, ProgramError, "SystemExit"),
+        (interrupts, ProgramError, "KeyboardInterrupt"),
+        (has_cancelled_its_own_work, ProgramError, "CancelledError"),
+        (iterates_too_far, ProgramError, "StopIteration"),
         (says_nothing, ProgramError, "leaves no answer"),
         (gives_a_number, ProgramError, "no text but int"),
         pytest.param(
@@ -472,6 +517,13 @@ def no_place(s, question, other):
 def test_a_program_that_cannot_be_is_told_so(function, error, match):
     with pytest.raises(error, match=match):
         answered(function, simulated())
+
+
+@pytest.mark.parametrize("program", [exits, exits_on_the_loop, interrupts, has_cancelled_its_own_work])
+def test_one_that_exits_costs_its_own_answer(program):
+    """A run goes on, and its record has the error."""
+    for record in records(program, ("lookahead", "autoregressive")):
+        assert record["error"]["kind"] == "ProgramError" and program.func.__name__ in record["error"]["message"]
 
 
 @pytest.mark.parametrize(

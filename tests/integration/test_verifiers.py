@@ -394,6 +394,8 @@ def test_a_package_offers_one_under_an_entry_point(monkeypatch):
         ("1 / 0", "by zero') (v.py, line 3)"),
         ("return True", "verify() returned True, not an lr.Verdict"),
         ("raise __import__('asyncio').CancelledError", "CancelledError"),
+        ("raise SystemExit(3)", "SystemExit(3) (v.py, line 3)"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt() (v.py, line 3)"),
         ("return __import__('lr_sglang').Verdict('no', 'v')", "a verdict is true or false, not 'no'"),
         ("return __import__('lr_sglang').Verdict(None, 'v')", "a verdict is true or false, not None"),
         ("return __import__('lr_sglang').Verdict(True, 'v', score='high')", "could not convert string"),
@@ -409,11 +411,37 @@ def test_one_that_fails_rejects_and_says_why(tmp_path, body, said):
     assert record.failures["judge"] >= len(verdicts)  # more on drafts that were discarded
 
 
-def test_one_whose_own_work_is_cancelled_rejects(tmp_path):
-    body = "work = asyncio.ensure_future(asyncio.sleep(60))\n        work.cancel()\n        await work"
+CANCELLED = "work = asyncio.ensure_future(asyncio.sleep(60))\n        work.cancel()\n        await work"
+
+
+@pytest.mark.parametrize("body", [CANCELLED, "raise SystemExit(3)", "raise KeyboardInterrupt"])
+def test_a_coroutine_that_fails_rejects(tmp_path, body):
     (tmp_path / "v.py").write_text(f"import asyncio\n\nclass V:\n    async def verify(self, inquiry):\n        {body}")
     record, _ = solve(named(f"{tmp_path}/v.py:V"))
     assert record.text == OURS[:-1] and record.failures["judge"]
+
+
+NEVER = ("async def verify(self, i): await asyncio.Event().wait()", "def verify(self, i): pass")
+
+
+@pytest.mark.parametrize("verify", NEVER)
+def test_one_that_never_replies_rejects(tmp_path, verify):
+    """A verdict may take as long as a request to the target."""
+    (tmp_path / "v.py").write_text(f"import asyncio\n\nclass V:\n    {verify}")
+
+    def impatient(roles):
+        roles["target"].timeout = 0.05
+        return named(f"{tmp_path}/v.py:V")(roles)
+
+    record, _ = solve(impatient)
+    assert record.text == OURS[:-1] and record.failures["judge"]
+    assert "no verdict in 0.05 s" in {v.reason for s in record.steps for v in s.verdicts if v.failed}
+
+
+def test_one_that_exits_when_it_is_made_is_a_named_error(tmp_path):
+    (tmp_path / "v.py").write_text("class V:\n    def __init__(self):\n        raise SystemExit(3)")
+    with pytest.raises(ConfigError, match=r"SystemExit\(3\)"):
+        named(f"{tmp_path}/v.py:V")({})
 
 
 def test_a_verdict_of_numpys_numbers_can_be_recorded():

@@ -104,6 +104,8 @@ def test_a_wrong_type_is_refused_by_name(kind, table, said):
         lambda: Runtime(model="a", gpus=(-1,)),
         lambda: Runtime(model="a", gpus=(0, 0)),
         lambda: Runtime(model="a", memory_fraction=1.0),
+        lambda: Runtime(model="a", context_length=-5),
+        lambda: Runtime(model="a", context_length=0),
         lambda: Deployment("x", {}),
         lambda: Deployment("x", {"target": Runtime("a"), "drafter": Runtime("a")}),
         lambda: Deployment("x", {"target": Runtime("a")}, {"judge": "draft"}),

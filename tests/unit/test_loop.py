@@ -131,6 +131,20 @@ def test_what_the_work_does_when_it_is_interrupted_does_not_hide_the_interrupt(m
         call(running)
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_what_exits_on_the_loop_does_not_end_it(error):
+    async def exits():
+        raise error
+
+    async def spawns():
+        await asyncio.wait([asyncio.create_task(exits())])
+        return 1
+
+    with pytest.raises(error):
+        call(exits())
+    assert call(spawns()) == 1
+
+
 # -- from another loop
 
 
@@ -173,6 +187,8 @@ def test_a_function_runs_in_a_thread_while_the_loop_goes_on():
         assert met and other != loop_thread
         with pytest.raises(ZeroDivisionError):
             await in_thread(lambda: 1 // 0)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await in_thread(lambda: next(iter(())))
 
     asyncio.run(here())
 

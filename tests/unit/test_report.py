@@ -167,6 +167,7 @@ def test_what_is_written_while_it_is_read_is_not_cut_off(tmp_path, monkeypatch):
     [
         ("", "no record yet"),
         ("[]\n", "no record"),
+        (json.dumps({**synthetic.run(Truth(), 1, 1)[0], "seconds": None}) + "\n", "line 1: this is no record"),
         ('{"schema":1,"question_id":"a","sample":0,"mode":"lookahead"}\n', "has no seconds.* text, "),
     ],
 )

@@ -212,6 +212,32 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path, line):
         opened(tmp_path, resume=True)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seconds": None},
+        {"error": "it failed"},
+        {"error": {"kind": "RuntimeDown"}},
+        {"error": ["message", "retryable"]},
+        {"tokens": None},
+        {"steps": None},
+        {"steps": ["One."]},
+        {"branches": [None]},
+        {"config": "the usual"},
+        {"text": None},
+        {"question": 7},
+    ],
+    ids=repr,
+)
+def test_a_record_with_a_field_that_cannot_be_is_named(tmp_path, wrong):
+    with opened(tmp_path) as first:
+        first.append(record())
+    with first.path.open("a") as file:
+        file.write(json.dumps({**record("r"), **wrong}) + "\n")
+    with pytest.raises(RecordError, match=r"records.jsonl, line 2: this is no record"):
+        store.read_records(first.path)
+
+
 def test_records_of_a_later_release_are_refused(tmp_path):
     with opened(tmp_path) as first:
         first.append(record(schema=store.SCHEMA + 1))
