@@ -137,12 +137,12 @@ def test_what_exits_on_the_loop_does_not_end_it(error):
         raise error
 
     async def spawns():
-        await asyncio.wait([asyncio.create_task(exits())])
-        return 1
+        (found,) = await asyncio.gather(exits(), return_exceptions=True)
+        return type(found)
 
     with pytest.raises(error):
         call(exits())
-    assert call(spawns()) == 1
+    assert call(spawns()) is error
 
 
 # -- from another loop
