@@ -16,8 +16,6 @@ from lr_sglang.api.solve import AnswerTask, Asked, resolve_request
 from lr_sglang.errors import ConfigError
 from lr_sglang.steps.trace import StepRecord
 
-Item = StepRecord | None
-
 
 class Stream:
     """The steps of one answer, once. Leaving the loop early stops the answer, on the servers too."""
@@ -44,7 +42,7 @@ class Stream:
             wait_for([self._made], STOP_AGAIN)
 
     def __iter__(self) -> Iterator[StepRecord]:
-        ready: SimpleQueue[Item] = SimpleQueue()
+        ready: SimpleQueue[StepRecord | None] = SimpleQueue()
         made = self._begin(ready.put)
         try:
             while (step := ready.get()) is not None:
@@ -54,9 +52,9 @@ class Stream:
         made.result()
 
     async def __aiter__(self) -> AsyncIterator[StepRecord]:
-        loop, ready = asyncio.get_running_loop(), asyncio.Queue[Item]()
+        loop, ready = asyncio.get_running_loop(), asyncio.Queue[StepRecord | None]()
 
-        def put(step: Item) -> None:
+        def put(step: StepRecord | None) -> None:
             with suppress(RuntimeError):  # the loop is closed, so nothing waits any more
                 loop.call_soon_threadsafe(ready.put_nowait, step)
 
@@ -68,7 +66,7 @@ class Stream:
             await asyncio.shield(loop.run_in_executor(None, self.close))
         made.result()
 
-    def _begin(self, put: Callable[[Item], None]) -> Future[Solution]:
+    def _begin(self, put: Callable[[StepRecord | None], None]) -> Future[Solution]:
         if self._made is not None:
             raise ConfigError("a stream can be read once", hint="lr.stream(...) again")
         self._task.job.on_step = put

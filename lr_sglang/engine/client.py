@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
@@ -261,11 +261,9 @@ class WorkerLost(RuntimeBusy):
 
 def _refusal(status: int, text: str, path: str, role: str, code: str = "") -> RuntimeRefused:
     """The named error for an error status."""
-    try:
+    with suppress(ValueError, AttributeError):  # not JSON: the text itself is the message
         parsed = orjson.loads(text)
         text = (parsed.get("error") or {}).get("message") or parsed.get("message") or text
-    except (ValueError, AttributeError):
-        pass  # not JSON: the text itself is the message
     text = str(text).strip()[:500]
     if status == 500 and code.startswith(("call_upstream", "read_response")):
         hint = "are the router's workers still running?"

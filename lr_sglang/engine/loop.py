@@ -103,10 +103,8 @@ async def in_thread(work: Callable[[], T], name: str = "lr-program") -> T:
     def run() -> None:
         try:
             done.set_result(work())
-        except StopIteration as error:  # which no future takes
-            done.set_exception(RuntimeError(repr(error)).with_traceback(error.__traceback__))
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-            done.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for; no future takes StopIteration
+            done.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await asyncio.shield(asyncio.wrap_future(done))
