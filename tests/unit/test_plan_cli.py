@@ -100,7 +100,7 @@ def folder(tmp_path):
 
 
 def test_a_run_is_measured(found, folder):
-    failed = lookahead("c", error={"kind": "RuntimeDown"}, judged=90)
+    failed = lookahead("c", error={"kind": "RuntimeDown", "message": "", "retryable": True}, judged=90)
     said = found("--records", folder(autoregressive(), lookahead(), lookahead("b"), failed))
     measured, case = said["measured"], said["case"]
     assert measured["step_seconds"] == pytest.approx(1.5)
