@@ -53,7 +53,7 @@ def as_in_a_command() -> None:
     by then is not looked through for garbage.
     """
     import lr_sglang.api.runner  # noqa: F401 - and with it SGLang
-    from lr_sglang.engine.garbage import keep_what_is_imported
+    from lr_sglang.engine.loop import keep_what_is_imported
 
     background()
     keep_what_is_imported()

@@ -14,8 +14,7 @@ from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.configuration import Settings
 from lr_sglang.config import Lookahead
-from lr_sglang.engine.garbage import keep_what_is_imported
-from lr_sglang.engine.loop import call
+from lr_sglang.engine.loop import call, keep_what_is_imported
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.run import run_program
@@ -129,22 +128,15 @@ class Runner:
 
     def _check(self, mode: Mode) -> None:
         """Checks that the runtimes have what the mode needs: a token layer or none, a draft, the verifier's runtime."""
-        if mode.ahead and "draft" not in self.roles:
-            raise ConfigError(
-                "lookahead reasoning needs a draft runtime", hint="give --draft MODEL|URL, or --mode autoregressive"
-            )
         if mode.ahead:
             look = mode.lookahead(self.settings.lookahead)
             self._requests.verifier(look.verifier)
             call(self._requests.prepare(look), self._loop)
         layer = self.roles["target"].token_layer
-        if layer is None or mode.token_layer in (None, bool(layer)):
-            return
-        if layer:
-            hint = "--mode sd or lookahead+sd"
-            raise ConfigError(f"mode {mode.name}: the runtime has a token layer, {layer}", role="target", hint=hint)
-        hint = "lr-sglang launch --with-token-layer starts such ones (SGLang's own flag is --speculative-algorithm)"
-        raise ConfigError(f"mode {mode.name}: the runtime has no token layer", role="target", hint=hint)
+        if layer is not None and mode.token_layer not in (None, bool(layer)):
+            hint = "lr-sglang launch --with-token-layer starts such ones (SGLang's own flag is --speculative-algorithm)"
+            has, hint = (f"a token layer, {layer}", "--mode sd or lookahead+sd") if layer else ("no token layer", hint)
+            raise ConfigError(f"mode {mode.name}: the runtime has {has}", role="target", hint=hint)
 
     def _wait(self, idle: Callable[[], None]) -> Any:
         while True:

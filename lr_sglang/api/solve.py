@@ -99,8 +99,6 @@ def resolve_request(
     known = MODES.get(_WITH_LAYER.get(mode, mode) if live.roles["target"].token_layer else mode)
     if known is None:
         raise ConfigError(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")
-    if known.ahead and "draft" not in live.roles:
-        raise ConfigError("lookahead reasoning needs a draft runtime", hint='draft="...", or mode="autoregressive"')
     config = live.config
     job = live.requests.make(
         known,

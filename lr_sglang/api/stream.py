@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
@@ -39,7 +38,7 @@ class Stream:
         """Stops the answer, if it is still being made, and waits until it has ended. Idempotent."""
         while self._made is not None and not self._made.done():
             self._task.job.stop()
-            wait_for([self._made], STOP_AGAIN)
+            wait([self._made], STOP_AGAIN)
 
     def __iter__(self) -> Iterator[StepRecord]:
         ready: SimpleQueue[StepRecord | None] = SimpleQueue()

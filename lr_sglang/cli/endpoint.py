@@ -147,7 +147,8 @@ def service_of(plan: Plan, given: Given) -> Service:
     layered = plan.layered(plan.modes[0])  # its servers can do these modes as well
     able = [name for name, mode in MODES.items() if mode.token_layer in (None, layered)]
     able = [name for name in able if not MODES[name].ahead or "draft" in plan.models]
-    auto = ("auto",) if MODES[plan.modes[0]].ahead else ()  # no slower than the target alone when there is much to do
+    # auto is no slower than the target alone when there is much to do; another policy that was asked for is kept
+    auto = ("auto",) if MODES[plan.modes[0]].ahead and given["policy"] is None else ()
     served = plan.modes if given["mode"] else tuple(dict.fromkeys((*auto, *plan.modes, *able)))
     if all(MODES[name].lossless for name in served):
         verifiers = {"exact": None}  # the judge is not started for them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,8 @@ def _document(path: str, name: str) -> dict[str, Any]:
 
 
 def _object(given: Any) -> dict[str, Any]:
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError:
-            return {}
+    with suppress(ValueError):
+        given = json.loads(given) if isinstance(given, str) else given
     return given if isinstance(given, dict) else {}
 
 

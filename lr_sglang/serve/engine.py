@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from lr_sglang.algorithm import policy
-from lr_sglang.engine.garbage import keep_what_is_imported
 from lr_sglang.engine.lateness import Lateness
+from lr_sglang.engine.loop import keep_what_is_imported
 from lr_sglang.errors import BadReply, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES

@@ -15,7 +15,7 @@ from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.costs import Costs, measure
 from lr_sglang.engine.transport import Transport
-from lr_sglang.errors import LookaheadError
+from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import Mode
 from lr_sglang.steps.events import Event
@@ -49,6 +49,9 @@ class RequestMaker:
         self.verifier = cache(self._new_verifier)
 
     def _new_verifier(self, name: str) -> Verifier:
+        if "draft" not in self.roles:
+            hint = "give a draft, or mode autoregressive"
+            raise ConfigError("lookahead reasoning needs a draft runtime", hint=hint)
         return verifiers.make(name, verifiers.Setup(self.roles, self.judge_prompt))
 
     def make(

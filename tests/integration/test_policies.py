@@ -236,9 +236,9 @@ def test_auto_loses_little_while_it_learns(at_once):
 
 def test_requests_that_read_hold_up_the_others_by_their_passes():
     target = Runtime(base=1.0, more=0.1, reading=0.05, prefill=0.5)
-    assert target.step(2) == target.step(2, alone=2) == pytest.approx(1.2)
-    assert target.step(4, alone=2) == pytest.approx(1.4 + 2 * (0.05 + 0.5))
-    assert target.step(12, alone=2) == pytest.approx(2 * 2.2 + 10 * 0.05)  # a prefill after every other pass
+    assert target.step(2) == pytest.approx(1.2)
+    assert target.step(2, ahead=True) == pytest.approx(1.2 + 2 * (0.05 + 0.5))
+    assert target.step(12, ahead=True) == pytest.approx(2 * 2.2 + 12 * 0.05)  # every other pass is a prefill
 
 
 def scene(alpha, answers, slowdown=0.02, c1=0.1, schedule="async"):

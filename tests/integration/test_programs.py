@@ -4,7 +4,6 @@ import asyncio
 import gc
 import itertools
 import json
-import sys
 import threading
 import time
 
@@ -32,6 +31,7 @@ from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
+from tests.failing_programs import exits, exits_on_the_loop, forgets_the_conversation, interrupts
 from tests.scripted import END, ScriptedTransport, deployment
 
 QUESTION = Question("q", "Simulated question 1?")
@@ -430,11 +430,6 @@ def opens_a_role_within_another(s, messages):
 
 
 @sgl.function
-def forgets_the_conversation(s, messages):
-    s += lr.lookahead("answer", max_tokens=100)
-
-
-@sgl.function
 async def forgets_it_within_a_turn(s, messages):
     draft = lr.fork(s, "draft")
     draft += sgl.assistant(sgl.gen("short", max_tokens=8))
@@ -448,16 +443,6 @@ def chooses_without_it(s, messages):
 
 
 @sgl.function
-def exits(s, messages):
-    sys.exit(3)
-
-
-@sgl.function
-async def exits_on_the_loop(s, messages):
-    sys.exit(3)
-
-
-@sgl.function
 async def exits_in_a_task(s, messages):
     await asyncio.create_task(exits_on_the_loop.func(s, messages))
 
@@ -465,11 +450,6 @@ async def exits_in_a_task(s, messages):
 @sgl.function
 def runs_one_that_exits(s, messages):
     exits_on_the_loop.run(messages, backend=s.stream_executor.backend)
-
-
-@sgl.function
-async def interrupts(s, messages):
-    raise KeyboardInterrupt
 
 
 @sgl.function

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -366,48 +367,18 @@ def test_what_is_allowed_can_be_read(quick):
 # -- what is the operator's own
 
 
-OWN = """
-import asyncio, sys
-import sglang as sgl
-import lr_sglang as lr
-
-@sgl.function
-def exits(s, messages):
-    sys.exit(3)
-
-@sgl.function
-async def exits_on_the_loop(s, messages):
-    sys.exit(3)
-
-@sgl.function
-async def interrupts(s, messages):
-    raise KeyboardInterrupt
-
-@sgl.function
-def cancels(s, messages):
-    raise asyncio.CancelledError
-
-@sgl.function
-def forgets_the_conversation(s, messages):
-    s += lr.lookahead("answer", max_tokens=100)
-
-class Exits:
-    def verify(self, inquiry):
-        sys.exit(3)
-"""
+OWN = Path(__file__).parents[1] / "failing_programs.py"
 
 
 @pytest.mark.parametrize("name", ["exits", "exits_on_the_loop", "interrupts", "cancels", "forgets_the_conversation"])
-def test_a_program_that_fails_costs_its_own_answer(tmp_path, name):
-    (tmp_path / "own.py").write_text(OWN)
-    with serving(simulated(), SERVICE.replace(program=f"{tmp_path}/own.py:{name}")) as one:
+def test_a_program_that_fails_costs_its_own_answer(name):
+    with serving(simulated(), SERVICE.replace(program=f"{OWN}:{name}")) as one:
         assert is_documented(one.ask(), 500, "internal_error")["type"] == "server_error"
         assert one.http.get("/ready").status_code == 200
 
 
-def test_a_verifier_that_exits_only_rejects(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    look = SERVICE.lookahead.replace(verifier=f"{tmp_path}/own.py:Exits")
+def test_a_verifier_that_exits_only_rejects():
+    look = SERVICE.lookahead.replace(verifier=f"{OWN}:Exits")
     with serving(simulated(), SERVICE.replace(lookahead=look, verifiers=(look.verifier,))) as one:
         answer = one.ask().json()
         assert answer["choices"][0]["finish_reason"] == "stop", answer

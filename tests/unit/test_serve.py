@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from starlette.responses import JSONResponse
 
 from lr_sglang.cli import cli
+from lr_sglang.cli.endpoint import service_of
+from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine import same_tokens
 from lr_sglang.engine.client import WorkerLost
@@ -1069,3 +1071,18 @@ def test_a_line_of_the_log_is_json():
         "id": "a\n{",
         "status": 200,
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "modes"),
+    [
+        ("", "auto lookahead autoregressive lossless"),
+        ("--token-layer ngram", "auto lookahead+sd sd lossless"),
+        ("--policy fixed", "lookahead autoregressive auto lossless"),
+        ("--mode lossless", "lossless"),
+        ("--target pocket:target --mode autoregressive", "autoregressive"),
+    ],
+)
+def test_the_first_mode_is_the_default(options, modes):
+    given = cli.get_command(None, "serve").make_context("serve", options.split()).params
+    assert service_of(settle(given), given).modes == tuple(modes.split())

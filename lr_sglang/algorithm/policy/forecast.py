@@ -37,9 +37,9 @@ class Runtime:
     reading: float = 0.0
     prefill: float = 0.0
 
-    def step(self, requests: float, alone: float = math.inf) -> float:
-        """Seconds of a step with this number of concurrent requests: those beyond ``alone`` read a drafted step."""
-        writing, reading = self.base + self.more * max(1.0, requests), max(0.0, requests - alone)
+    def step(self, requests: float, ahead: bool = False) -> float:
+        """Seconds of a step with this number of concurrent requests; if ``ahead``, each reads a drafted step."""
+        writing, reading = self.base + self.more * max(1.0, requests), requests if ahead else 0.0
         # requests that come during one pass are read in one, so at most every other pass is a prefill
         return writing + self.reading * reading + min(self.prefill * reading, writing)
 
@@ -105,8 +105,8 @@ def forecast(conditions: Conditions, depth: int, width: int) -> float:
     target, draft = float(answers), 1.0  # requests at once on the two runtimes
     step = pace = 0.0
     for _ in range(_ROUNDS):
-        step = conditions.target.step(target, alone=0)
-        c1, judge = conditions.draft.step(draft, alone=0) / step, conditions.judge / step
+        step = conditions.target.step(target, ahead=True)
+        c1, judge = conditions.draft.step(draft, ahead=True) / step, conditions.judge / step
         if c1 >= _C1:
             return 0.0  # every draft would be late
         steps = speedup(conditions.schedule, accepted, c1, depth, judge)  # in the time of a target step

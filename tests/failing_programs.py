@@ -1,0 +1,40 @@
+"""Programs and a verifier of a user that fail, each in its way."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import sglang as sgl
+
+import lr_sglang as lr
+
+
+@sgl.function
+def exits(s, messages):
+    sys.exit(3)
+
+
+@sgl.function
+async def exits_on_the_loop(s, messages):
+    sys.exit(3)
+
+
+@sgl.function
+async def interrupts(s, messages):
+    raise KeyboardInterrupt
+
+
+@sgl.function
+def cancels(s, messages):
+    raise asyncio.CancelledError
+
+
+@sgl.function
+def forgets_the_conversation(s, messages):
+    s += lr.lookahead("answer", max_tokens=100)
+
+
+class Exits:
+    def verify(self, inquiry):
+        sys.exit(3)
