@@ -79,7 +79,8 @@ class SimulatedRuntime:
         self._order, self._count = itertools.count(), 0  # requests that are served
         self._service, self._now = 0.0, 0.0  # seconds of service that each request in the batch has had, and when
         self._speed = 1.0  # seconds of service in a second
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._rings = 0.0  # when; uvloop's handle of a time that has passed does not know
         self._first: _Ticket | None = None  # that it rings for
 
     @property
@@ -187,10 +188,10 @@ class SimulatedRuntime:
             return  # its timer is set
         self._first, due = head, math.inf if head is None else self._due(head)
         if self._timer is not None:
-            if self._timer.when() <= due < math.inf:
+            if self._rings <= due < math.inf:
                 return  # it rings too early, and is set again then
             self._timer.cancel()
-        self._timer = None if head is None else asyncio.get_running_loop().call_at(due, self._ring)
+        self._rings, self._timer = due, None if head is None else asyncio.get_running_loop().call_at(due, self._ring)
 
     def _ring(self) -> None:
         self._first = self._timer = None  # it has rung, which may be too early for its ticket

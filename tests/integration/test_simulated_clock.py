@@ -9,6 +9,7 @@ import socket
 import httpx
 import pytest
 import uvicorn
+import uvloop
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli
@@ -324,6 +325,15 @@ def test_who_leaves_makes_the_others_faster():
         return asyncio.get_running_loop().time()
 
     assert run_virtually(scene()) == pytest.approx(2.5)
+
+
+def test_requests_that_are_due_at_once_end_on_the_endpoints_loop_too():
+    async def scene():
+        runtime = SimulatedRuntime("target", Simulation(slowdown=1.0), Writer(Model()))
+        return await asyncio.gather(runtime.serve(0.0, "1"), runtime.serve(0.0, "2"))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(scene()) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("more", [{"slots": 1}, {"slowdown": 1.0}])
