@@ -10,83 +10,79 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from lr_sglang import theory
 from lr_sglang.cli.formats import grid
 from lr_sglang.config import Schedule
-from lr_sglang.theory import Case, Choice, Measured, Split, Tokens
+from lr_sglang.theory import judged, paper
+from lr_sglang.theory.measured import Measured
+from lr_sglang.theory.planner import Case, Choice, Split, Tokens, best_depth, best_split, combined
 
 SCHEDULES: tuple[Schedule, ...] = ("sync", "async")
 BETTER_FIRST: tuple[Schedule, ...] = ("async", "sync")  # where both are equal
 # A smaller depth wastes fewer branches: it is suggested if it costs no more than this share of the speed-up.
 SPARE = 0.02
 LAYERS = {"both": "both layers", "tokens": "the token layer alone", "steps": "lookahead alone"}
-Figures = dict[str, Any]
 
 
-def forecast(
-    case: Case,
-    tokens: Tokens | None,
-    budget: int | None,
-    max_depth: int,
-    measured: Measured | None,
-    step_seconds: float | None,
-) -> Figures:
+class Forecast:
     """Every figure, by its name. ``step_seconds`` is the time of a target step, where it is known."""
-    best = {s: theory.best_depth(case, s, max_depth, budget) for s in SCHEDULES}
-    suggested = {s: theory.best_depth(case, s, max_depth, budget, SPARE) for s in SCHEDULES}
-    splits: dict[Schedule, Split] = {}
-    theorems, alone, expected = {}, None, None
-    if tokens is not None and budget is not None:
-        splits = {s: theory.best_split(case, tokens, s, budget, max_depth) for s in SCHEDULES}
-        alone = max(theory.combined(case, tokens, "sync", 0, k2) for k2 in range(1, budget + 1))
-        numbers = (case.accepted, case.c1, tokens.alpha2, tokens.c2, budget)
-        theorems = {"3": theory.theorem3(*numbers), "4": theory.theorem4(*numbers)}
-    if measured is not None:
-        expected = case.speedup("sync" if measured.schedule == "sync" else "async", measured.depth)
-    choices: list[Choice | Split] = [(splits or suggested)[s] for s in BETTER_FIRST]
-    chosen = max(choices, key=lambda one: one.speedup)
-    return {
-        "case": case,
-        "tokens": tokens,
-        "budget": budget,
-        "measured": measured,
-        "step_seconds": step_seconds,
-        "rows": [_row(case, depth) for depth in range(1, max_depth + 1)],
-        "bound": theory.bound(case.accepted),
-        "useful": theory.deepest_useful(case.c1, case.judge),
-        "best": best,
-        "suggested": suggested,
-        "splits": splits,
-        "tokens_alone": alone,
-        "theorems": theorems,
-        "alpha_of_a_step": case.accepted,
-        "expected_of_the_run": expected,
-        "run": _arguments(chosen, case.width),
-    }
+
+    def __init__(
+        self,
+        case: Case,
+        tokens: Tokens | None,
+        budget: int | None,
+        max_depth: int,
+        measured: Measured | None,
+        step_seconds: float | None,
+    ) -> None:
+        self.case, self.tokens, self.budget = case, tokens, budget
+        self.measured, self.step_seconds = measured, step_seconds
+        self.rows = [_row(case, depth) for depth in range(1, max_depth + 1)]
+        self.bound = paper.bound(case.accepted)
+        self.useful = judged.deepest_useful(case.c1, case.judge)
+        self.best = {s: best_depth(case, s, max_depth, budget) for s in SCHEDULES}
+        self.suggested = {s: best_depth(case, s, max_depth, budget, SPARE) for s in SCHEDULES}
+        self.splits: dict[Schedule, Split] = {}
+        self.tokens_alone: float | None = None
+        self.theorems: dict[str, paper.Theorem] = {}
+        if tokens is not None and budget is not None:
+            self.splits = {s: best_split(case, tokens, s, budget, max_depth) for s in SCHEDULES}
+            self.tokens_alone = max(combined(case, tokens, "sync", 0, k2) for k2 in range(1, budget + 1))
+            numbers = (case.accepted, case.c1, tokens.alpha2, tokens.c2, budget)
+            self.theorems = {"3": paper.theorem3(*numbers), "4": paper.theorem4(*numbers)}
+        self.alpha_of_a_step = case.accepted
+        self.expected_of_the_run = case.speedup(measured.schedule, measured.depth) if measured else None
+        self.run = self._arguments()
+
+    @property
+    def chosen(self) -> Choice | Split:
+        """The best split or, without a budget to split, the best depth."""
+        choices: list[Choice | Split] = [(self.splits or self.suggested)[s] for s in BETTER_FIRST]
+        return max(choices, key=lambda one: one.speedup)
+
+    def _arguments(self) -> str:
+        """The plan, for ``lr-sglang run``."""
+        chosen, width = self.chosen, self.case.width
+        k2 = chosen.k2 if isinstance(chosen, Split) else 1
+        ahead = "lookahead" if chosen.depth else ""
+        mode = "+".join(filter(None, (ahead, "sd" if k2 > 1 else ""))) or "autoregressive"
+        more = f" --schedule {chosen.schedule} --depth {chosen.depth}" if ahead else ""
+        more += f" --width {width}" if ahead and width > 1 else ""
+        return f"--mode {mode}{more}" + (f" --sd-tokens {k2 - 1}" if k2 > 1 else "")
 
 
-def _row(case: Case, depth: int) -> Figures:
+def _row(case: Case, depth: int) -> dict[str, Any]:
     """A depth; ``branches`` are target steps at once, ``formula`` is S1 or S2."""
     return {
         "depth": depth,
-        "k1": {s: theory.k1_of(s, depth) for s in SCHEDULES},
+        "k1": {s: paper.k1_of(s, depth) for s in SCHEDULES},
         "branches": {s: case.branches(s, depth) for s in SCHEDULES},
         "speedup": {s: case.speedup(s, depth) for s in SCHEDULES},
-        "formula": "S1" if theory.draft_limited(case.c1 / (1 + case.judge), depth) else "S2",
+        "formula": "S1" if paper.draft_limited(case.c1 / (1 + case.judge), depth) else "S2",
     }
 
 
-def _arguments(chosen: Choice | Split, width: int) -> str:
-    """The plan, for ``lr-sglang run``."""
-    k2 = chosen.k2 if isinstance(chosen, Split) else 1
-    ahead = "lookahead" if chosen.depth else ""
-    mode = "+".join(filter(None, (ahead, "sd" if k2 > 1 else ""))) or "autoregressive"
-    more = f" --schedule {chosen.schedule} --depth {chosen.depth}" if ahead else ""
-    more += f" --width {width}" if ahead and width > 1 else ""
-    return f"--mode {mode}{more}" + (f" --sd-tokens {k2 - 1}" if k2 > 1 else "")
-
-
-def show(found: Figures, picture: Path | None) -> None:
+def show(found: Forecast, picture: Path | None) -> None:
     """Prints it for people; where a picture went is said on standard error."""
     out = Console(highlight=False)
     for line in _lines(found):
@@ -95,20 +91,20 @@ def show(found: Figures, picture: Path | None) -> None:
         Console(stderr=True, highlight=False).print(Text(f"picture: {picture}", style="dim"), soft_wrap=True)
 
 
-def _lines(found: Figures) -> Iterator[str | Text | Padding]:
+def _lines(found: Forecast) -> Iterator[str | Text | Padding]:
     yield from _head(found)
     yield Padding(_depths(found), (1, 0))
     yield from _limits(found)
-    if found["splits"]:
-        head = (f"M = {found['budget']}", "k1", "k2", "depth", "both layers", "tokens only", "steps only")
+    if found.splits:
+        head = (f"M = {found.budget}", "k1", "k2", "depth", "both layers", "tokens only", "steps only")
         rows = [
-            (name, one.k1, one.k2, one.depth, *map(_times, (one.speedup, found["tokens_alone"] or 1.0, steps.speedup)))
-            for (name, one), steps in zip(found["splits"].items(), found["best"].values(), strict=True)
+            (name, one.k1, one.k2, one.depth, *map(_times, (one.speedup, found.tokens_alone or 1.0, steps.speedup)))
+            for (name, one), steps in zip(found.splits.items(), found.best.values(), strict=True)
         ]
         yield Padding(grid(head, rows, head[:1], apart=3), (1, 0))
         yield from _theorems(found)
     yield ""
-    yield Text("plan: ", style="bold") + Text(f"lr-sglang run {found['run']}", style="bold green")
+    yield Text("plan: ", style="bold") + Text(f"lr-sglang run {found.run}", style="bold green")
     yield _why(found)
 
 
@@ -116,8 +112,8 @@ def _times(value: float) -> str:
     return f"{value:.2f}x"
 
 
-def _head(found: Figures) -> Iterator[str]:
-    case, measured, seconds = found["case"], found["measured"], found["step_seconds"]
+def _head(found: Forecast) -> Iterator[str]:
+    case, measured, seconds = found.case, found.measured, found.step_seconds
     step = "a target step" if seconds is None else f"a target step of {seconds:.3g} s"
     parts = [f"alpha {case.alpha:.2f}", f"c1 {case.c1:.2f}", f"judge {case.judge:.2f} of {step}"]
     if case.slowdown != 1:
@@ -131,10 +127,10 @@ def _head(found: Figures) -> Iterator[str]:
         yield f"measured where not given: {measured.samples} samples, {measured.judged} judged steps"
 
 
-def _depths(found: Figures) -> Any:
-    best, rows = found["best"], []
-    deepest = max(found["useful"], *(choice.depth + 1 for choice in best.values()))
-    for row in found["rows"]:
+def _depths(found: Forecast) -> Any:
+    best, rows = found.best, []
+    deepest = max(found.useful, *(choice.depth + 1 for choice in best.values()))
+    for row in found.rows:
         cells: list[object] = [row["depth"]]
         for s in SCHEDULES:
             style = "bold green" if best[s].depth == row["depth"] else ""
@@ -144,44 +140,44 @@ def _depths(found: Figures) -> Any:
     return grid(("depth", "sync", "k1", "async", "k1", "steps at once", "formula"), rows, apart=3)
 
 
-def _limits(found: Figures) -> Iterator[str]:
-    for schedule, best in found["best"].items():
+def _limits(found: Forecast) -> Iterator[str]:
+    for schedule, best in found.best.items():
         what = f"depth {best.depth}, {best.speedup:.2f}x" if best.depth else "no lookahead: none gains"
-        most = "" if found["budget"] is None else f" (at most {found['budget']} target steps at once)"
+        most = "" if found.budget is None else f" (at most {found.budget} target steps at once)"
         yield f"best {schedule}: {what}{most}"
-    ceiling = "any" if found["bound"] == float("inf") else _times(found["bound"])
+    ceiling = "any" if found.bound == float("inf") else _times(found.bound)
     yield f"bound 1/(1 - alpha): {ceiling}; the paper's, for a draft and a judge that cost nothing"
     width = "the target's width is the limit"
-    if found["useful"] == float("inf"):
+    if found.useful == float("inf"):
         yield f"async: {width} at every depth (S2)"
     else:
-        yield f"async: S2 below depth {int(found['useful'])} ({width}), S1 from there on (the draft is)"
-    if (measured := found["measured"]) is not None:
+        yield f"async: S2 below depth {int(found.useful)} ({width}), S1 from there on (the draft is)"
+    if (measured := found.measured) is not None:
         said = f"no speed-up measured, for it has no {measured.base} sample"
         if measured.speedup is not None:
             said = f"{measured.speedup:.2f}x measured"
         of = f"that run ({measured.mode}, {measured.schedule}, depth {measured.depth})"
-        yield f"{of}: {said}; {found['expected_of_the_run']:.2f}x expected"
+        yield f"{of}: {said}; {found.expected_of_the_run:.2f}x expected"
 
 
-def _theorems(found: Figures) -> Iterator[str]:
-    for (number, theorem), schedule in zip(found["theorems"].items(), SCHEDULES, strict=True):
+def _theorems(found: Forecast) -> Iterator[str]:
+    for (number, theorem), schedule in zip(found.theorems.items(), SCHEDULES, strict=True):
         held = ", ".join(f"({n}) {'holds' if holds else 'fails'}" for n, holds in theorem.inequalities.items())
         says = f"does not apply: {'; '.join(theorem.unmet)}"
         if theorem.best is not None:
             says = LAYERS[theorem.best] + (f" [{held}]" if held else "")
         yield f"theorem {number} ({schedule}): {says}"
-    case = found["case"]
+    case = found.case
     if case.judge or case.steps or case.width > 1 or case.slowdown != 1:
         yield "(the theorems are for a judge that costs nothing, one draft a step, long answers and no slow-down)"
 
 
-def _why(found: Figures) -> str:
-    kind = "splits" if found["splits"] else "suggested"
-    chosen = max((found[kind][s] for s in BETTER_FIRST), key=lambda one: one.speedup)
-    if kind == "splits":
+def _why(found: Forecast) -> str:
+    chosen = found.chosen
+    said = f"{chosen.speedup:.2f}x"
+    if isinstance(chosen, Split):
         layer = f"{chosen.k2} tokens at once, {chosen.k2 - 1} of them drafted" if chosen.k2 > 1 else "none"
-        return f"{chosen.speedup:.2f}x; token layer: {layer}"
-    best = found["best"][chosen.schedule]
+        return f"{said}; token layer: {layer}"
+    best = found.best[chosen.schedule]
     more = f"; depth {best.depth} would have {best.speedup:.2f}x, and waste more branches"
-    return f"{chosen.speedup:.2f}x" + (more if chosen.depth < best.depth else "")
+    return said + (more if chosen.depth < best.depth else "")

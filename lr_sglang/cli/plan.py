@@ -15,7 +15,8 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 
 if TYPE_CHECKING:
-    from lr_sglang.theory import Case, Measured, Tokens
+    from lr_sglang.theory.measured import Measured
+    from lr_sglang.theory.planner import Case, Tokens
 
 
 AHEAD = [name for name, mode in MODES.items() if mode.ahead]
@@ -72,7 +73,7 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
     """
     from lr_sglang.cli import forecast
     from lr_sglang.cli.runs import complete, read
-    from lr_sglang.theory import measure
+    from lr_sglang.theory.measured import measure
 
     if records is None and given["mode"]:
         raise click.UsageError("--mode is of the run in --records")
@@ -82,7 +83,7 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
             measured = measure(read(records), given["mode"])
     case, tokens = _case(given, measured), _tokens(given, measured)
     deepest, step_seconds = _deepest(case, given["max_depth"]), _step_seconds(given, measured)
-    found = forecast.forecast(case, tokens, given["budget"], deepest, measured, step_seconds)
+    found = forecast.Forecast(case, tokens, given["budget"], deepest, measured, step_seconds)
     if picture is not None:
         from lr_sglang.results.surfaces import draw
 
@@ -98,8 +99,8 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
 
 def _case(given: dict[str, Any], measured: Measured | None) -> Case:
     """The case to compute: each figure is the given one, else the measured one, else the default."""
-    from lr_sglang.theory import Case, one_of
-    from lr_sglang.theory.judged import MAX_STEPS
+    from lr_sglang.theory.judged import MAX_STEPS, one_of
+    from lr_sglang.theory.planner import Case
 
     known: dict[str, Any] = {"alpha": None, "c1": None, "width": 1, "slowdown": 1.0, "steps": None}
     if measured is not None:
@@ -114,7 +115,7 @@ def _case(given: dict[str, Any], measured: Measured | None) -> Case:
 
 def _tokens(given: dict[str, Any], measured: Measured | None) -> Tokens | None:
     """The token layer, if there is one and a budget to be split."""
-    from lr_sglang.theory import Tokens
+    from lr_sglang.theory.planner import Tokens
 
     alpha2, budget = given["alpha2"], given["budget"]
     if alpha2 is not None and budget is None:

@@ -26,7 +26,7 @@ from lr_sglang.results.plots import (
 from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.timeline import timeline
-from lr_sglang.theory import Case
+from lr_sglang.theory.planner import Case
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

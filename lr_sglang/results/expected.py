@@ -9,9 +9,9 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.results.collection import Collection
 from lr_sglang.results.groups import Group, program
 from lr_sglang.results.record import Record
-from lr_sglang.theory import Case, Measured, measure
 from lr_sglang.theory.judged import MAX_STEPS
-from lr_sglang.theory.measured import AHEAD, without
+from lr_sglang.theory.measured import AHEAD, Measured, measure, without
+from lr_sglang.theory.planner import Case
 
 
 @dataclass(frozen=True)

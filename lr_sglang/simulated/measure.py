@@ -191,7 +191,7 @@ def shard(
 
 def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> dict[str, Any]:
     """The figures of a measurement, ready for JSON."""
-    from lr_sglang.theory import any_of, speedup
+    from lr_sglang.theory.judged import any_of, speedup
 
     every = [one for part in shards for one in zip(part.seconds, part.bound, part.alone, strict=True)]
     seconds, bound, without = (sum(column) / len(every) for column in zip(*every, strict=True))

@@ -31,7 +31,7 @@ from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.simulated.words import Head, pocket_words
 from lr_sglang.steps.node import Node
-from lr_sglang.theory import answer_time, speedup
+from lr_sglang.theory.judged import answer_time, speedup
 from tests import FULL
 from tests.unit.test_theory_programs import run as clocked
 

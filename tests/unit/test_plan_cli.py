@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang import theory
 from lr_sglang.cli import cli
+from lr_sglang.theory import paper, planner
 
 ROOT = Path(__file__).parents[2]
 PAPER = ("--alpha", "0.63", "--c1", "0.1")
@@ -111,7 +111,7 @@ def test_a_run_is_measured(found, folder):
     assert case["slowdown"] == measured["slowdown"] == pytest.approx((4.5 / 60) / (4 / 60))
     assert measured["speedup"] == pytest.approx(4 / 3)
     assert case["steps"] == 3
-    expected = theory.Case(2 / 3, 0.2, 0.2 / 1.5, 4.5 / 4, steps=3).speedup("async", 4)
+    expected = planner.Case(2 / 3, 0.2, 0.2 / 1.5, 4.5 / 4, steps=3).speedup("async", 4)
     assert said["expected_of_the_run"] == pytest.approx(expected)
 
 
@@ -140,7 +140,7 @@ def test_of_several_modes_one_is_measured(found, folder):
     assert found("--records", where)["measured"]["mode"] == "lookahead"
     said = found("--records", where, "--mode", "lookahead+sd", "--budget", 16)
     assert (said["measured"]["base"], said["case"]["c1"]) == ("sd", pytest.approx(0.1))
-    assert theory.expected_run(said["tokens"]["alpha2"], 5) == pytest.approx(2)
+    assert paper.expected_run(said["tokens"]["alpha2"], 5) == pytest.approx(2)
     assert said["splits"]["async"]["k2"] > 1
 
 
@@ -227,7 +227,7 @@ def test_both_layers(call, found):
     layered = (*PAPER, "--alpha2", "0.6", "--c2", "0.05", "--budget", "16")
     said = found(*layered)
     for schedule in ("sync", "async"):
-        best = theory.best_split(theory.Case(0.63, 0.1), theory.Tokens(0.6, 0.05), schedule, 16, 16)
+        best = planner.best_split(planner.Case(0.63, 0.1), planner.Tokens(0.6, 0.05), schedule, 16, 16)
         assert said["splits"][schedule]["speedup"] == best.speedup
     assert said["theorems"]["3"]["best"] == said["theorems"]["4"]["best"] == "both"
     assert said["run"] == "--mode lookahead+sd --schedule async --depth 4 --sd-tokens 3"

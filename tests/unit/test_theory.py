@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lr_sglang import theory
 from lr_sglang.errors import ConfigError
-from lr_sglang.theory import Case, Tokens, paper
+from lr_sglang.theory import judged, paper, planner
+from lr_sglang.theory.planner import Case, Tokens
 
 SCHEDULES = ("sync", "async")
 shares = st.floats(0.01, 0.99)
@@ -31,25 +31,25 @@ def printed_s2(a, c, k):
 @few
 @given(shares, costs, widths)
 def test_they_are_the_printed_ones(a, c, k):
-    assert theory.g(a, c, k) == pytest.approx((1 - a**k) / ((1 - a) * (1 - c + c * k)))
-    assert theory.f_sync(a, c, k) == theory.g(a, c, k)
-    assert theory.s1(a, c) == pytest.approx(1 / (c + (1 - c) * (1 - a)))
+    assert paper.g(a, c, k) == pytest.approx((1 - a**k) / ((1 - a) * (1 - c + c * k)))
+    assert paper.f_sync(a, c, k) == paper.g(a, c, k)
+    assert paper.s1(a, c) == pytest.approx(1 / (c + (1 - c) * (1 - a)))
     run = a / (1 - a)
-    assert theory.s1(a, c) == pytest.approx((1 + run) / (1 + c * run))
+    assert paper.s1(a, c) == pytest.approx((1 + run) / (1 + c * run))
     if k * c < 1:
-        assert theory.s2(a, c, k) == theory.f_async(a, c, k) == pytest.approx(printed_s2(a, c, k))
+        assert paper.s2(a, c, k) == paper.f_async(a, c, k) == pytest.approx(printed_s2(a, c, k))
     else:
-        assert theory.f_async(a, c, k) == theory.s1(a, c)
-    assert theory.expected_run(a, k) == pytest.approx(sum(a**i for i in range(k)))
+        assert paper.f_async(a, c, k) == paper.s1(a, c)
+    assert paper.expected_run(a, k) == pytest.approx(sum(a**i for i in range(k)))
 
 
 @pytest.mark.parametrize(
     ("value", "printed"),
     [
-        (theory.s1(0.63, 0.1), 2.31),
-        (theory.s2(0.63, 0.1, 6), 2.26),
-        (theory.s1(0.43, 0.1), 1.63),
-        (theory.s2(0.62, 0.1, 6), 2.22),
+        (paper.s1(0.63, 0.1), 2.31),
+        (paper.s2(0.63, 0.1, 6), 2.26),
+        (paper.s1(0.43, 0.1), 1.63),
+        (paper.s2(0.62, 0.1, 6), 2.22),
     ],
 )
 def test_values_of_the_notes_on_the_paper(value, printed):
@@ -68,13 +68,13 @@ def test_values_of_the_notes_on_the_paper(value, printed):
 )
 def test_the_references_controller_came_close(alpha, c1, judge, measured):
     """Measured with the paper's own code over simulated engines, depth 6, 200 steps; a controller costs a little."""
-    expected = theory.speedup("async", alpha, c1, 6, judge)
+    expected = judged.speedup("async", alpha, c1, 6, judge)
     assert measured < expected < measured * 1.035
 
 
 @pytest.mark.parametrize(("alpha", "measured"), [(0.47, 1.36), (0.63, 1.71), (0.35, 1.14), (0.43, 1.12), (0.30, 1.04)])
 def test_the_papers_measured_speed_ups_are_below_the_bound(alpha, measured):
-    assert measured < theory.bound(alpha)
+    assert measured < paper.bound(alpha)
 
 
 def test_lemma_6():
@@ -108,9 +108,9 @@ def test_monte_carlo_agrees_within_a_percent(alpha, c, k):
     runs = np.random.default_rng(7).geometric(1 - alpha, STAGES) - 1
     assert runs.max() < ENOUGH
     sync = (np.minimum(runs, k - 1) + 1).sum() / (STAGES * ((k - 1) * c + 1))
-    assert sync == pytest.approx(theory.f_sync(alpha, c, k), rel=0.01)
+    assert sync == pytest.approx(paper.f_sync(alpha, c, k), rel=0.01)
     times = np.array([async_stage(x, c, k) for x in range(ENOUGH)])
-    formula = theory.s1(alpha, c) if k >= math.ceil(1 / c) else theory.s2(alpha, c, k)
+    formula = paper.s1(alpha, c) if k >= math.ceil(1 / c) else paper.s2(alpha, c, k)
     assert (runs + 1).sum() / times[runs].sum() == pytest.approx(formula, rel=0.01)
 
 
@@ -131,7 +131,7 @@ def test_monte_carlo_of_answers_that_end(schedule, steps):
                 total += (1 + judge) * async_stage(last, c / (1 + judge), depth)
                 left -= last + 1
         assert left == 0
-    assert total / answers == pytest.approx(theory.answer_time(schedule, alpha, c, depth, judge, steps), rel=0.01)
+    assert total / answers == pytest.approx(judged.answer_time(schedule, alpha, c, depth, judge, steps), rel=0.01)
 
 
 # -- limits and shapes
@@ -140,38 +140,38 @@ def test_monte_carlo_of_answers_that_end(schedule, steps):
 @few
 @given(costs, widths)
 def test_alpha_0_gains_nothing(c, k):
-    assert theory.f_async(0, c, k) == 1
-    assert theory.f_sync(0, c, k) <= 1
-    assert theory.g(0, c, 1) == theory.bound(0) == 1
+    assert paper.f_async(0, c, k) == 1
+    assert paper.f_sync(0, c, k) <= 1
+    assert paper.g(0, c, 1) == paper.bound(0) == 1
 
 
 @few
 @given(costs, widths)
 def test_alpha_1_gains_what_the_machine_allows(c, k):
-    assert theory.f_async(1, c, k) == pytest.approx(1 / c if theory.draft_limited(c, k) else k)
-    assert theory.f_sync(1, c, k) == pytest.approx(k / (1 + c * (k - 1)))
-    assert theory.bound(1) == math.inf
+    assert paper.f_async(1, c, k) == pytest.approx(1 / c if paper.draft_limited(c, k) else k)
+    assert paper.f_sync(1, c, k) == pytest.approx(k / (1 + c * (k - 1)))
+    assert paper.bound(1) == math.inf
 
 
 @few
 @given(shares)
 def test_a_free_draft_and_any_depth_reach_the_bound(a):
-    assert theory.f_async(a, 0, 4000) == pytest.approx(theory.bound(a))
-    assert theory.s1(a, 1e-9) == pytest.approx(theory.bound(a), rel=1e-5)
-    assert theory.h(a, 0, 4000, a, 0, 4000, "sync") == pytest.approx(theory.bound(a) ** 2)
+    assert paper.f_async(a, 0, 4000) == pytest.approx(paper.bound(a))
+    assert paper.s1(a, 1e-9) == pytest.approx(paper.bound(a), rel=1e-5)
+    assert paper.h(a, 0, 4000, a, 0, 4000, "sync") == pytest.approx(paper.bound(a) ** 2)
 
 
 def test_s1_and_s2_meet():
     for k in range(2, 60):
-        assert theory.draft_limited(1 / k, k)
-        assert theory.s2(0.7, 1 / k, k) == pytest.approx(theory.s1(0.7, 1 / k))
+        assert paper.draft_limited(1 / k, k)
+        assert paper.s2(0.7, 1 / k, k) == pytest.approx(paper.s1(0.7, 1 / k))
 
 
 @few
 @given(shares, costs, widths)
 def test_lemma_2_async_grows_and_then_stays(a, c, k):
-    now, deeper = theory.f_async(a, c, k), theory.f_async(a, c, k + 1)
-    if theory.draft_limited(c, k):
+    now, deeper = paper.f_async(a, c, k), paper.f_async(a, c, k + 1)
+    if paper.draft_limited(c, k):
         assert deeper == now
     else:
         assert deeper >= now * (1 - 1e-12)
@@ -182,7 +182,7 @@ def test_lemma_2_async_grows_and_then_stays(a, c, k):
 @few
 @given(shares, costs)
 def test_lemma_3_sync_has_one_peak(a, c):
-    f = [theory.f_sync(a, c, k) for k in range(1, 60)]
+    f = [paper.f_sync(a, c, k) for k in range(1, 60)]
     peak = f.index(max(f))
     assert all(x <= y * (1 + 1e-12) for x, y in itertools.pairwise(f[: peak + 1]))
     assert all(x >= y * (1 - 1e-12) for x, y in itertools.pairwise(f[peak:]))
@@ -193,39 +193,39 @@ def test_lemma_3_sync_has_one_peak(a, c):
 @few
 @given(schedules, shares, costs, st.integers(1, 30), st.floats(0, 3), st.one_of(st.none(), st.integers(1, 40)))
 def test_more_agreement_and_a_faster_draft_or_judge_never_hurt(schedule, a, c, depth, judge, steps):
-    speed = theory.speedup(schedule, a, c, depth, judge, steps)
+    speed = judged.speedup(schedule, a, c, depth, judge, steps)
     little = 1 + 1e-9
-    assert theory.speedup(schedule, min(1, a + 0.01), c, depth, judge, steps) * little >= speed
-    assert theory.speedup(schedule, a, c * 0.9, depth, judge, steps) * little >= speed
-    assert theory.speedup(schedule, a, c, depth, judge * 0.9, steps) * little >= speed
-    assert speed <= theory.bound(a) * little
+    assert judged.speedup(schedule, min(1, a + 0.01), c, depth, judge, steps) * little >= speed
+    assert judged.speedup(schedule, a, c * 0.9, depth, judge, steps) * little >= speed
+    assert judged.speedup(schedule, a, c, depth, judge * 0.9, steps) * little >= speed
+    assert speed <= paper.bound(a) * little
 
 
 @few
 @given(shares, costs, st.integers(1, 30), st.floats(0, 3))
 def test_async_is_not_slower_than_sync_with_as_many_branches(a, c, depth, judge):
-    sync, overlapped = (theory.speedup(s, a, c, d, judge) for s, d in (("sync", depth), ("async", depth + 1)))
+    sync, overlapped = (judged.speedup(s, a, c, d, judge) for s, d in (("sync", depth), ("async", depth + 1)))
     assert overlapped * (1 + 1e-9) >= sync
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("judge", [0.0, 0.4])
 def test_long_answers_come_to_the_formula_without_an_end(schedule, judge):
-    endless = theory.speedup(schedule, 0.6, 0.2, 4, judge)
-    assert theory.speedup(schedule, 0.6, 0.2, 4, judge, 500) == pytest.approx(endless, rel=0.005)
-    assert theory.answer_time(schedule, 0.6, 0.2, 4, judge, 1) == pytest.approx(1 + judge + (schedule == "sync") * 0.2)
+    endless = judged.speedup(schedule, 0.6, 0.2, 4, judge)
+    assert judged.speedup(schedule, 0.6, 0.2, 4, judge, 500) == pytest.approx(endless, rel=0.005)
+    assert judged.answer_time(schedule, 0.6, 0.2, 4, judge, 1) == pytest.approx(1 + judge + (schedule == "sync") * 0.2)
 
 
 def test_judge_0_is_the_paper():
     for depth in (1, 3, 9, 20):
-        assert theory.speedup("sync", 0.6, 0.13, depth) == pytest.approx(theory.f_sync(0.6, 0.13, depth + 1))
-        assert theory.speedup("async", 0.6, 0.13, depth) == theory.f_async(0.6, 0.13, depth)
+        assert judged.speedup("sync", 0.6, 0.13, depth) == pytest.approx(paper.f_sync(0.6, 0.13, depth + 1))
+        assert judged.speedup("async", 0.6, 0.13, depth) == paper.f_async(0.6, 0.13, depth)
 
 
 def test_a_slow_judge_is_worth_a_deeper_window():
-    assert (theory.deepest_useful(0.1), theory.deepest_useful(0.1, 0.5), theory.deepest_useful(0)) == (10, 15, math.inf)
-    assert theory.speedup("async", 0.9, 0.1, 15, 0.5) > theory.speedup("async", 0.9, 0.1, 14, 0.5)
-    assert theory.speedup("async", 0.9, 0.1, 16, 0.5) == theory.speedup("async", 0.9, 0.1, 15, 0.5)
+    assert (judged.deepest_useful(0.1), judged.deepest_useful(0.1, 0.5), judged.deepest_useful(0)) == (10, 15, math.inf)
+    assert judged.speedup("async", 0.9, 0.1, 15, 0.5) > judged.speedup("async", 0.9, 0.1, 14, 0.5)
+    assert judged.speedup("async", 0.9, 0.1, 16, 0.5) == judged.speedup("async", 0.9, 0.1, 15, 0.5)
 
 
 # -- several versions of a step
@@ -234,20 +234,20 @@ def test_a_slow_judge_is_worth_a_deeper_window():
 @few
 @given(st.floats(0, 0.7), st.integers(1, 8))
 def test_one_of_undoes_any_of(a, width):
-    assert theory.one_of(theory.any_of(a, width), width) == pytest.approx(a, abs=1e-6)
+    assert judged.one_of(judged.any_of(a, width), width) == pytest.approx(a, abs=1e-6)
 
 
 def test_independent_versions_are_an_upper_bound_of_the_papers_table_3():
     for one, measured in ((0.63, (0.73, 0.77, 0.83)), (0.47, (0.58, 0.67, 0.74))):
         for width, alpha in zip((2, 4, 8), measured, strict=True):
-            assert one < alpha < theory.any_of(one, width)
+            assert one < alpha < judged.any_of(one, width)
 
 
 def test_branches_of_a_tree():
-    assert [theory.branches("sync", 0.1, k, 2) for k in (1, 2, 3)] == [1, 3, 7]
-    assert theory.branches("async", 0.5, 9, 3) == 4
-    assert theory.branches("async", 0.0, 9) == 9
-    assert theory.parallel("async", 0.3, 9) == 4
+    assert [judged.branches("sync", 0.1, k, 2) for k in (1, 2, 3)] == [1, 3, 7]
+    assert judged.branches("async", 0.5, 9, 3) == 4
+    assert judged.branches("async", 0.0, 9) == 9
+    assert paper.parallel("async", 0.3, 9) == 4
 
 
 # -- theorems
@@ -262,12 +262,12 @@ def test_theorem_3_names_the_best_split():
     cases += [(0.95, 0.3, 0.5, 0.01, 4), (0.5, 0.01, 0.97, 0.01, 4)]
     seen = set()
     for a1, c1, a2, c2, m in cases:
-        says = theory.theorem3(a1, c1, a2, c2, m)
+        says = paper.theorem3(a1, c1, a2, c2, m)
         assert any(says.inequalities.values()) or not says.applies
         if says.best is None:
             assert says.unmet
             continue
-        found = theory.best_split(Case(a1, c1), Tokens(a2, c2), "sync", m)
+        found = planner.best_split(Case(a1, c1), Tokens(a2, c2), "sync", m)
         assert {"both": found.k1 > 1 < found.k2, "tokens": found.k1 == 1, "steps": found.k2 == 1}[says.best], (
             a1,
             c1,
@@ -280,8 +280,8 @@ def test_theorem_3_names_the_best_split():
 def test_theorem_4_uses_both_layers():
     cases = grid((0.53, 0.6, 0.7, 0.79), (0.02, 0.1, 0.19), (16, 32))
     for a1, c1, a2, c2, m in cases:
-        assert theory.theorem4(a1, c1, a2, c2, m).best == "both"
-        found = theory.best_split(Case(a1, c1), Tokens(a2, c2), "async", m)
+        assert paper.theorem4(a1, c1, a2, c2, m).best == "both"
+        found = planner.best_split(Case(a1, c1), Tokens(a2, c2), "async", m)
         assert found.k1 > 1 < found.k2
 
 
@@ -297,15 +297,15 @@ def test_theorem_4_uses_both_layers():
     ],
 )
 def test_theorem_4_is_silent_outside_its_conditions(numbers, named):
-    says = theory.theorem4(*numbers)
+    says = paper.theorem4(*numbers)
     assert not says.applies
     assert says.best is None
     assert [unmet.split(" ")[0] for unmet in says.unmet] == [named]
 
 
 def test_theorem_3_is_silent_outside_its_conditions():
-    assert theory.theorem3(0.6, 0.1, 0.6, 0.1, 5).unmet == ("M = 5 is not even and at least 4",)
-    assert "1.157" in theory.theorem3(0.2, 0.1, 0.6, 0.1, 16).unmet[0]
+    assert paper.theorem3(0.6, 0.1, 0.6, 0.1, 5).unmet == ("M = 5 is not even and at least 4",)
+    assert "1.157" in paper.theorem3(0.2, 0.1, 0.6, 0.1, 16).unmet[0]
 
 
 # -- the planner
@@ -315,10 +315,10 @@ def test_theorem_3_is_silent_outside_its_conditions():
 @given(schedules, shares, costs, st.integers(1, 24), st.floats(0, 1))
 def test_no_depth_is_better_than_the_best(schedule, a, c, deepest, judge):
     case = Case(a, c, judge)
-    best = theory.best_depth(case, schedule, deepest)
+    best = planner.best_depth(case, schedule, deepest)
     assert all(case.speedup(schedule, d) <= best.speedup * (1 + 1e-6) for d in range(1, deepest + 1))
     assert best.speedup == (case.speedup(schedule, best.depth) if best.depth else 1)
-    near = theory.best_depth(case, schedule, deepest, spare=0.05)
+    near = planner.best_depth(case, schedule, deepest, spare=0.05)
     assert near.depth <= best.depth
     assert near.speedup >= 0.95 * best.speedup * (1 - 1e-6)
 
@@ -327,34 +327,34 @@ def test_no_depth_is_better_than_the_best(schedule, a, c, deepest, judge):
 @given(schedules, shares, costs, shares, st.integers(1, 24), st.floats(0, 1))
 def test_no_split_is_better_than_the_best(schedule, a1, c1, a2, budget, judge):
     case, tokens = Case(a1, c1, judge), Tokens(a2, 0.05)
-    best = theory.best_split(case, tokens, schedule, budget)
+    best = planner.best_split(case, tokens, schedule, budget)
     assert best.branches * best.k2 <= budget
-    alone = max(theory.g(a2, 0.05, k2) for k2 in range(1, budget + 1))
-    ahead = theory.best_depth(case, schedule, budget=budget).speedup
+    alone = max(paper.g(a2, 0.05, k2) for k2 in range(1, budget + 1))
+    ahead = planner.best_depth(case, schedule, budget=budget).speedup
     assert best.speedup * (1 + 1e-6) >= max(alone, ahead)
     if judge == 0 and best.depth:
-        assert best.speedup == pytest.approx(theory.h(a1, c1, best.k1, a2, 0.05, best.k2, schedule))
+        assert best.speedup == pytest.approx(paper.h(a1, c1, best.k1, a2, 0.05, best.k2, schedule))
 
 
 def test_the_token_layer_makes_the_judge_dearer():
     case, tokens = Case(0.6, 0.1, judge=0.2), Tokens(0.6, 0.05)
-    both = theory.combined(case, tokens, "async", 4, 4)
-    faster = theory.g(0.6, 0.05, 4)
-    assert both == pytest.approx(faster * theory.speedup("async", 0.6, 0.1, 4, 0.2 * faster))
-    assert both < faster * theory.speedup("async", 0.6, 0.1, 4, 0.2)
+    both = planner.combined(case, tokens, "async", 4, 4)
+    faster = paper.g(0.6, 0.05, 4)
+    assert both == pytest.approx(faster * judged.speedup("async", 0.6, 0.1, 4, 0.2 * faster))
+    assert both < faster * judged.speedup("async", 0.6, 0.1, 4, 0.2)
 
 
 def test_lookahead_is_left_off_where_it_loses():
-    assert theory.best_depth(Case(0.1, 0.9, judge=1), "async").depth == 0
-    assert theory.best_split(Case(0.1, 0.9, judge=1), Tokens(0.6), "async", 8).k1 == 1
-    assert theory.best_depth(Case(0.9, 0.1), "async", budget=3).depth == 3
-    assert theory.best_depth(Case(0.9, 0.1), "sync", budget=3).depth == 2
+    assert planner.best_depth(Case(0.1, 0.9, judge=1), "async").depth == 0
+    assert planner.best_split(Case(0.1, 0.9, judge=1), Tokens(0.6), "async", 8).k1 == 1
+    assert planner.best_depth(Case(0.9, 0.1), "async", budget=3).depth == 3
+    assert planner.best_depth(Case(0.9, 0.1), "sync", budget=3).depth == 2
 
 
 def test_a_slow_down_is_paid_by_lookahead_only():
     slow = Case(0.6, 0.1, slowdown=1.5)
-    assert slow.speedup("async", 4) == pytest.approx(theory.f_async(0.6, 0.1, 4) / 1.5)
-    assert theory.combined(slow, Tokens(0.6), "async", 0, 4) == theory.g(0.6, 0, 4)
+    assert slow.speedup("async", 4) == pytest.approx(paper.f_async(0.6, 0.1, 4) / 1.5)
+    assert planner.combined(slow, Tokens(0.6), "async", 0, 4) == paper.g(0.6, 0, 4)
 
 
 # -- refusals
@@ -363,22 +363,22 @@ def test_a_slow_down_is_paid_by_lookahead_only():
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda: theory.g(1.1, 0.1, 2), "alpha2"),
-        (lambda: theory.g(math.nan, 0.1, 2), "alpha2"),
-        (lambda: theory.g(0.5, 1, 2), "c2"),
-        (lambda: theory.f_sync(-0.1, 0.1, 2), "alpha1"),
-        (lambda: theory.f_async(0.5, math.nan, 2), "c1"),
-        (lambda: theory.f_async(0.5, 0.1, 0), "k1"),
-        (lambda: theory.s2(0.5, 0.3, 4), "k1"),
-        (lambda: theory.speedup("sync", 0.5, 0.1, 0), "depth"),
-        (lambda: theory.speedup("sync", 0.5, 0.1, 1, -1), "judge"),
-        (lambda: theory.speedup("async", 0.5, 0.1, 1, math.inf), "judge"),
-        (lambda: theory.speedup("async", 0.5, 0.1, 1, steps=0), "steps"),
-        (lambda: theory.any_of(0.5, 0), "width"),
+        (lambda: paper.g(1.1, 0.1, 2), "alpha2"),
+        (lambda: paper.g(math.nan, 0.1, 2), "alpha2"),
+        (lambda: paper.g(0.5, 1, 2), "c2"),
+        (lambda: paper.f_sync(-0.1, 0.1, 2), "alpha1"),
+        (lambda: paper.f_async(0.5, math.nan, 2), "c1"),
+        (lambda: paper.f_async(0.5, 0.1, 0), "k1"),
+        (lambda: paper.s2(0.5, 0.3, 4), "k1"),
+        (lambda: judged.speedup("sync", 0.5, 0.1, 0), "depth"),
+        (lambda: judged.speedup("sync", 0.5, 0.1, 1, -1), "judge"),
+        (lambda: judged.speedup("async", 0.5, 0.1, 1, math.inf), "judge"),
+        (lambda: judged.speedup("async", 0.5, 0.1, 1, steps=0), "steps"),
+        (lambda: judged.any_of(0.5, 0), "width"),
         (lambda: Case(0.5, 0.1, slowdown=0), "slowdown"),
         (lambda: Tokens(1.5), "alpha2"),
-        (lambda: theory.best_split(Case(0.5, 0.1), Tokens(0.5), "sync", 0), "budget"),
-        (lambda: theory.best_depth(Case(0.5, 0.1), "sync", 0), "max_depth"),
+        (lambda: planner.best_split(Case(0.5, 0.1), Tokens(0.5), "sync", 0), "budget"),
+        (lambda: planner.best_depth(Case(0.5, 0.1), "sync", 0), "max_depth"),
     ],
 )
 def test_values_out_of_range_are_named(call, named):

@@ -8,7 +8,8 @@ import random
 import pytest
 
 from lr_sglang.programs.lookahead import asynchronous, synchronous
-from lr_sglang.theory import answer_time, branches, f_async, f_sync, k1_of, s1, s2, speedup
+from lr_sglang.theory.judged import answer_time, branches, speedup
+from lr_sglang.theory.paper import f_async, f_sync, k1_of, s1, s2
 from tests.clocked import Clocked
 
 PROGRAMS = {"sync": synchronous, "async": asynchronous}
