@@ -32,6 +32,8 @@ from typing import Any
 import click
 
 from lr_sglang.results import machine
+from lr_sglang.results.record import Record
+from lr_sglang.results.store import RECORDS, read_records
 from lr_sglang.results.summary import of_mode
 from lr_sglang.runtimes.launching import diagnosis
 
@@ -41,8 +43,6 @@ LAYERED = ("sd", "lookahead+sd")
 MODES = (*PLAIN, *LAYERED)
 LAYERS = ("ngram", "standalone", "eagle3")
 GRACE = 30.0  # seconds that a run which is told to stop may take for it
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -237,11 +237,8 @@ def _run(command: list[str], output: Path, limit: float) -> tuple[int | None, st
 
 
 def _records(folder: Path) -> list[Record]:
-    try:
-        lines = (folder / "records.jsonl").read_text("utf-8").splitlines(keepends=True)
-    except OSError:
-        return []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    path = folder / RECORDS
+    return read_records(path)[0] if path.exists() else []
 
 
 def _cause(said: str, folder: Path) -> str:

@@ -11,6 +11,7 @@ from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Role, Runtime, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
+from lr_sglang.results.record import Record
 from lr_sglang.runtimes.placement import shapes
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.tasks.question import Work
@@ -35,6 +36,7 @@ class Settings:
         suffix: appended to each question.
         config: the configuration that is written to the records, by mode.
         on_step: called with each step of each sample, on the event loop.
+        keep: called in a thread with each record as its answer ends; gives the record that ``run`` gives.
     """
 
     lookahead: Lookahead = field(default_factory=Lookahead)
@@ -46,6 +48,7 @@ class Settings:
     config: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     on_step: Callable[[Work, StepRecord], None] | None = None
+    keep: Callable[[Record], Record] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,8 @@ class Runner:
             try:
                 while todo and not self._stopping:
                     item = todo.popleft()
-                    self._ended.put(await self._make(item))
+                    made, keep = await self._make(item), self.settings.keep
+                    self._ended.put(await asyncio.to_thread(keep, made) if keep else made)
             except BaseException as error:  # noqa: BLE001 - the caller's thread is where it must be seen
                 self._ended.put(Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error)
                 return
@@ -110,11 +111,6 @@ class Runner:
         if wait(self._tasks, STOP_SECONDS).not_done:
             for task in self._tasks:
                 task.cancel()
-
-    def rest(self) -> list[Record]:
-        """Stops; the records of samples that have ended and were not given by ``run``, which was left before."""
-        self.stop()
-        return [one for _ in range(self._ended.qsize()) if not isinstance(one := self._ended.get(), BaseException)]
 
     def _stop_all(self) -> None:
         for job in self._running:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +120,7 @@ class Execution:
         with ExitStack() as stack:
             self.open(stack, resume=resume)
             stack.enter_context(self._resumable())
+            self._grade_rest()
             for stretch in self.order.stretches:
                 todo = [(turn.variant, works) for turn in stretch.turns if (works := self.left(turn))]
                 if not todo:
@@ -140,6 +141,7 @@ class Execution:
                             config=variant.configs,
                             versions={**self.versions, **live.versions},
                             on_step=display.on_step,
+                            keep=partial(self._keep, variant),
                         )
                         runners[variant.key] = up.enter_context(Runner(live.roles, settings, variant.concurrency))
                     if self.warm_up:
@@ -156,31 +158,37 @@ class Execution:
                             caches.empty(watch.live.roles)
                         before = variant
                         runner = runners[variant.key]
-                        try:
-                            for record in runner.run(works, watch.servers):
-                                record = self._keep(record, variant)
-                                sums.add(record)
-                                watch.record(record)
-                                done += store.done(key(record))
-                                shown = {**record, "mode": variant.name(record["mode"])}
-                                display.sample(shown, done, self.total, sums)
-                        except BaseException:  # what has ended meanwhile is not lost
-                            for record in runner.rest():
-                                self._keep(record, variant, later=True)
-                            raise
+                        for record in runner.run(works, watch.servers):
+                            record = self._graded(variant, record)
+                            sums.add(record)
+                            watch.record(record)
+                            done += store.done(key(record))
+                            shown = {**record, "mode": variant.name(record["mode"])}
+                            display.sample(shown, done, self.total, sums)
             return self.records()
 
-    def _keep(self, record: Record, variant: Variant, later: bool = False) -> Record:
-        """Stores a record with its grade. An interruption, or ``later``, leaves slow grading to ``lr-sglang grade``."""
-        store, grader = self.stores[variant.folder], self.graders.get(variant.task)
-        try:
-            if grader:
-                record = grader.postponed(record) if later else grader.apply(record)
-        except BaseException:
-            store.append(grader.postponed(record) if grader else record)
-            raise
-        store.append(record)
+    def _keep(self, variant: Variant, record: Record) -> Record:
+        """Stores a record, with its grade where that takes no time; ``_graded`` stores it again."""
+        if grader := self.graders.get(variant.task):
+            record = grader.postponed(record)
+        self.stores[variant.folder].append(record)
         return record
+
+    def _graded(self, variant: Variant, record: Record) -> Record:
+        """The record with its grade, stored, if it has none or grading failed."""
+        grader = self.graders.get(variant.task)
+        if grader and (record.get("grade") or {"failed": True}).get("failed"):
+            record = grader.apply(record)
+            self.stores[variant.folder].append(record)
+        return record
+
+    def _grade_rest(self) -> None:
+        """Grades what an earlier run left without a grade."""
+        for turn in self.order.turns:
+            made = self.stores[turn.variant.folder].records
+            for work in turn.works:
+                if work.key in made:
+                    self._graded(turn.variant, made[work.key])
 
     @contextmanager
     def _resumable(self) -> Iterator[None]:
@@ -240,7 +248,7 @@ class Execution:
             watch = watches[variant.key]
             modes = [mode for mode in variant.modes if (mode, id(watch)) not in warmed]
             warmed |= {(mode, id(watch)) for mode in modes}
-            with Runner(watch.live.roles, runners[variant.key].settings) as runner:
+            with Runner(watch.live.roles, replace(runners[variant.key].settings, keep=None)) as runner:
                 works = [Work(Question("warm-up", self.warm_up), 0, mode) for mode in modes]
                 for _ in runner.run(works, watch.servers):
                     pass

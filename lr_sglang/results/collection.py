@@ -14,7 +14,7 @@ from lr_sglang.errors import RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results import reference
 from lr_sglang.results.groups import Group, labelled
-from lr_sglang.results.record import Record, key
+from lr_sglang.results.record import Record
 from lr_sglang.results.store import RECORDS, RUN, flat, read_records
 from lr_sglang.results.summary import grading_failed
 
@@ -137,13 +137,12 @@ def _read(folder: Path, mode: str, task: str, notes: list[str]) -> tuple[list[Re
         notes.append(f"{path}: grading failed for {failed} of {len(records)} answers; {again}")
     for number, record in enumerate(records, 1):
         if missing := [name for name in _NEEDED if name not in record]:
-            raise RecordError(f"{path}, line {number}: this record has no {', '.join(missing)}")
-    once = {(*key(r), r.get("concurrency"), json.dumps(r["config"], sort_keys=True)): r for r in records}
+            raise RecordError(f"{path}: record {number} has no {', '.join(missing)}")
     try:
         at_once = int(json.loads((path.parent / RUN).read_text(encoding="utf-8")).get("concurrency") or 1)
     except (OSError, ValueError, TypeError, AttributeError):
         at_once = 1
-    return list(once.values()), at_once
+    return records, at_once
 
 
 def _sort(records: Iterable[Record], concurrency: int, groups: dict[str, Group]) -> None:

@@ -1,6 +1,7 @@
 """A folder with the records of a run: ``run.json`` says what was asked for, ``records.jsonl`` has a line a sample.
 
-A record reaches the disk before the next sample is reported, so ``kill -9`` loses only samples in progress. A line
+A record reaches the disk when its answer ends, so ``kill -9`` loses only answers in progress. A record whose grade
+takes time is written again with it: the last line of a sample counts, and closing the store leaves no other. A line
 that was cut off is recognised when the run is resumed.
 """
 
@@ -11,6 +12,7 @@ import fcntl
 import glob
 import json
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -56,13 +58,23 @@ def newest_folder(root: Path, name: str) -> Path:
 
 
 def read_records(path: Path) -> tuple[list[Record], int]:
-    """The records of a file, packed, and the length in bytes of what is whole in it (less than the file if its end is
-    cut off).
+    """The records of a file, packed, each sample's last one; and the length in bytes of what is whole in it (less than
+    the file if its end is cut off).
 
     Raises:
         RecordError: a line before the last is no record, or a later release wrote the file.
     """
-    whole, records = 0, list[Record]()
+    last: dict[Any, Record] = {}
+    whole = 0
+    for record, _, end in _lines(path):
+        config = json.dumps(record.get("config"), sort_keys=True)
+        last[(*key(record), record.get("concurrency"), config)], whole = record, end
+    return list(last.values()), whole
+
+
+def _lines(path: Path) -> Iterator[tuple[Record, int, int]]:
+    """The records of a file, and where the line of each begins and ends."""
+    whole = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -76,9 +88,8 @@ def read_records(path: Path) -> tuple[list[Record], int]:
                 _check(made)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise RecordError(f"{path}, line {number}: this is no record", hint="move the file away") from error
-            records.append(record)
+            yield record, whole, whole + len(line)
             whole += len(line)
-    return records, whole
 
 
 def _check(record: dict[str, Any]) -> None:
@@ -114,6 +125,8 @@ class Store:
     def __init__(self, folder: Path, config: dict[str, Any], about: dict[str, Any], *, resume: bool = False) -> None:
         self.folder, self.path = folder, folder / RECORDS
         self.records: dict[Key, Record] = {}
+        self._starts: dict[Key, int] = {}  # of the last lines of the samples
+        self._twice, self._lock = False, threading.Lock()
         new, self._file = not folder.exists(), -1
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -130,20 +143,23 @@ class Store:
         return record is not None and not (record["error"] and record["error"]["retryable"])
 
     def append(self, record: Record) -> None:
-        """Writes one record, to the disk.
+        """Writes one record, to the disk; any thread may.
 
         Raises:
             RecordError: it cannot be written; nothing of it is left in the file then.
         """
-        line, end = line_of(record), os.lseek(self._file, 0, os.SEEK_END)
-        try:
-            if os.write(self._file, line) < len(line):
-                raise OSError(0, "the disk is full")
-            os.fsync(self._file)
-        except OSError as error:
-            os.ftruncate(self._file, end)
-            raise RecordError(f"{self.path}: cannot write a record: {error.strerror}") from error
-        self.records[key(record)] = Packed(record)
+        line, of = line_of(record), key(record)
+        with self._lock:
+            end = os.lseek(self._file, 0, os.SEEK_END)
+            try:
+                if os.write(self._file, line) < len(line):
+                    raise OSError(0, "the disk is full")
+                os.fsync(self._file)
+            except OSError as error:
+                os.ftruncate(self._file, end)
+                raise RecordError(f"{self.path}: cannot write a record: {error.strerror}") from error
+            self._twice |= of in self._starts
+            self.records[of], self._starts[of] = Packed(record), end
 
     def close(self) -> None:
         """Lets others work here. A folder that we made, and nothing came into, goes."""
@@ -156,8 +172,14 @@ class Store:
         self.close()
 
     def _leave(self, new: bool) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1  # for a thread that comes late
+        if self._twice:
+            with contextlib.suppress(OSError), self.path.open("rb") as file:  # two lines are no harm
+                starts = sorted(self._starts.values())
+                replace_file(self.path, (file.readline() for start in starts if file.seek(start) == start))
         with contextlib.suppress(OSError):
             ours = (RECORDS, RUN, LOCK)  # the lock last: who takes the next one has nothing of this run
             if new and not self.records and {path.name for path in self.folder.iterdir()} <= {*ours}:
@@ -166,12 +188,15 @@ class Store:
                 self.folder.rmdir()
 
     def _open(self, config: dict[str, Any], about: dict[str, Any], resume: bool) -> None:
-        records, whole = read_records(self.path) if self.path.exists() else ([], 0)
-        if records and not resume:
+        whole = 0
+        for record, start, end in _lines(self.path) if self.path.exists() else ():
+            of, whole = key(record), end
+            self._twice |= of in self._starts
+            self.records[of], self._starts[of] = record, start
+        if self.records and not resume:
             hint = "--resume goes on with them; or give another --output"
-            raise RecordError(f"{self.folder} has {len(records)} records already", hint=hint)
-        self.records = {key(record): record for record in records}
-        if records:
+            raise RecordError(f"{self.folder} has {len(self.records)} records already", hint=hint)
+        if self.records:
             self._compare(config)
         else:
             write_whole(self.folder / RUN, {"schema": SCHEMA, "config": config, **about})

@@ -197,9 +197,9 @@ def wait_for(folder, records, process):
         time.sleep(0.01)
 
 
-def finish(folder, limit=40):
+def finish(folder, limit=40, *more):
     """Goes on with a run to its end; returns the ids it answered."""
-    process = start(folder, "--resume", seconds="0", limit=limit)
+    process = start(folder, "--resume", *more, seconds="0", limit=limit)
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, out + err
     return [json.loads(line)["question_id"] for line in lines(folder)[:-1]]
@@ -223,6 +223,37 @@ def test_kill_9_loses_at_most_the_sample_in_hand(tmp_path):
     ids = finish(tmp_path)
     assert sorted(ids) == [f"pocket-{n:04d}" for n in range(1, 41)]
     assert lines(tmp_path)[:kept] == before
+
+
+WAITING = """
+from pathlib import Path
+import time
+from lr_sglang.tasks import Question, Task
+
+def waiting(text, question):
+    while not Path(__file__).with_name("go").exists():
+        time.sleep(0.01)
+    return True
+
+TASK = Task("waiting", load=lambda: [Question(q, "?", "17") for q in "abc"], suffix="", grader=waiting)
+"""
+
+
+def test_kill_9_while_an_answer_is_graded_loses_no_answer(tmp_path):
+    """All have their line by then; going on grades them, and leaves one line of each."""
+    (tmp_path / "waiting.py").write_text(WAITING)
+    options = ("--task", f"{tmp_path}/waiting.py:TASK", "--concurrency", "2")
+    process = start(tmp_path / "out", *options, limit=3)
+    wait_for(tmp_path / "out", 3, process)
+    process.kill()
+    process.communicate()
+    kept = {one["question_id"]: one for one in map(json.loads, lines(tmp_path / "out")[:-1])}
+    assert sorted(kept) == ["a", "b", "c"] and not any(one["correct"] for one in kept.values())
+    (tmp_path / "go").touch()
+    assert sorted(finish(tmp_path / "out", 3, *options)) == ["a", "b", "c"]
+    for one in map(json.loads, lines(tmp_path / "out")[:-1]):
+        assert one == {**kept[one["question_id"]], **{name: one[name] for name in ("answer", "correct", "grade")}}
+        assert one["correct"] is True
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if full else [signal.SIGINT])

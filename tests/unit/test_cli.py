@@ -579,12 +579,15 @@ from lr_sglang.tasks import Question, Task
 from tests.unit import test_cli
 
 def slow(text, question):
+    if test_cli.grades.pop():
+        return True
     test_cli.all_have_ended.wait(60)
     raise KeyboardInterrupt
 
 TASK = Task("slow", "", load=lambda: [Question(q, f"What is {q}?", "4") for q in "abc"], suffix="", grader=slow)
 """
 all_have_ended = threading.Event()
+grades: list[bool] = []
 
 
 def test_answers_that_wait_to_be_graded_are_kept_when_the_run_is_stopped(call, servers, tmp_path, monkeypatch):
@@ -598,6 +601,7 @@ def test_answers_that_wait_to_be_graded_are_kept_when_the_run_is_stopped(call, s
 
     monkeypatch.setattr(result_record, "make", make)
     (tmp_path / "slow.py").write_text(SLOW_TASK)
+    grades[:] = [True, True, True, False]
     options = ("run", "--task", f"{tmp_path}/slow.py:TASK", "--concurrency", 3, "--output", "out")
     result = call(*options)
     assert result.exit_code == 130 and "3 of 3 samples are kept" in result.stderr
@@ -605,8 +609,10 @@ def test_answers_that_wait_to_be_graded_are_kept_when_the_run_is_stopped(call, s
     assert sorted(r["question_id"] for r in kept) == sorted(ended) == ["a", "b", "c"]
     assert all(r["text"] and r["correct"] is None and r["grade"]["failed"] for r in kept)
     result = call(*options, "--resume")
-    assert "the run was stopped before" in result.stderr and "lr-sglang grade" in result.stderr
-    assert len(ended) == 3
+    assert result.exit_code == 0 and len(ended) == 3 and len(servers.started) == 1
+    graded = records(tmp_path / "out")
+    assert [r["correct"] for r in graded] == [True, True, True]
+    assert {r["question_id"]: r["text"] for r in graded} == {r["question_id"]: r["text"] for r in kept}
 
 
 # -- going on

@@ -241,6 +241,7 @@ THREADS = {
     "grading/pool.py": "grading: its processes are shared by those who wait for them",
     "grading/sandbox.py": "grading: likewise",
     "grading/cell/test_process.py": "grading: threads that the code of an answer left",
+    "results/store.py": "a record is written in a thread as its answer ends",
     "cli/session.py": "what takes seconds to import is imported while servers start",
     "cli/failures.py": "only the main thread takes signals",
     "cli/endpoint.py": "servers are looked after beside the endpoint's loop",
