@@ -19,11 +19,11 @@ PREFIX = "LR_SGLANG"  # of variables that stand for options
 # Name -> module and what the list of commands says. The module has the command under the command's own name.
 COMMANDS = {
     "run": ("lr_sglang.cli.run", "Answer one question, a task or a file of questions."),
-    "try": ("lr_sglang.cli.try_out", "Say whether looking ahead pays for your questions and servers."),
+    "try": ("lr_sglang.cli.compare", "Say whether looking ahead pays for your questions and servers."),
     "launch": ("lr_sglang.cli.launch", "Bring a deployment up and keep it up, for run to attach to."),
     "serve": ("lr_sglang.cli.serve", "Serve an OpenAI-compatible endpoint, and a page to watch it."),
     "doctor": ("lr_sglang.cli.doctor", "Say what this machine can do, and what is missing."),
-    "demo": ("lr_sglang.cli.demo", "Compare both modes on a few problems, on this machine."),
+    "demo": ("lr_sglang.cli.compare", "Compare both modes on a few problems, on this machine."),
     "plan": ("lr_sglang.cli.plan", "Say what speed-up to expect, and which depth is best."),
     "report": ("lr_sglang.cli.report", "Make tables and plots of runs."),
     "tasks": ("lr_sglang.cli.tasks", "List what there is to ask, and whether it can be had here."),

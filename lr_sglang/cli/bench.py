@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.bench import dummy, fair, order, paper, sweeps, variants
+from lr_sglang.bench import order, presets, sweeps, variants
 from lr_sglang.bench.order import Order
 from lr_sglang.bench.variants import Setting
 from lr_sglang.cli import bench_show, options, source
@@ -66,8 +66,8 @@ class Modes(click.Choice[str]):
     help="depth=1..8, width=1,2, verifier=exact,judge, alpha=0.4,0.8, concurrency=1,2,4, sd-tokens=0..16, "
     "budget=4,8,16, option=none,gate:0.075; again to multiply.",
 )
-@click.option("--paper", type=click.Choice(list(paper.PRESETS)), help="The paper's setting: tasks, samples, lengths.")
-@click.option("--fair", type=click.Choice(fair.WAYS), help="Modes without lookahead get all its GPUs.")
+@click.option("--paper", type=click.Choice(list(presets.PRESETS)), help="The paper's setting: tasks, samples, lengths.")
+@click.option("--fair", type=click.Choice(variants.WAYS), help="Modes without lookahead get all its GPUs.")
 @click.option(
     "--servers",
     type=click.Choice(["auto", "together", "blocks"]),
@@ -110,7 +110,7 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
     given = _filled(given)
     plan, sources = settle(given), _sources(given)
     if given["dummy_weights"] or given["flag"]:
-        plan = dummy.prepared(plan, given["flag"])
+        plan = presets.prepared(plan, given["flag"])
     setting = Setting(
         plan,
         tuple(sweeps.points(given["sweep"])),
@@ -141,7 +141,7 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
 
 def _filled(given: dict[str, Any]) -> dict[str, Any]:
     """The options with presets in them; what the user gave goes before those."""
-    preset = paper.PRESETS[given["paper"]] if given["paper"] else None
+    preset = presets.PRESETS[given["paper"]] if given["paper"] else None
     filled = dict(given)
     if preset is not None:
         if not any(given[name] for name in ("deployment", "attach", "target", "dummy_weights")):
@@ -151,7 +151,7 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
         filled["task"] = given["task"] or (() if given["input"] else preset.tasks)
         filled["modes"] = given["modes"] or preset.modes
     if given["dummy_weights"]:
-        filled = dummy.filled(filled)
+        filled = presets.with_random_weights(filled)
     elif given["alpha"] or given["shapes"]:
         raise ConfigError("--alpha and --shapes go with --dummy-weights", hint="--verifier random:0.6 accepts a share")
     filled["task"] = tuple(dict.fromkeys(filled["task"])) or (() if filled["input"] else ("pocket",))
@@ -191,7 +191,7 @@ def samples_of(task: str, given: Mapping[str, Any]) -> int:
     """Answers per question."""
     if given["samples"]:
         return int(given["samples"])
-    preset = paper.PRESETS[given["paper"]] if given["paper"] else None
+    preset = presets.PRESETS[given["paper"]] if given["paper"] else None
     return preset.fewer.get(task, preset.samples) if preset else 1
 
 
@@ -238,10 +238,10 @@ def _make(execution: Execution, given: Mapping[str, Any], sources: Mapping[str, 
 
 def _draw(report: Report, execution: Execution) -> None:
     """Pictures of what was bought at which price, where matplotlib is installed."""
-    from lr_sglang.bench import charts
+    from lr_sglang.bench import budget
 
     try:
-        for path in charts.draw(report, execution.folder / "plots"):
+        for path in budget.draw(report, execution.folder / "plots"):
             execution.display.note(str(path))
     except SetupError as error:
         execution.display.warn(f"{error.message}; {error.hint}")

@@ -89,13 +89,12 @@ def report_of(execution: Execution) -> Report:
 
 def result(execution: Execution, made: Report, more: Table | None = None) -> None:
     """Prints the tables of the report, then ``more``, and how to get plots and a page."""
-    if execution.display.as_json:
-        from lr_sglang.results import formats
-
-        execution.display.out.file.write(formats.as_json(made))
-        return
     from lr_sglang.cli.report import show
+    from lr_sglang.results.report import as_json
 
+    if execution.display.as_json:
+        execution.display.out.file.write(as_json(made))
+        return
     if more is not None:
         made.tables.append(more)
     show(made, execution.display.out)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
+@click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=options.ANY_PATH)
 @click.option(
     "--precision",
     type=click.FloatRange(0.5, 1.0),
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     default="last",
     help="What is right: the verdict of the cascade's last stage, or the pocket problems' own ground truth.",
 )
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.json", help="Also kept here.")
+@click.option("--output", type=options.FILE, metavar="FILE.json", help="Also kept here.")
 @options.as_json
 def calibrate(folders: tuple[Path, ...], precision: float, reference: str, output: Path | None, json: bool) -> None:
     """Chooses when each cheap verifier of a cascade may decide alone, and finds what the draft's confidence is worth.

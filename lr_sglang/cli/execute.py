@@ -266,16 +266,16 @@ class Watch:
 
     def __init__(self, live: sessions.Session, display: Display) -> None:
         self.live, self.display = live, display
-        self.told: set[str] = set()
+        self.told, self.ended = set[str](), {"target"}  # the end of the target's server ends the command
         if "judge" in live.roles:  # that a judge is not trusted is said like any other warning
             live.roles["judge"].checks.warn = display.warn
 
     def servers(self) -> None:
         """Looks for servers that have ended."""
-        for role in self.live.newly_dead():
-            if role != "target":
-                self.told.add(role)
-                self.display.warn(f"{role}: its server has ended; answers go on without it, slower but no worse")
+        for role in sorted(self.live.dead() - self.ended):
+            self.told.add(role)
+            self.ended.add(role)
+            self.display.warn(f"{role}: its server has ended; answers go on without it, slower but no worse")
 
     def record(self, record: Record) -> None:
         """Looks for failures that a sample survived."""

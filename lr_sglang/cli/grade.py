@@ -20,17 +20,14 @@ SHOWN = 20  # changed verdicts that are listed
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=options.ANY_PATH)
 @click.option("--task", metavar="NAME", help="Whose answers they are.  [default: the run's]")
 @click.option(
-    "--input",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Where the task's questions are, if that is needed.",
+    "--input", type=options.ANY_PATH, metavar="FILE", help="Where the task's questions are, if that is needed."
 )
 @click.option("--grader", type=click.Choice(GRADERS), help="Another kind of grading.  [default: the task's]")
 @options.grading
-@click.option("--jobs", type=click.IntRange(min=1), help="Answers at a time.  [default: the number of processors]")
+@click.option("--jobs", type=options.AT_LEAST_1, help="Answers at a time.  [default: the number of processors]")
 @options.as_json
 @options.quiet
 def grade(folder: Path, **given: Any) -> None:

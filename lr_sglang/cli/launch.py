@@ -18,7 +18,6 @@ from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given, sampling_of_file, settle
 from lr_sglang.config import Deployment
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import MODES
 from lr_sglang.runtimes import Fleet, built_in, deployments, launched
 from lr_sglang.runtimes import launch as start
 from lr_sglang.runtimes.launching import compile_caches, fleet, probe
@@ -36,12 +35,9 @@ STAMP = "%Y-%m-%dT%H:%M:%S%z"
     is_flag=True,
     help="Start, answer a greedy and a sampled request, say which compile caches were filled, and stop.",
 )
-@click.option(
-    "--mode",
-    type=click.Choice(list(MODES)),
-    multiple=True,
-    help="What it shall serve, again for more: sd and lookahead+sd need the token layer, the others none of it.  "
-    "[default: lookahead, or lookahead+sd with a token layer]",
+@options.modes(
+    "What it shall serve, again for more: sd and lookahead+sd need the token layer, the others none of it.  "
+    "[default: lookahead, or lookahead+sd with a token layer]"
 )
 @click.option(
     "--with-token-layer",

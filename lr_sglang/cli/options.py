@@ -9,12 +9,14 @@ from typing import Any
 import click
 
 from lr_sglang.config import ROLES
+from lr_sglang.modes import MODES
 
 Decorator = Callable[[Any], Any]  # of commands
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 ANY_PATH = click.Path(path_type=Path)
-AT_LEAST_1 = click.IntRange(min=1)
+AT_LEAST_0, AT_LEAST_1 = click.IntRange(min=0), click.IntRange(min=1)
+SECONDS = click.FloatRange(min=0, min_open=True)
 # Options of the token layer, by the field of ``TokenLayer`` that they set.
 LAYER_FIELDS = {f"sd_{name}": name for name in ("tokens", "draft_model", "steps", "topk", "ngram_max", "accept_length")}
 
@@ -49,6 +51,11 @@ class PerRole(click.ParamType):
 def per_role(option: str, of: click.ParamType, name: str, help: str) -> Decorator:
     """An option that may be given once for each role."""
     return click.option(option, type=PerRole(of, name), multiple=True, help=help)
+
+
+def modes(help: str) -> Decorator:
+    """``--mode``, which may be given several times."""
+    return click.option("--mode", type=click.Choice(list(MODES)), multiple=True, help=help)
 
 
 def together(*options: Decorator) -> Decorator:
@@ -203,7 +210,7 @@ output = together(
 keeping = together(
     click.option(
         "--restarts",
-        type=click.IntRange(min=0),
+        type=AT_LEAST_0,
         default=8,
         help="Times in a row that a server is started again before it is given up.",
     ),

@@ -47,11 +47,11 @@ def report(folders: tuple[str, ...], format: str, plots: Path | None, output: Pa
     """
     from rich.console import Console
 
-    from lr_sglang.results import charts, collection, formats, store
+    from lr_sglang.results import charts, collection, store
     from lr_sglang.results import report as reports
 
     made = reports.make(collection.read(folders), margin / 100)
-    forms = {"markdown": formats.markdown, "json": formats.as_json, "csv": formats.as_csv, "text": _plain}
+    forms = {"markdown": reports.markdown, "json": reports.as_json, "csv": reports.as_csv, "text": _plain}
     if output is not None:
         with store.writing(output):  # a folder's name may be no text
             output.write_text(forms[format](made), encoding="utf-8", errors="replace")

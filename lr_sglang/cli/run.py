@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from lr_sglang.cli import options
-from lr_sglang.modes import MODES
 
 RANDOM = "weights are random; the text means nothing, only speeds can be measured"
 
@@ -17,12 +16,7 @@ RANDOM = "weights are random; the text means nothing, only speeds can be measure
 @click.command()
 @click.argument("question", required=False)
 @options.source
-@click.option(
-    "--mode",
-    type=click.Choice(list(MODES)),
-    multiple=True,
-    help="How to answer; give it again to compare.  [default: lookahead, or lookahead+sd with a token layer]",
-)
+@options.modes("How to answer; give it again to compare.  [default: lookahead, or lookahead+sd with a token layer]")
 @options.chosen
 @click.option("--samples", type=options.AT_LEAST_1, default=1, help="Answers per question.")
 @click.option("--concurrency", type=options.AT_LEAST_1, default=1, help="Answers at a time.")

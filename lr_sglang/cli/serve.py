@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from lr_sglang.cli import options
-from lr_sglang.modes import MODES
-
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
@@ -18,18 +14,15 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0: any that is free.")
 @click.option(
     "--api-keys-file",
-    type=FILE,
+    type=options.FILE,
     metavar="FILE",
     help="Keys, one a line; LR_SGLANG_API_KEYS may hold more, with commas.",
 )
 @click.option("--allow-no-key", is_flag=True, help="Let everybody in, from anywhere and by any host name.")
 @click.option("--model-name", metavar="NAME", help="That clients ask for.  [default: the target's]")
-@click.option(
-    "--mode",
-    type=click.Choice(list(MODES)),
-    multiple=True,
-    help="How to answer; again for more that a request may ask for.  [default: auto, and all others that "
-    "these runtimes can do]",
+@options.modes(
+    "How to answer; again for more that a request may ask for.  [default: auto, and all others that "
+    "these runtimes can do]"
 )
 @click.option(
     "--allow-verifier",
@@ -39,30 +32,30 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--max-depth", type=click.IntRange(1, 64), help="That a request may ask for.  [default: --depth]")
 @click.option("--max-width", type=click.IntRange(1, 16), help="That a request may ask for.  [default: --width]")
-@click.option("--concurrency", type=click.IntRange(min=1), default=8, help="Answers at a time.")
-@click.option("--queue", type=click.IntRange(min=0), default=64, help="Requests that may wait; others get 429.")
+@click.option("--concurrency", type=options.AT_LEAST_1, default=8, help="Answers at a time.")
+@click.option("--queue", type=options.AT_LEAST_0, default=64, help="Requests that may wait; others get 429.")
 @click.option("--processes", type=click.IntRange(1, 64), default=1, help="That answer, each on one core.")
 @click.option(
     "--request-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.SECONDS,
     default=600.0,
     help="Seconds of one request, its time in the queue included.",
 )
 @click.option(
     "--stall-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.SECONDS,
     default=10.0,
     help="Seconds after which a request to draft or judge is given up.",
 )
 @click.option(
     "--max-connections",
-    type=click.IntRange(min=1),
+    type=options.AT_LEAST_1,
     default=1024,
     help="Open at a time, of all clients; and no more than half of the files that the process may open.",
 )
 @click.option(
     "--max-connections-per-address",
-    type=click.IntRange(min=1),
+    type=options.AT_LEAST_1,
     default=256,
     help="Of one client's address, unless it is this machine's.",
 )
@@ -72,10 +65,8 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     default=30.0,
     help="Seconds that answers have to end in after SIGTERM or Ctrl-C; a second one ends them at once.",
 )
-@click.option("--max-body-bytes", type=click.IntRange(min=1), default=2**21, help="Of a request; more gets 413.")
-@click.option(
-    "--max-prompt-tokens", type=click.IntRange(min=1), help="Of a request.  [default: what the context holds]"
-)
+@click.option("--max-body-bytes", type=options.AT_LEAST_1, default=2**21, help="Of a request; more gets 413.")
+@click.option("--max-prompt-tokens", type=options.AT_LEAST_1, help="Of a request.  [default: what the context holds]")
 @click.option(
     "--reasoning",
     type=click.Choice(["auto", "on", "off"]),

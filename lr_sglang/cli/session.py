@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ class Session:
 
     roles: Mapping[str, Any]
     fleet: Fleet | None = None
-    _told: set[str] = field(default_factory=set)
 
     @property
     def simulated(self) -> bool:
@@ -61,12 +60,9 @@ class Session:
             )
         return found
 
-    def newly_dead(self) -> list[str]:
-        """Roles whose server has ended since this was last asked."""
-        dead = set(self.fleet.dead()) if self.fleet else set()
-        fresh = sorted(dead - self._told)
-        self._told |= dead
-        return fresh
+    def dead(self) -> set[str]:
+        """The roles whose server has ended."""
+        return set(self.fleet.dead()) if self.fleet else set()
 
 
 @contextmanager

@@ -10,19 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
-from lr_sglang.results import accounting
+from lr_sglang.results import accounting, plots
 from lr_sglang.results.expected import Expected
 from lr_sglang.results.measures import Measures
-from lr_sglang.results.plots import (
-    MARKERS,
-    PART_LOOKS,
-    draw_each,
-    legend_below,
-    look,
-    new_figure,
-    new_grid,
-    whiskers,
-)
 from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.timeline import timeline
@@ -52,7 +42,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
         **{"speedup": speedup, "depth": depth, "sd_tokens": sd_tokens},
         **{"concurrency": concurrency, "acceptance": acceptance, "time": time, "timeline": timeline},
     }
-    return draw_each(makers, report, folder, report.warning)
+    return plots.draw_each(makers, report, folder, report.warning)
 
 
 def _by(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
@@ -78,7 +68,7 @@ def _shades(measures: Sequence[Measures]) -> dict[str, Any]:
     seen: dict[str, int] = defaultdict(int)
     for name, mode in {m.group.name: m.group.mode for m in measures}.items():
         share = 0.75 ** seen[mode]
-        shades[name] = tuple(1 - share * (1 - part) for part in to_rgb(look(mode)[0]))
+        shades[name] = tuple(1 - share * (1 - part) for part in to_rgb(plots.look(mode)[0]))
         seen[mode] += 1
     return shades
 
@@ -97,15 +87,15 @@ def speedup(report: Report) -> Figure | None:
     if not everything:
         return None
     shades, places = _shades(everything), {task: at for at, task in enumerate(chosen)}
-    figure, axes = new_figure(max(6.4, 1.6 + 0.55 * (len(everything) + len(chosen))))
+    figure, axes = plots.new_figure(max(6.4, 1.6 + 0.55 * (len(everything) + len(chosen))))
     width = 0.8 / max(3, len(shades))
     for number, (name, colour) in enumerate(shades.items()):
         found = [m for m in everything if m.group.name == name]
         shift = (number - (len(shades) - 1) / 2) * width
         points = [(places[m.group.task] + shift, m.speed.tokens) for m in found if m.speed]
-        style = {"color": colour, "hatch": look(found[0].group.mode)[2], "edgecolor": "white", "linewidth": 0}
+        style = {"color": colour, "hatch": plots.look(found[0].group.mode)[2], "edgecolor": "white", "linewidth": 0}
         axes.bar([at for at, _ in points], [e.value for _, e in points], width * 0.92, label=name, **style)
-        whiskers(axes, points, fmt="none", ecolor="#333333", linewidth=1.2)
+        plots.whiskers(axes, points, fmt="none", ecolor="#333333", linewidth=1.2)
         for at, e in points:
             top = (at, e.high if e.high is not None else e.value)
             axes.annotate(f"{e.value:.2f}", top, (0, 3), textcoords="offset points", ha="center", fontsize=10)
@@ -116,7 +106,7 @@ def speedup(report: Report) -> Figure | None:
     what = "by task and mode" if len(shades) > 1 else f"of {everything[0].group.name} by task"
     axes.set(ylabel="speed-up, tokens/s\nover autoregressive", title=f"Speed-up {what} (95 % intervals)")
     axes.set_xlim(-0.6, len(chosen) - 0.4)
-    legend_below(figure, axes)
+    plots.legend_below(figure, axes)
     return figure
 
 
@@ -127,18 +117,18 @@ def acceptance(report: Report) -> Figure | None:
         return None
     several = len(panels) > 1
     size = max(9.0, 4.0 * len(panels)), 7.4 if several else 4.8
-    figure, grid = new_grid(*size, 2 if several else 1, len(panels) if several else 2)
+    figure, grid = plots.new_grid(*size, 2 if several else 1, len(panels) if several else 2)
     handles: dict[str, Any] = {}
     for (task, of), (left, right) in zip(panels, grid.T if several else grid, strict=True):
         mine = _few(of, MAX_LINES)
         shades = _shades(mine)
         for number, m in enumerate(mine):
             shift = (number - (len(mine) - 1) / 2) * 0.1
-            marker = look(m.group.mode)[1] if not m.group.label else MARKERS[number % len(MARKERS)]
+            marker = plots.look(m.group.mode)[1] if not m.group.label else plots.MARKERS[number % len(plots.MARKERS)]
             for axes, estimates, first in ((left, m.runs, 0), (right, m.positions, 1)):
                 shown = [(n + first + shift, e) for n, e in enumerate(estimates) if e.samples >= LEAST_JUDGED]
                 style = {"color": shades[m.group.name], "marker": marker, "capsize": 2, "elinewidth": 1}
-                handles.setdefault(m.group.name, whiskers(axes, shown, **style))
+                handles.setdefault(m.group.name, plots.whiskers(axes, shown, **style))
         left.set(xlabel="steps accepted before, in the same cycle", title=task if several else "")
         right.set(xlabel="step of the answer")
         for axes in (left, right):
@@ -155,14 +145,14 @@ def time(report: Report) -> Figure | None:
     shown = [m for m in report.measures if m.time["wall"] and any(r["branches"] for r in m.group.ended)][:24]
     if not shown:
         return None
-    figure, axes = new_figure(8.5, max(2.6, 1.6 + 0.42 * len(shown)))
+    figure, axes = plots.new_figure(8.5, max(2.6, 1.6 + 0.42 * len(shown)))
     tasks = len(report.collection.tasks) > 1
     names = [f"{m.group.task}: {m.group.name}" if tasks else m.group.name for m in shown]
     lefts, least = [0.0] * len(shown), 1e-3 * sum(m.time["wall"] / len(m.group.ended) for m in shown)
     for part, meaning in accounting.MEANING.items():
         seconds = [m.time["parts"][part] / len(m.group.ended) for m in shown]
         if sum(seconds) >= least:
-            style: Any = {**PART_LOOKS[part], "edgecolor": "white", "linewidth": 0}
+            style: Any = {**plots.PART_LOOKS[part], "edgecolor": "white", "linewidth": 0}
             axes.barh(range(len(shown)), seconds, 0.68, left=lefts, label=meaning, **style)
             lefts = [left + more for left, more in zip(lefts, seconds, strict=True)]
     axes.set_yticks(range(len(shown)), names)
@@ -173,7 +163,7 @@ def time(report: Report) -> Figure | None:
     axes.grid(visible=False, axis="y")
     axes.set(xlabel="seconds of an answer, on average")
     figure.suptitle("Where the time went, along the critical path", fontsize=13)
-    legend_below(figure, axes)
+    plots.legend_below(figure, axes)
     return figure
 
 
@@ -186,15 +176,15 @@ def depth(report: Report) -> Figure | None:
     panels = list(by_task.items())[:MAX_PANELS]
     if not panels:
         return None
-    figure, (grid,) = new_grid(max(8.5, 4.4 * len(panels)), 5, 1, len(panels))
+    figure, (grid,) = plots.new_grid(max(8.5, 4.4 * len(panels)), 5, 1, len(panels))
     for axes, (task, of) in zip(grid, panels, strict=True):
         for mode, mine in _by(of, lambda m: m.group.mode).items():
-            colour, marker, _ = look(mode)
+            colour, marker, _ = plots.look(mode)
             mine.sort(key=lambda m: int(m.group.value("depth")))
             places = [int(m.group.value("depth")) for m in mine]
             over = [m.over_sd if mode == "lookahead+sd" and m.over_sd else m.speed for m in mine]
             if shown := [(d, speed.tokens) for d, speed in zip(places, over, strict=True) if speed is not None]:
-                whiskers(axes, shown, fmt=marker, color=colour, label=f"{mode}, measured")
+                plots.whiskers(axes, shown, fmt=marker, color=colour, label=f"{mode}, measured")
             depths = range(1, max(8, *places) + 1)
             papers, ours = _curves([m.expected for m in mine if m.expected], mine[0].group.value("schedule"), depths)
             axes.plot(depths, papers, color=colour, linestyle=":", label=f"{mode}, the paper's formula")
@@ -204,7 +194,7 @@ def depth(report: Report) -> Figure | None:
         axes.set(title=task, xlabel="depth (steps ahead)")
         axes.set_ylim(bottom=0)
     grid[0].set_ylabel("speed-up, tokens/s\nover no lookahead")
-    legend_below(figure, grid[0])
+    plots.legend_below(figure, grid[0])
     figure.suptitle("Speed-up against depth: measured and expected", fontsize=13)
     return figure
 
@@ -228,7 +218,7 @@ def sd_tokens(report: Report) -> Figure | None:
     tokens = {m.group.name: m.group.value("sd tokens") if m.group.mode.endswith("sd") else 0 for m in found}
     if len({tokens[m.group.name] for m in found if m.group.mode.endswith("sd")} - {None}) < 2:
         return None
-    figure, axes = new_figure(8)
+    figure, axes = plots.new_figure(8)
     for task in tasks:
         for mode, modes in (("sd", ("sd",)), ("lookahead+sd", ("lookahead", "lookahead+sd"))):
             of = [m for m in found if (m.group.task, m.group.mode) in [(task, name) for name in modes]]
@@ -241,13 +231,13 @@ def sd_tokens(report: Report) -> Figure | None:
                 continue
             if mode == "sd":  # no drafted token is what it is compared with
                 at = {0: Estimate(1.0, None, None, 0, 0), **at}
-            colour, marker, _ = look(mode)
+            colour, marker, _ = plots.look(mode)
             label = f"{task}: {mode}" if len(tasks) > 1 else mode
-            whiskers(axes, sorted(at.items(), key=lambda one: one[0]), color=colour, marker=marker, label=label)
+            plots.whiskers(axes, sorted(at.items(), key=lambda one: one[0]), color=colour, marker=marker, label=label)
     axes.axhline(1, **_ONE)
     axes.set(xlabel="drafted tokens per verification", ylabel="speed-up, tokens/s\nover autoregressive")
     axes.set_title("Speed-up against the token layer's draft, with and without lookahead")
-    legend_below(figure, axes)
+    plots.legend_below(figure, axes)
     return figure
 
 
@@ -256,7 +246,7 @@ def concurrency(report: Report) -> Figure | None:
     ticks = sorted({m.group.concurrency for m in report.measures if m.rate})
     if len({m.group.concurrency for m in report.measures}) < 2:
         return None
-    figure, axes = new_figure(8)
+    figure, axes = plots.new_figure(8)
     series: dict[tuple[str, str, str], list[tuple[int, Estimate]]] = defaultdict(list)
     for m in report.measures:
         if m.rate is not None:
@@ -270,13 +260,13 @@ def concurrency(report: Report) -> Figure | None:
             max(of, key=lambda key: max(e.value for _, e in series[key])) for of in _by(shown, lambda k: k[0]).values()
         ]
     for key in shown:
-        colour, marker, _ = look(key[1])
+        colour, marker, _ = plots.look(key[1])
         points = sorted(series[key], key=lambda point: point[0])
-        whiskers(axes, points, color=colour, marker=marker, label=key[2])
+        plots.whiskers(axes, points, color=colour, marker=marker, label=key[2])
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(n) for n in ticks])
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.set(xlabel="answers at a time", ylabel="tokens/s of all answers\n(while all are at work)", title="Throughput")
-    legend_below(figure, axes)
+    plots.legend_below(figure, axes)
     return figure

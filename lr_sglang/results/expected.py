@@ -55,18 +55,10 @@ def expected(collection: Collection, group: Group) -> Expected | None:
     def gains(case: Case) -> float:
         return case.speedup(found.schedule, found.depth)
 
-    return Expected(
-        paper=gains(Case(alpha, c1)),
-        judge=gains(Case(alpha, c1, judge)),
-        ends=gains(Case(alpha, c1, judge, steps=steps)),
-        slowdown=gains(Case(alpha, c1, judge, slower, steps=steps)) if slower else None,
-        measured=found.speedup,
-        alpha=alpha,
-        c1=c1,
-        verdict=judge,
-        steps=steps,
-        slower=slower,
-    )
+    paper, judged = gains(Case(alpha, c1)), gains(Case(alpha, c1, judge))
+    ends = gains(Case(alpha, c1, judge, steps=steps))
+    slowdown = gains(_case(found)) if slower else None
+    return Expected(paper, judged, ends, slowdown, found.speedup, alpha, c1, judge, steps, slower)
 
 
 def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float | None:
@@ -83,8 +75,12 @@ def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float
     found = _measured(records, mode)
     if found is None:
         return None
-    case = Case(found.alpha, found.c1, found.judge, found.slowdown or 1.0, steps=min(found.steps, MAX_STEPS))
-    return case.speedup(found.schedule, found.depth) * (length or 1.0)
+    return _case(found).speedup(found.schedule, found.depth) * (length or 1.0)
+
+
+def _case(found: Measured) -> Case:
+    """With all that the formulas know."""
+    return Case(found.alpha, found.c1, found.judge, found.slowdown or 1.0, steps=min(found.steps, MAX_STEPS))
 
 
 def _at_one_depth(record: Record) -> bool:

@@ -1,7 +1,10 @@
-"""A report of one or more runs: every figure, and the tables that people read."""
+"""A report of one or more runs: every figure, the tables that people read, and both as Markdown, JSON and CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +12,7 @@ from lr_sglang.results import beside_paper, tables
 from lr_sglang.results import statistics as st
 from lr_sglang.results.collection import Collection
 from lr_sglang.results.measures import Measures, measure
+from lr_sglang.results.store import flat
 from lr_sglang.results.tables import Table
 
 SCHEMA = 1
@@ -50,3 +54,54 @@ def make(collection: Collection, margin: float = st.MARGIN) -> Report:
     if (beside := beside_paper.beside(measures)) is not None:
         found.insert(1, beside)
     return Report(collection, measures, margin, found)
+
+
+def markdown(report: Report) -> str:
+    """All tables, each under the warning, because readers copy single tables."""
+    parts, warning = [], report.warning
+    for table in report.tables:
+        lines = [f"### {_cell(table.title)}", ""]
+        lines += [f"**{_cell(warning[0].upper() + warning[1:])}.**", ""] if warning else []
+        rule = f"|{'|'.join(['-', *['-:'] * (len(table.columns) - 1)])}|"
+        head, *rows = (f"| {' | '.join(map(_cell, row))} |" for row in [table.columns, *table.rows])
+        lines += [head, rule, *rows, *(["", table.note] if table.note else [])]
+        parts.append("\n".join(lines))
+    if report.collection.notes:
+        parts.append("\n".join(f"- {_cell(note)}" for note in report.collection.notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Escapes a cell: names come from files and may look like markup."""
+    text = text.replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    return " ".join(text.split())
+
+
+def as_json(report: Report) -> str:
+    """Every figure."""
+    return json.dumps(report.to_dict(), ensure_ascii=False, indent=1) + "\n"
+
+
+def as_csv(report: Report) -> str:
+    """A row a group, a column a figure; intervals are columns of their own (``accuracy.low``)."""
+    rows = [dict(_columns(group)) for group in report.to_dict()["groups"]]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _harmless(value) for name, value in row.items()} for row in rows)
+    return file.getvalue()
+
+
+def _columns(group: dict[str, Any]) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in flat(group):
+        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            found += flat({f"{name}.{n}": one for n, one in enumerate(value)})
+        else:
+            found.append((name, "; ".join(map(str, value)) if isinstance(value, list) else value))
+    return found
+
+
+def _harmless(value: Any) -> Any:
+    """A spreadsheet takes text that begins like this for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

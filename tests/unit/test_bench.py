@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lr_sglang.api.runner import Runner
-from lr_sglang.bench import budget, charts, fair, order, servers, sweeps
-from lr_sglang.bench.variants import Setting, variants
+from lr_sglang.bench import budget, order, servers, sweeps
+from lr_sglang.bench.variants import WAYS, Setting, fair_baseline, variants
 from lr_sglang.cli import bench as bench_command
 from lr_sglang.cli import cli, launch, session, settings
 from lr_sglang.config import Deployment, Runtime
@@ -271,7 +271,7 @@ def on_gpus(**roles):
 def test_the_baseline_gets_the_gpus(way, roles, replicas, parallel, gpus):
     deployment = on_gpus(**roles)
     shared = {role: one.replace(memory_fraction=0.4) for role, one in deployment.runtimes.items()}
-    found, said = fair.baseline(deployment.replace(runtimes=shared), way)
+    found, said = fair_baseline(deployment.replace(runtimes=shared), way)
     target = found.runtimes["target"]
     assert target.memory_fraction is None, "it has the GPUs to itself"
     assert (target.data_parallel, target.tensor_parallel, target.gpus) == (replicas, parallel, gpus)
@@ -286,10 +286,10 @@ def test_the_baseline_gets_the_gpus(way, roles, replicas, parallel, gpus):
         Deployment("urls", {"target": Runtime(url="http://localhost:1")}),
     ],
 )
-@pytest.mark.parametrize("way", fair.WAYS)
+@pytest.mark.parametrize("way", WAYS)
 def test_where_there_is_nothing_to_be_fair_with(deployment, way):
     with pytest.raises(ConfigError):
-        fair.baseline(deployment, way)
+        fair_baseline(deployment, way)
 
 
 def test_tables_say_who_had_more_gpus(tmp_path):
@@ -750,7 +750,7 @@ def test_what_the_budget_buys(swept, tmp_path):
         assert one.speedup == group.speed.tokens
     table = budget.table(swept)
     assert len(table.rows) == 4
-    files = charts.draw(swept, tmp_path / "plots")
+    files = budget.draw(swept, tmp_path / "plots")
     assert {path.name for path in files} == {"alpha.png", "alpha.svg", "budget.png", "budget.svg", "budget.json"}
     assert "random weights" in (tmp_path / "plots" / "alpha.svg").read_text("utf-8").lower()
     told = json.loads((tmp_path / "plots" / "budget.json").read_text("utf-8"))
@@ -792,13 +792,13 @@ def test_the_budget_is_all_that_the_target_can_have_in_work(tmp_path, look, laye
 
 
 def test_a_folder_that_cannot_be_written_is_named(swept, tmp_path, monkeypatch):
-    monkeypatch.setattr(charts, "draw_each", lambda *_: [])
+    monkeypatch.setattr("lr_sglang.results.plots.draw_each", lambda *_: [])
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match=r"budget\.json: cannot be written"):
-        charts.draw(swept, tmp_path / "file")
+        budget.draw(swept, tmp_path / "file")
 
 
 def test_nothing_to_draw_of_one_point(swept):
     one = budget.spent(swept)[:1]
-    assert charts.alpha(one) is None
-    assert charts.budget(one) is None
+    assert budget.alpha(one) is None
+    assert budget.budget(one) is None

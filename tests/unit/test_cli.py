@@ -20,7 +20,7 @@ from rich.text import Text
 
 from lr_sglang import plugin_files, verifiers
 from lr_sglang.api import configuration
-from lr_sglang.cli import COMMANDS, cli, display, failures, session, settings, try_out
+from lr_sglang.cli import COMMANDS, cli, compare, display, failures, session, settings
 from lr_sglang.config import TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
@@ -241,8 +241,8 @@ def test_try_compares_lookahead_with_the_best_plain_mode(call, tmp_path, servers
 def test_try_says_yes_or_no(low, high, right, said):
     accuracy = statistics.difference({n: [right] for n in range(30)})
     found = Gain("auto", "sd", statistics.Estimate(1.5, low, high, 30, 30), accuracy, (1.5, 1.0), (2.0, 0.1))
-    assert try_out.words(found)[0].startswith(said)
-    assert "The target writes 1.50 tokens for each token of an answer, 1.00 with sd." in try_out.words(found)
+    assert compare.words(found)[0].startswith(said)
+    assert "The target writes 1.50 tokens for each token of an answer, 1.00 with sd." in compare.words(found)
 
 
 def test_demo_compares_all_modes_on_two_sets_of_servers(call, tmp_path, servers):
@@ -546,9 +546,8 @@ def test_a_verifier_that_fails_is_named_with_its_line(call, servers, tmp_path):
 
 def test_a_dead_server_is_named_once(call, servers, monkeypatch):
     class Dying(session.Session):
-        def newly_dead(self):
-            fresh, self._told = {"draft"} - self._told, {"draft"}
-            return sorted(fresh)
+        def dead(self):
+            return {"draft", "target"}
 
     monkeypatch.setattr(session, "Session", Dying)
     result = call("run", "--task", "pocket", "--limit", 3)

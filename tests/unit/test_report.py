@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from lr_sglang.cli import cli
 from lr_sglang.errors import RecordError
-from lr_sglang.results import charts, collection, formats, report, timeline
+from lr_sglang.results import charts, collection, report, timeline
 from tests import synthetic
 from tests.synthetic import Truth
 
@@ -348,7 +348,7 @@ def test_the_times_of_every_run_are_accounted_for(whole):
 
 
 def test_simulated_and_dummy_runs_are_marked_everywhere(tmp_path, whole):
-    assert formats.markdown(whole).count("**Simulated runtimes") == len(whole.tables)
+    assert report.markdown(whole).count("**Simulated runtimes") == len(whole.tables)
     records = synthetic.run(Truth(), 3, 1)
     for record in records:
         record["versions"] = {}
@@ -395,7 +395,7 @@ def test_a_flag_of_a_server_may_have_several_values(tmp_path):
     records = synthetic.run(Truth(), 2, 1, modes=("autoregressive",))
     for record in records:
         record["config"]["runtimes"]["target"]["extra"] = {"cuda-graph-bs": [1, 2], "lora-paths": []}
-    (row,) = csv.DictReader(io.StringIO(formats.as_csv(made(write(tmp_path / "a", records)))))
+    (row,) = csv.DictReader(io.StringIO(report.as_csv(made(write(tmp_path / "a", records)))))
     assert row["settings.runtimes.target.extra.cuda-graph-bs"] == "1; 2"
 
 

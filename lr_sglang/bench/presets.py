@@ -1,9 +1,12 @@
-"""Benchmarks with random weights: real servers and shapes, and texts that mean nothing."""
+"""What fills the options of a benchmark: the paper's settings (section 4), or random weights.
+
+With random weights servers and shapes are real, and texts mean nothing.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lr_sglang.api.configuration import Plan
@@ -30,7 +33,45 @@ DEFAULTS = {
 }
 
 
-def filled(given: dict[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Preset:
+    """What a table of the paper was measured with.
+
+    Attributes:
+        samples: of each question; ``fewer`` has the tasks with another number.
+        options: as the command line has them.
+        most_tokens: of an answer, by what stands in the target's name; the first that does counts.
+        deployments: the paper's pairs, as they come with the package.
+    """
+
+    tasks: tuple[str, ...]
+    modes: tuple[str, ...]
+    samples: int
+    fewer: dict[str, int] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    most_tokens: tuple[tuple[str, int], ...] = ()
+    deployments: tuple[str, ...] = ()
+
+    def max_tokens(self, target: str) -> int:
+        """Tokens of an answer, for a target of that name."""
+        return next(tokens for name, tokens in self.most_tokens if name in target.lower())
+
+
+PRESETS = {
+    "table1": Preset(
+        tasks=("aime24", "amc23", "gsm8k", "humaneval", "gpqa-diamond", "mt-bench", "livecodebench"),
+        modes=("autoregressive", "lookahead", "sd", "lookahead+sd"),
+        samples=16,
+        fewer={"livecodebench": 8},
+        # Qwen3's top_k of 20 and min_p of 0 come from its family (cli/settings.py).
+        options={"temperature": 0.6, "top_p": 0.95, "max_step_tokens": 100, "depth": 6, "schedule": "async"},
+        most_tokens=(("qwen3", 37 * 1024), ("", 32 * 1024)),
+        deployments=("deepseek-4gpu", "qwen3-4gpu"),
+    )
+}
+
+
+def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
     """The options with those of such a benchmark in them.
 
     Raises:
@@ -77,4 +118,4 @@ def prepared(plan: Plan, given: Sequence[str] = ()) -> Plan:
             raise ConfigError(f"--dummy-weights: {plan.models[real[0]]} has real ones", role=real[0])
         return plan
     flagged = servers.flagged(plan.deployment, given)
-    return dataclasses.replace(plan, deployment=servers.placed(flagged))
+    return replace(plan, deployment=servers.placed(flagged))
