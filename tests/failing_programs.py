@@ -21,6 +21,16 @@ async def exits_on_the_loop(s, messages):
 
 
 @sgl.function
+async def exits_in_a_task(s, messages):
+    await asyncio.create_task(exits_on_the_loop.func(s, messages))
+
+
+@sgl.function
+async def interrupts_in_a_task(s, messages):
+    await asyncio.create_task(interrupts.func(s, messages))
+
+
+@sgl.function
 async def interrupts(s, messages):
     raise KeyboardInterrupt
 

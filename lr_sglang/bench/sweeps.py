@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lr_sglang.errors import ConfigError
@@ -27,9 +28,10 @@ def _from(least: int) -> Callable[[str], int]:
 
 
 def _share(text: str) -> str:
-    if not 0 <= float(text) <= 1:
-        raise ValueError("a share between 0 and 1")
-    return text
+    with suppress(ValueError):
+        if 0 <= float(text) <= 1:
+            return text
+    raise ValueError("a share between 0 and 1")
 
 
 def _options(text: str) -> Point:
@@ -53,11 +55,11 @@ SETTINGS: Mapping[str, Callable[[str], Any]] = {
 }
 # What an alternative of ``option`` can set.
 OPTIONS: Mapping[str, Callable[[Any], Any]] = {
-    "gate": float,
+    "gate": lambda text: float(_share(text)),
     "policy": str,
     "schedule": str,
-    "depth": int,
-    "width": int,
+    "depth": _from(1),
+    "width": _from(1),
 }
 AHEAD = ("verifier", "alpha", *OPTIONS)  # what only lookahead has a use for
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import uvicorn
 from fastapi import FastAPI
 
+from lr_sglang import plugin_files
 from lr_sglang.serve.connections import Connections
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.settings import Service
@@ -52,6 +53,18 @@ class EndpointServer(uvicorn.Server):
         )
         self._engine, self._service, self._ready = app.state.engine, service, ready
         self._signals, self._until, self._used = 0, 0.0, 0.0
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves until it is ended. What exits in a task of a program (``sys.exit``) is the result of that task."""
+        with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
+            loop = runner.get_loop()
+            served = loop.create_task(self.serve(sockets))
+            while not served.done():
+                try:
+                    loop.run_until_complete(served)
+                except (SystemExit, KeyboardInterrupt) as error:
+                    if not self.started or served.done() or plugin_files.is_stop(error):
+                        raise
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -286,6 +286,12 @@ def test_many_questions_are_a_list(d, questions):
         lr.solve_many(questions, deployment=d)
 
 
+@pytest.mark.parametrize("number", ["x", "3", 1.5, None])
+def test_how_many_at_a_time_is_a_whole_number(d, number):
+    with pytest.raises(lr.LookaheadError, match="concurrency: expected a whole number, got"):
+        lr.solve_many([QUESTION], deployment=d, concurrency=number)
+
+
 def test_a_function_for_events_that_exits_ends_its_own_answer(d):
     with pytest.raises(SystemExit):
         lr.solve(QUESTION, deployment=d, on_event=lambda event: sys.exit(3))

@@ -31,7 +31,7 @@ from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
-from tests.failing_programs import exits, exits_on_the_loop, forgets_the_conversation, interrupts
+from tests.failing_programs import exits, exits_in_a_task, exits_on_the_loop, forgets_the_conversation, interrupts
 from tests.scripted import END, ScriptedTransport, deployment
 
 QUESTION = Question("q", "Simulated question 1?")
@@ -440,11 +440,6 @@ async def forgets_it_within_a_turn(s, messages):
 @sgl.function
 def chooses_without_it(s, messages):
     s += sgl.assistant(sgl.select("answer", choices=["yes", "no"]))
-
-
-@sgl.function
-async def exits_in_a_task(s, messages):
-    await asyncio.create_task(exits_on_the_loop.func(s, messages))
 
 
 @sgl.function

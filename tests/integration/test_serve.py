@@ -370,7 +370,10 @@ def test_what_is_allowed_can_be_read(quick):
 OWN = Path(__file__).parents[1] / "failing_programs.py"
 
 
-@pytest.mark.parametrize("name", ["exits", "exits_on_the_loop", "interrupts", "cancels", "forgets_the_conversation"])
+FAILING = ("exits", "exits_on_the_loop", "exits_in_a_task", "interrupts", "interrupts_in_a_task", "cancels")
+
+
+@pytest.mark.parametrize("name", [*FAILING, "forgets_the_conversation"])
 def test_a_program_that_fails_costs_its_own_answer(name):
     with serving(simulated(), SERVICE.replace(program=f"{OWN}:{name}")) as one:
         assert is_documented(one.ask(), 500, "internal_error")["type"] == "server_error"

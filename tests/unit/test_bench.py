@@ -43,6 +43,21 @@ def test_values_of_a_sweep():
     assert sweeps.parse("alpha=.5,0.63") == [{"alpha": ".5"}, {"alpha": "0.63"}]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        ("alpha=x", "give a share between 0 and 1"),
+        ("alpha=nan", "give a share between 0 and 1"),
+        ("option=gate:x", "give a share between 0 and 1"),
+        ("option=depth:x", "give a number from 1"),
+    ],
+)
+def test_a_value_that_is_none_is_refused_with_what_would_be_one(wrong, hint):
+    with pytest.raises(ConfigError, match="is no such value") as error:
+        sweeps.parse(wrong)
+    assert error.value.hint == hint
+
+
 def test_a_budget_is_split_between_steps_and_tokens():
     for point in sweeps.parse("budget=1,6,16"):
         assert point["depth"] * (point["sd-tokens"] + 1) in (1, 6, 16)
