@@ -21,9 +21,7 @@ from typing import Literal
 from lr_sglang import pocket
 from lr_sglang.errors import LookaheadError, SetupError
 from lr_sglang.results.machine import cpuinfo, machine
-from lr_sglang.runtimes.launching import cuda_toolkit as toolkit
-from lr_sglang.runtimes.launching import ports
-from lr_sglang.runtimes.launching.compiler import need_compiler
+from lr_sglang.runtimes.launching import compilers, ports
 from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.sglang_api import language, need, release, server
 
@@ -113,11 +111,11 @@ def graphics(seen: list[Gpu]) -> Iterator[Check]:
 
 def cuda_toolkit() -> Check:
     """The toolkit with which SGLang compiles kernels at its first start, or pip's packages in its place."""
-    home = toolkit.home()
-    missing = " and ".join(toolkit.lacking(home))
-    if missing and not toolkit.lacking(toolkit.DEFAULT):
-        return Check("CUDA toolkit", "ok", f"{toolkit.DEFAULT}; servers get it as CUDA_HOME")
-    if missing and (packages := toolkit.packaged()):
+    home = compilers.home()
+    missing = " and ".join(compilers.lacking(home))
+    if missing and not compilers.lacking(compilers.DEFAULT):
+        return Check("CUDA toolkit", "ok", f"{compilers.DEFAULT}; servers get it as CUDA_HOME")
+    if missing and (packages := compilers.packaged()):
         return Check("CUDA toolkit", "ok", f"pip's packages in {packages}; servers get a folder of links to them")
     found = f"{home} lacks {missing}, with which SGLang compiles its kernels" if missing else str(home)
     get = "install NVIDIA's CUDA toolkit and set CUDA_HOME to its folder, or all of SGLang's packages from pip"
@@ -127,7 +125,7 @@ def cuda_toolkit() -> Check:
 def compiler() -> Check:
     """Whether there is a C++ compiler."""
     try:
-        need_compiler()
+        compilers.need_compiler()
     except LookaheadError as error:
         return Check("C++ compiler", "note", error.message, error.hint)
     return Check("C++ compiler", "ok", "there, with ninja (SGLang's n-gram speculation needs both)")

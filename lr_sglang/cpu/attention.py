@@ -199,16 +199,6 @@ class BatchedAttention:
             attend_extend(plan, q_extend, k_extend, v_extend, k_buffer, v_buffer, o_extend, sm_scale, logit_cap, sinks)
 
 
-def decode_attention_cpu(*arguments: object) -> None:
-    """`torch.ops.sgl_kernel.decode_attention_cpu`: BatchedAttention.decode with nothing remembered."""
-    BatchedAttention().decode(*arguments)  # type: ignore[arg-type]
-
-
-def extend_attention_cpu(*arguments: object) -> None:
-    """`torch.ops.sgl_kernel.extend_attention_cpu`: BatchedAttention.extend with nothing remembered."""
-    BatchedAttention().extend(*arguments)  # type: ignore[arg-type]
-
-
 def _refuse_encoder(is_cross_attn: bool, encoder_lens: torch.Tensor | None) -> None:
     if is_cross_attn or encoder_lens is not None:
         raise NotImplementedError("lr-sglang's CPU attention serves decoder-only models: no cross attention")

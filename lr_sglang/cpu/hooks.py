@@ -1,10 +1,14 @@
 """What we change in SGLang on a CPU, through its own HookRegistry; ``sglang_api.server`` says where and why."""
 
+import fcntl
+import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.errors import SetupError
@@ -24,7 +28,7 @@ def install() -> None:
             raise SystemExit(f"lr-sglang: {error}") from error
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from lr_sglang.cpu import compile_lock, grammar, qwen3, seeds
+    from lr_sglang.cpu import qwen3, seeds
     from lr_sglang.cpu.speculation import sampling
 
     _allow_intel_amx()
@@ -40,9 +44,9 @@ def install() -> None:
         (server.SCALE, sampling.scale_penalties, HookType.REPLACE),
     )
     if server.BUILD.applies():
-        hooks += ((server.BUILD, compile_lock.load_alone, HookType.AROUND),)
+        hooks += ((server.BUILD, load_alone, HookType.AROUND),)
     if server.GRAMMAR.applies():
-        hooks += ((server.GRAMMAR, grammar.mask_on_cpu, HookType.AFTER),)
+        hooks += ((server.GRAMMAR, mask_on_cpu, HookType.AFTER),)
     for need, hook, kind in hooks:
         HookRegistry.register(need.name, hook, kind)
 
@@ -109,3 +113,43 @@ def _lay_out_weight(result: None, method: Any, layer: Any) -> None:
     """
     if layer.weight.dtype == torch.float32:
         layer.weight.data = layer.weight.data.t().contiguous().t()
+
+
+# For SGLang 0.5.16 only.
+
+
+def load_alone(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around load_jit, with which a server compiles n-gram speculation on first use: one server at a time.
+
+    It loads a library as soon as its file is there: the linker of another server may still be writing it.
+    """
+    folder = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lr-sglang.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released with the file, also when the process is killed
+        return load(*args, **kwargs)
+
+
+def mask_on_cpu(backend: Any, server_args: Any, *args: object, **kwargs: object) -> None:
+    """After create_grammar_backend: let xgrammar's own function apply the masks of its grammars.
+
+    A grammar is a regex or a JSON schema. SGLang applies their masks with a GPU kernel, and a CPU server ends at the
+    first request that has one. The classes whose methods are meant are not hooked before: importing them takes two
+    seconds, in every process.
+    """
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if backend is not None and server_args.grammar_backend == "xgrammar":
+        for need in server.MASKS:
+            HookRegistry.register(need.name, apply_mask, HookType.REPLACE)
+        HookRegistry.apply_hooks()
+
+
+def apply_mask(*owner: object, logits: Tensor, vocab_mask: Tensor) -> None:
+    """Set the logits [rows, vocabulary] of tokens that are not allowed to minus infinity.
+
+    vocab_mask: [rows, vocabulary / 32] int32, a bit for every token.
+    """
+    import xgrammar
+
+    xgrammar.apply_token_bitmask_inplace(logits, vocab_mask)

@@ -5,35 +5,25 @@ AMX paths in linear layers, norms and MoE, whose kernels do not exist here.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch._ops import _OpNamespace
 
-from lr_sglang.cpu import attention
+from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.speculation import cache, trees, verify
 
 NAMESPACE = "sgl_kernel"
 
-OPERATORS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "decode_attention_cpu": (
-        "(Tensor query, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor(c!) output, Tensor? key, Tensor? value, "
-        "Tensor loc, Tensor attn_logits, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, "
-        "float sm_scale, float logit_cap, bool is_cross_attn, int sliding_window_size, Tensor? encoder_lens, "
-        "Tensor? sinks) -> ()",
-        attention.decode_attention_cpu,
-    ),
-    "extend_attention_cpu": (
-        "(Tensor q_extend, Tensor? k_extend, Tensor? v_extend, Tensor(a!) o_extend, Tensor k_buffer, "
-        "Tensor v_buffer, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, "
-        "Tensor extend_seq_lens, Tensor extend_start_loc, int max_len_extend, float sm_scale, float logit_cap, "
-        "bool is_cross_attn, int sliding_window_size, Tensor? encoder_lens, Tensor? sinks, "
-        "Tensor? tree_mask) -> ()",
-        attention.extend_attention_cpu,
-    ),
-}
 
-# Those of speculative decoding, with the arguments that they write to; the rest of a schema says the signature.
+def _attend(kind: str, *arguments: object) -> None:
+    """BatchedAttention's operator with nothing remembered."""
+    getattr(BatchedAttention(), kind)(*arguments)
+
+
+# The operators with the arguments that they write to; the rest of a schema says the signature.
+_ATTENTION = {"decode": ("k_cache", "v_cache", "output"), "extend": ("o_extend",)}
 _LINKS = ("positions", "retrive_index", "retrive_next_token", "retrive_next_sibling")
 _SPECULATION: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (cache.assign_req_to_token_pool_cpu, ("req_to_token",)),
@@ -48,6 +38,13 @@ _SPECULATION: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (verify.fill_bonus_tokens_cpu, ("bonus_tokens",)),
     (verify.rotate_input_ids_cpu, ("input_ids",)),
 )
+OPERATORS: dict[str, tuple[str, Callable[..., Any]]] = {
+    f"{kind}_attention_cpu": (
+        torch.library.infer_schema(getattr(BatchedAttention(), kind), mutates_args=written),
+        partial(_attend, kind),
+    )
+    for kind, written in _ATTENTION.items()
+}
 OPERATORS |= {
     function.__name__: (torch.library.infer_schema(function, mutates_args=written), function)
     for function, written in _SPECULATION

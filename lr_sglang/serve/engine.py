@@ -21,8 +21,7 @@ from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.passed_request import PassedRequest, passed_request
 from lr_sglang.serve.processes.board import Board
-from lr_sglang.serve.processes.costs import measure_once
-from lr_sglang.serve.processes.sharing import Sharing
+from lr_sglang.serve.processes.sharing import Sharing, measure_once
 from lr_sglang.serve.program import ServedProgram
 from lr_sglang.serve.protocol import ChatRequest
 from lr_sglang.serve.request_options import RequestOptions, options_of

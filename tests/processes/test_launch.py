@@ -23,7 +23,7 @@ from lr_sglang.cli import cli, launch, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import Server, launched, load_deployment
-from lr_sglang.runtimes.launching import compile_caches, cuda_toolkit, flags, keeper, platforms
+from lr_sglang.runtimes.launching import compile_caches, compilers, flags, keeper, platforms
 from lr_sglang.runtimes.launching.fleet import Fleet
 from lr_sglang.runtimes.launching.keeper import Keeper, Patience
 from lr_sglang.runtimes.launching.ports import Reservation
@@ -75,7 +75,7 @@ def home(tmp_path, monkeypatch) -> Path:
     """A folder with a deployment, and a state folder of its own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(cuda_toolkit, "environment", dict)
+    monkeypatch.setattr(compilers, "environment", dict)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     (tmp_path / "fake.py").write_text(FAKE)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lr_sglang.cpu import compile_lock, hooks, operators, product_choice, products, settings
+from lr_sglang.cpu import hooks, operators, product_choice, products, settings
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.decode import attend_decode
 from lr_sglang.cpu.draft_pass import plan_drafted
@@ -645,5 +645,5 @@ def test_one_process_at_a_time_builds(tmp_path, monkeypatch):
         return (name, cpp_files)
 
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda i: compile_lock.load_alone(load, i, cpp_files=[i]), range(4)))
+        results = list(pool.map(lambda i: hooks.load_alone(load, i, cpp_files=[i]), range(4)))
     assert results == [(i, [i]) for i in range(4)] and set(most) == {1}

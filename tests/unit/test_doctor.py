@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from lr_sglang.cli import cli, doctor, doctor_checks
 from lr_sglang.errors import LaunchError
-from lr_sglang.runtimes.launching import cuda_toolkit, platforms
+from lr_sglang.runtimes.launching import compilers, platforms
 from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.sglang_api import release, server
 from lr_sglang.sglang_api.need import Need
@@ -123,8 +123,8 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
         path.parent.mkdir()
         path.touch(mode=0o755)
     monkeypatch.setenv(found_by, str(nvcc.parent if found_by == "PATH" else tmp_path))
-    monkeypatch.setattr(cuda_toolkit, "packaged", lambda: None)
-    monkeypatch.setattr(cuda_toolkit, "DEFAULT", tmp_path / "default")
+    monkeypatch.setattr(compilers, "packaged", lambda: None)
+    monkeypatch.setattr(compilers, "DEFAULT", tmp_path / "default")
     check = doctor_checks.cuda_toolkit()
     assert check.status == "missing" and "lacks lib64/libcudart.so" in check.found and "CUDA_HOME" in check.get
     library.parent.mkdir()
@@ -133,39 +133,39 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.setenv("CUDA_PATH", "")  # which tvm-ffi takes for the folder
     assert doctor_checks.cuda_toolkit().status == "missing"
-    monkeypatch.setattr(cuda_toolkit, "DEFAULT", tmp_path)  # an nvcc on the path may be a script that calls that one
+    monkeypatch.setattr(compilers, "DEFAULT", tmp_path)  # an nvcc on the path may be a script that calls that one
     assert doctor_checks.cuda_toolkit().status == "ok"
-    assert cuda_toolkit.environment() == {"CUDA_HOME": str(tmp_path)}
+    assert compilers.environment() == {"CUDA_HOME": str(tmp_path)}
 
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
     """pip's packages in a folder of the test, and a machine without a toolkit."""
     made = tmp_path / "nvidia" / "cu13"
-    for name in (*cuda_toolkit.PACKAGED[:-1], "include/cccl/x", "lib/libcudart.so.13", "lib/libcudadevrt.a"):
+    for name in (*compilers.PACKAGED[:-1], "include/cccl/x", "lib/libcudart.so.13", "lib/libcudadevrt.a"):
         (made / name).parent.mkdir(parents=True, exist_ok=True)
         (made / name).touch(mode=0o755)
     spec = SimpleNamespace(submodule_search_locations=[str(made.parent)])
-    monkeypatch.setattr(cuda_toolkit, "find_spec", lambda name: spec)
+    monkeypatch.setattr(compilers, "find_spec", lambda name: spec)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nothing"))
-    monkeypatch.setattr(cuda_toolkit, "DEFAULT", tmp_path / "default")
+    monkeypatch.setattr(compilers, "DEFAULT", tmp_path / "default")
     return made
 
 
-@pytest.mark.parametrize("lacks", (*cuda_toolkit.PACKAGED, "lib/libcudart.so.13"))
+@pytest.mark.parametrize("lacks", (*compilers.PACKAGED, "lib/libcudart.so.13"))
 def test_pip_packages_stand_for_a_toolkit_if_all_are_there(packages, monkeypatch, lacks):
     assert doctor_checks.cuda_toolkit().status == "ok"
-    (home,) = cuda_toolkit.environment().values()
-    assert not cuda_toolkit.lacking(Path(home)) and (Path(home) / "include/cccl/x").exists()
-    assert cuda_toolkit.environment() == {"CUDA_HOME": home} == platforms.platform("cuda", "x").env
-    assert cuda_toolkit.environment({"CUDA_HOME": home}) == {}
+    (home,) = compilers.environment().values()
+    assert not compilers.lacking(Path(home)) and (Path(home) / "include/cccl/x").exists()
+    assert compilers.environment() == {"CUDA_HOME": home} == platforms.platform("cuda", "x").env
+    assert compilers.environment({"CUDA_HOME": home}) == {}
     if lacks == "include/cccl":
         (packages / lacks / "x").unlink()
         (packages / lacks).rmdir()
     else:
         (packages / lacks).unlink()
-    assert doctor_checks.cuda_toolkit().status == "missing" and cuda_toolkit.environment() == {}
+    assert doctor_checks.cuda_toolkit().status == "missing" and compilers.environment() == {}
 
 
 def test_the_driver_is_linked_with_them(packages, tmp_path, monkeypatch):
@@ -175,15 +175,15 @@ def test_the_driver_is_linked_with_them(packages, tmp_path, monkeypatch):
         path.touch(mode=0o755)
     program.write_text(f"#!/bin/sh\necho '\tlibcuda.so.1 (libc6,x86-64) => {library}'\n")
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    home = Path(cuda_toolkit.environment()["CUDA_HOME"])
+    home = Path(compilers.environment()["CUDA_HOME"])
     assert (home / "lib64" / "stubs" / "libcuda.so").resolve() == library
 
 
-@pytest.mark.skipif(cuda_toolkit.packaged() is None, reason="pip's packages of CUDA are not installed")
+@pytest.mark.skipif(compilers.packaged() is None, reason="pip's packages of CUDA are not installed")
 def test_a_kernel_is_compiled_and_linked_with_pip_packages_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cuda_toolkit, "DEFAULT", tmp_path / "default")
-    home = Path(cuda_toolkit.environment({"CUDA_HOME": str(tmp_path)})["CUDA_HOME"])
+    monkeypatch.setattr(compilers, "DEFAULT", tmp_path / "default")
+    home = Path(compilers.environment({"CUDA_HOME": str(tmp_path)})["CUDA_HOME"])
     source = tmp_path / "kernel.cu"
     source.write_text("#include <cuda_runtime.h>\n__global__ void nothing() {}\nvoid run() { nothing<<<1, 1>>>(); }\n")
     compiled = [home / "bin" / "nvcc", "-arch=sm_90", "-Xcompiler", "-fPIC", "-c", source, "-o", tmp_path / "kernel.o"]

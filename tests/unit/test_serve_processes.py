@@ -24,8 +24,7 @@ from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.metrics import Metrics, count_together
 from lr_sglang.serve.processes.acceptor import Acceptor
 from lr_sglang.serve.processes.board import FRESH_SECONDS, Board, Column
-from lr_sglang.serve.processes.costs import measure_once
-from lr_sglang.serve.processes.sharing import Sharing, share
+from lr_sglang.serve.processes.sharing import Sharing, measure_once, share
 
 
 def boards(folder, processes=2):

@@ -20,7 +20,7 @@ from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.runtimes.attach import Attached, attach
 from lr_sglang.runtimes.launching import diagnosis, flags, platforms, server_options, token_layer
-from lr_sglang.runtimes.launching.compiler import need_compiler
+from lr_sglang.runtimes.launching.compilers import need_compiler
 from lr_sglang.runtimes.launching.ports import HOST, Reservation
 from lr_sglang.runtimes.launching.server import ProgressEvent, Server, Stage
 from lr_sglang.runtimes.placement import models

@@ -10,7 +10,7 @@ from pathlib import Path
 from lr_sglang.config import Runtime
 from lr_sglang.cpu import settings
 from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.runtimes.launching import cuda_toolkit
+from lr_sglang.runtimes.launching import compilers
 from lr_sglang.runtimes.launching.flags import Device, Flags, Platform
 from lr_sglang.runtimes.placement import gpus, models
 from lr_sglang.sglang_api import need, release, server
@@ -44,7 +44,7 @@ def platform(kind: Device, model: str) -> Platform:
     if kind == "cuda":
         # With it a server reports when a request entered, and prefix reuse is known exactly. On a CPU it would cost a
         # small model a twentieth of its speed.
-        return Platform("cuda", {"enable-metrics": True, **_attention()}, cuda_toolkit.environment())
+        return Platform("cuda", {"enable-metrics": True, **_attention()}, compilers.environment())
     if not entry_points(group="sglang.srt.platforms", name="lr_sglang_cpu"):
         raise SetupError(
             "lr-sglang is not installed, only on the path: SGLang then does not find its operators for the CPU",

@@ -1,4 +1,4 @@
-"""How the processes of an endpoint share what its runtimes run at a time, by what each has use for."""
+"""How the processes of an endpoint share what its runtimes run at a time, and what one of them measured for all."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 
+from lr_sglang.engine import costs
+from lr_sglang.engine.costs import Costs
+from lr_sglang.engine.transport import Transport
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.processes.board import RUNTIMES, Board, Column
 
 LOOK_SECONDS = 0.05
+COSTS_SECONDS = 0.2  # between two looks for the costs
 GAUGES = 20  # looks between two at the gauges, which cost more
 
 
@@ -73,3 +77,24 @@ class Sharing:
         size = max(1, min(share(room, board.column(Column.WANTED + pair), board.number), int(free)))
         board.write(Column.CLAIMED + pair, max(size, pool.running))
         return size
+
+
+async def measure_once(board: Board, transport: Transport, most: int | None) -> Costs | None:
+    """As ``costs.measure``, by the first process: several would measure each other's load.
+
+    The others, and one that is started again, read what it has found.
+
+    Raises:
+        LookaheadError: the runtime failed, in the first process.
+    """
+    measured, found = board.costs()
+    if not measured and board.number == 0:
+        try:
+            found = await costs.measure(transport, most)
+        finally:
+            board.write_costs(found)
+        return found
+    while not measured:
+        await asyncio.sleep(COSTS_SECONDS)
+        measured, found = board.costs()
+    return found

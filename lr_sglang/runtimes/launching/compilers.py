@@ -1,7 +1,7 @@
-"""The CUDA toolkit with which SGLang compiles kernels at its first start, and one made of pip's packages.
+"""What SGLang compiles with when a server starts: a C++ compiler, and the CUDA toolkit or one made of pip's packages.
 
-tvm-ffi, SGLang and FlashInfer look for it in the same places, run its ``bin/nvcc`` and link with its ``lib64``. pip's
-packages have the compiler and the libraries, but no ``lib64``, and no ``libcudart.so`` that a linker would find.
+tvm-ffi, SGLang and FlashInfer find the toolkit in the same places, run its ``bin/nvcc`` and link with its ``lib64``.
+pip's packages have the compiler and the libraries, but no ``lib64``, and no ``libcudart.so`` that a linker would find.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from lr_sglang.errors import SetupError
 from lr_sglang.runtimes import folders
 
 DEFAULT = Path("/usr/local/cuda")
@@ -96,3 +99,27 @@ def _driver() -> Path | None:
     known = subprocess.run([command, "-p"], capture_output=True, text=True, check=False).stdout if command else ""
     found = re.search(r"libcuda\.so\.1 .*x86-64.*=> (\S+)", known)
     return Path(found[1]) if found else None
+
+
+def need_compiler(role: str | None = None, environ: Mapping[str, str] = os.environ) -> None:
+    """Makes sure that a server could compile n-gram speculation, before it is started.
+
+    It does so once for a machine, for 6 s or more.
+
+    Args:
+        environ: what the server will have: CXX may name another compiler than ``c++``.
+
+    Raises:
+        SetupError: there is no C++ compiler, or no ninja, which comes with SGLang.
+    """
+    command, path, why = environ.get("CXX", "c++"), environ.get("PATH"), "speculation from n-grams compiles C++, and"
+    try:
+        compiler = shlex.split(command)[0]  # CXX is used as it is, also where it is empty
+    except (ValueError, IndexError) as error:
+        what = f"CXX={command!r} names no compiler: {error if isinstance(error, ValueError) else 'it is empty'}"
+        raise SetupError(f"{why} {what}", role=role, hint="name a compiler, or unset CXX") from error
+    if shutil.which(compiler, path=path) is None:
+        hint = "install one (on Debian or Ubuntu: apt-get install g++), or leave n-gram speculation out"
+        raise SetupError(f"{why} there is no compiler {compiler!r}", role=role, hint=hint)
+    if shutil.which("ninja", path=path) is None and not Path(sys.executable).with_name("ninja").is_file():
+        raise SetupError(f"{why} there is no ninja to do it with", role=role, hint="install it: pip install ninja")
