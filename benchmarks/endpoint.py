@@ -38,7 +38,7 @@ from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.frontend.run import run_program
+from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.serve.program import answer_request
 from lr_sglang.simulated.words import tokenizer_path

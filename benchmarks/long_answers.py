@@ -47,8 +47,7 @@ from lr_sglang.engine.clock import run_virtually  # noqa: E402
 from lr_sglang.engine.loop import call  # noqa: E402
 from lr_sglang.engine.request import Request  # noqa: E402
 from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
-from lr_sglang.frontend.dsl import converse, fork  # noqa: E402
-from lr_sglang.frontend.run import run_program  # noqa: E402
+from lr_sglang.frontend.dsl import converse, fork, run_program  # noqa: E402
 from lr_sglang.programs.lookahead import lookahead, write_answer  # noqa: E402
 from lr_sglang.results import record, store  # noqa: E402
 from lr_sglang.runtimes.placement.shapes import TOKENIZER_FILES, shapes  # noqa: E402

@@ -34,7 +34,7 @@ _HOME = {  # module, and the name there if it is another
     "load_deployment": "lr_sglang.runtimes",
     "lookahead": "lr_sglang.frontend.gen_options",
     "make_verifier": "lr_sglang.verifiers:make",
-    "run_program": "lr_sglang.frontend.run",
+    "run_program": "lr_sglang.frontend.dsl",
     "solve": "lr_sglang.api.solve",
     "solve_many": "lr_sglang.api.solve",
     "step": "lr_sglang.frontend.dsl",

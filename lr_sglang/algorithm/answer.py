@@ -14,7 +14,7 @@ from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.frontend.dsl import backend_of, step, sync
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
-from lr_sglang.steps.event_emitter import EventEmitter
+from lr_sglang.steps.events import EventEmitter
 from lr_sglang.steps.step import Ending, Step, completed, split_ids
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Branch, Node, Outcome, StepTree, Verdict

@@ -14,7 +14,7 @@ from lr_sglang.algorithm.inquiry import Inquiry, Verifier
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError
 from lr_sglang.sglang_api.interpreter import ProgramState
-from lr_sglang.steps.event_emitter import EventEmitter
+from lr_sglang.steps.events import EventEmitter
 from lr_sglang.steps.judge_check import read_alike
 from lr_sglang.steps.step import Step
 from lr_sglang.steps.tree import Branch, Node, Outcome, Pair, Verdict, without_a_judge

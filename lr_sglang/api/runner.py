@@ -17,7 +17,7 @@ from lr_sglang.config import Lookahead
 from lr_sglang.engine.loop import call, keep_what_is_imported
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.frontend.run import run_program
+from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES, Mode
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead

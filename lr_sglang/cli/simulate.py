@@ -75,8 +75,7 @@ def simulation_of(given: dict[str, Any]) -> Simulation:
         RecordError: there are no records to trace.
     """
     from lr_sglang.simulated.model import Model
-    from lr_sglang.simulated.role_times import WRITERS
-    from lr_sglang.simulated.simulation import Simulation
+    from lr_sglang.simulated.simulation import WRITERS, Simulation
 
     same = {name: given[name] for name in ("alpha", "steps", "spread", "auc", "width", "seed")}
     trace = traced(given["trace"]) if given["trace"] else ()
@@ -198,9 +197,9 @@ def simulated(context: click.Context, /, json: bool, times: Path | None, **given
 
     used = []
     if times is not None:
-        from lr_sglang.simulated import role_times
+        from lr_sglang.simulated.simulation import role_times
 
-        for name, value in role_times.read(times, given["step_tokens"], given["context"]).items():
+        for name, value in role_times(times, given["step_tokens"], given["context"]).items():
             option = {"curves": "batch_slowdown"}.get(name, name)
             if context.get_parameter_source(option) is click.core.ParameterSource.DEFAULT:
                 given[name] = value

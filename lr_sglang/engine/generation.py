@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr_sglang.engine import timings
 from lr_sglang.engine.prefix_reuse import LoggedRequest
 from lr_sglang.steps.speculation import Speculation
 from lr_sglang.steps.step import first_of, first_stop
@@ -79,7 +78,7 @@ class Generation:
         if "spec_verify_ct" in self.meta:
             branch.speculation = self.speculation
         if "queue_time" in self.meta or "forward_entry_time" in self.meta:
-            branch.queued, branch.prefill = timings.waits(self.meta)
+            branch.queued, branch.prefill = waits(self.meta)
 
     @property
     def speculation(self) -> Speculation:
@@ -95,3 +94,20 @@ class Generation:
 def each_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     """The stop strings of a ``gen``."""
     return (stop,) if isinstance(stop, str) else tuple(stop or ())
+
+
+def waits(meta: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Seconds in the queue and seconds of the prefill, from a runtime's meta_info; None where it does not say.
+
+    SGLang reports them with ``--enable-metrics``: ``queue_time``, and ``forward_entry_time`` and
+    ``prefill_finished_time`` as times of day.
+    """
+    queued = _positive(meta.get("queue_time"))
+    began, ended = _positive(meta.get("forward_entry_time")), _positive(meta.get("prefill_finished_time"))
+    prefill = ended - began if began and ended and ended >= began else None
+    return queued, prefill
+
+
+def _positive(value: Any) -> float | None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if number and value >= 0 else None

@@ -1,4 +1,6 @@
-"""What lookahead reasoning adds to SGLang's frontend language; everything else is ``import sglang as sgl``.
+"""What lookahead reasoning adds to SGLang's frontend language, and running its programs on the event loop.
+
+Everything else is ``import sglang as sgl``.
 
 branch = fork(s, "draft")               # a copy of the state, on another role's runtime
 branch += step("step", max_tokens=100)  # generate to the blank line that ends a step
@@ -7,16 +9,18 @@ await sync(branch)                      # in a coroutine: waits until it is gene
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sglang as sgl
 
+from lr_sglang.engine.loop import call, in_thread, running_loop
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.frontend.executor import sync
-from lr_sglang.frontend.run import run_program
-from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
+from lr_sglang.frontend.executor import Executor, sync
+from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction, SglGen, interpreter
 from lr_sglang.steps.step import DELIMITER, StepStop
 
 __all__ = ["backend_of", "converse", "end", "fork", "on", "run_program", "step", "sync"]
@@ -74,3 +78,44 @@ def fork(s: ProgramState, role: str) -> ProgramState:
 def end(s: ProgramState) -> None:
     """Ends a state: nothing more can be added. Its text stays, and it can still be forked."""
     s.stream_executor.end()
+
+
+async def run_program(program: SglFunction, *args: Any, backend: Any, **more: Any) -> ProgramState:
+    """Runs a program to its end on the running loop, a synchronous one in a thread of its own; returns its state.
+
+    Its runtimes are bound to the loop.
+
+    Args:
+        backend: an ``AsyncBackend``.
+        args, more: as for ``program.run``.
+
+    Raises:
+        Any error that the program raises.
+    """
+    for one in (backend, *getattr(backend, "roles", {}).values()):
+        one.bind(asyncio.get_running_loop())
+    if inspect.iscoroutinefunction(program.func):
+        state = program.run(*args, backend=backend, **more)  # begins it: its first line has not run yet
+        try:
+            await state.ret_value
+        finally:
+            state.stream_executor.end()
+    else:
+        state = await in_thread(lambda: program.run(*args, backend=backend, **more))
+    await state.stream_executor.drained()
+    return state
+
+
+_run_internal = interpreter.run_internal
+
+
+def _run_to_its_end(state: ProgramState, program: SglFunction, args: Any, more: Any, sync: bool) -> None:
+    """SGLang's ``run_internal``, which would only begin a coroutine: ``program.run`` and ``run_batch`` wait for it,
+    unless they are called on its own loop."""
+    _run_internal(state, program, args, more, sync)
+    executor = state.stream_executor
+    if inspect.iscoroutine(state.ret_value) and isinstance(executor, Executor) and running_loop() is not executor.loop:
+        state.ret_value = call(state.ret_value, executor.loop)
+
+
+interpreter.run_internal = _run_to_its_end

@@ -1,4 +1,4 @@
-"""Attaches to runtimes that run already: checks that they answer, and finds their tokenizer."""
+"""Attaches to runtimes that run already: checks that they answer, and finds and checks their tokenizer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lr_sglang import plugin_files
 from lr_sglang.config import Runtime
 from lr_sglang.engine import router
-from lr_sglang.errors import BadReply, ConfigError, RuntimeDown, RuntimeTimeout
+from lr_sglang.engine.transport import INFO_SECONDS, Transport
+from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown, RuntimeTimeout
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models, shapes
 
+if TYPE_CHECKING:  # commands do not wait for it
+    from lr_sglang.engine.tokenizer import Tokenizer
+
+TEXT = "It is 7 + 12 = 19.\n\nSo f(x) has 3 roots: été, 中文, 🎉"  # that a runtime tokenizes
 _POCKET = re.compile(
     r"(?:^|/)(?:pocket(?::|/weights/|/)|lr-sglang/bodies/[0-9a-f]{16}/)((?:target|draft|judge)(?:@[\w.-]+)?)/?$"
 )
@@ -142,3 +148,19 @@ def _key(role: str, variable: str, option: str) -> str:
     if not (key.isascii() and key.isprintable()):
         raise ConfigError(f"the variable {variable} ({option}) holds a character that no header can have", role=role)
     return key
+
+
+async def check_tokens(transport: Transport, known: Tokenizer, role: str, timeout: float = INFO_SECONDS) -> None:
+    """Has the runtime tokenize a text as ``known`` does. One that does not say how it does passes.
+
+    Raises:
+        ConfigError: its tokens are another text here.
+    """
+    asked = {"prompt": TEXT, "add_special_tokens": False}
+    try:
+        ids = tuple(map(int, (await transport.post("/tokenize", asked, timeout))["tokens"]))
+    except (LookaheadError, LookupError, TypeError, ValueError):
+        return
+    if known.decode(ids).split() != known.decode(known.encode(TEXT, True)).split():
+        hint = "name the tokenizer of the model that runs there, or start again with that model"
+        raise ConfigError("it has another tokenizer than the one that is used for it here", role=role, hint=hint)

@@ -14,11 +14,11 @@ from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.router import RouterClient
-from lr_sglang.engine.same_tokens import check_tokens
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import Fleet, launch, server_info
+from lr_sglang.runtimes.attach import check_tokens
 from lr_sglang.runtimes.launching.fleet import Progress
 from lr_sglang.sglang_api import internal_state
 

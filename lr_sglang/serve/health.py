@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
-from lr_sglang.engine.same_tokens import check_tokens
 from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.errors import ConfigError, LookaheadError, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.runtimes.attach import check_tokens
 from lr_sglang.serve.circuit_breaker import Gate
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.settings import Service

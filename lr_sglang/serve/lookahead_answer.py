@@ -8,7 +8,7 @@ from functools import partial
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import Cancelled, ConfigError
-from lr_sglang.frontend.run import run_program
+from lr_sglang.frontend.dsl import run_program
 from lr_sglang.frontend.stream_text import Reasoning, StreamText
 from lr_sglang.serve.engine import AnswerEngine
 from lr_sglang.serve.errors import Refusal

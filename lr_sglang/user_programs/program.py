@@ -15,8 +15,8 @@ from typing import Any
 from lr_sglang import plugin_files
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.frontend.dsl import run_program
 from lr_sglang.frontend.gen_options import UNLIMITED
-from lr_sglang.frontend.run import run_program
 from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs import program_registry

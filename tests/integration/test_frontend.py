@@ -9,8 +9,7 @@ import sglang as sgl
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.loop import background
 from lr_sglang.errors import ConfigError, LookaheadError
-from lr_sglang.frontend.dsl import step
-from lr_sglang.frontend.run import run_program
+from lr_sglang.frontend.dsl import run_program, step
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles

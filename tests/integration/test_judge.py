@@ -17,7 +17,7 @@ from lr_sglang.engine.request import Request
 from lr_sglang.errors import PromptTooLong, RuntimeDown
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.steps.event_emitter import EventEmitter
+from lr_sglang.steps.events import EventEmitter
 from lr_sglang.steps.step import DELIMITER, Ending, Step
 from lr_sglang.steps.tree import Pair, StepTree, Verdict
 from lr_sglang.verifiers.asking import REST

@@ -9,7 +9,7 @@ from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.algorithm.verification import LAST
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
-from lr_sglang.frontend.run import run_program
+from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.simulated.model import Model, Writer

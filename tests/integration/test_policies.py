@@ -18,7 +18,7 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.costs import Costs, measure
 from lr_sglang.errors import ConfigError
-from lr_sglang.frontend.run import run_program
+from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.simulated.model import Model, Writer
 from lr_sglang.simulated.simulation import Simulation

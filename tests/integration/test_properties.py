@@ -17,7 +17,7 @@ from lr_sglang.algorithm.inquiry import ask
 from lr_sglang.config import Limits, Lookahead
 from lr_sglang.engine.clock import run_virtually
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
-from lr_sglang.frontend.run import run_program
+from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING
 from lr_sglang.simulated.faults import Fault, Faults

@@ -20,13 +20,13 @@ from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError, LaunchError, RecordError, RuntimeTimeout
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.programs.rate import OPENING, QUESTION
-from lr_sglang.simulated import role_times, serving
+from lr_sglang.simulated import serving
 from lr_sglang.simulated.faults import Fault, Faults
 from lr_sglang.simulated.model import TARGET, Model, Place, Writer
 from lr_sglang.simulated.replies import body, reply
 from lr_sglang.simulated.runtime import Cache, SimulatedRuntime
 from lr_sglang.simulated.server import SimulatedServer
-from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.simulated.simulation import Simulation, role_times
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.simulated.words import Head, pocket_words
@@ -541,13 +541,13 @@ def times_of(tmp_path, **roles):
 def test_a_simulation_takes_the_times_of_real_runtimes(tmp_path):
     draft = {"token, 1 at once": 4.0, "token, 4 at once": 6.0, "read a step after 1024": 9.0}
     draft["read a step after 3072"] = 13.0
-    found = role_times.read(times_of(tmp_path, draft=draft), step_tokens=10, context=2048)
+    found = role_times(times_of(tmp_path, draft=draft), step_tokens=10, context=2048)
     assert found.pop("curves") == {"target": ((1, 1.0), (8, 1.35), (98, 4.95)), "draft": ((1, 1.0), (4, 1.5))}
     assert found.pop("page_in") == pytest.approx({"target": 0.011, "draft": 0.007})
     assert found == pytest.approx({"step_seconds": 0.2, "c1": 0.2, "judge_seconds": 0.04})
-    far = role_times.read(times_of(tmp_path, judge=None, draft=draft), step_tokens=10, context=100)
+    far = role_times(times_of(tmp_path, judge=None, draft=draft), step_tokens=10, context=100)
     assert far["judge_seconds"] == 0 and far["page_in"]["draft"] == pytest.approx(0.005), "as the nearest measured"
-    assert role_times.read(times_of(tmp_path), step_tokens=10, context=1)["page_in"] == {"target": pytest.approx(0.011)}
+    assert role_times(times_of(tmp_path), step_tokens=10, context=1)["page_in"] == {"target": pytest.approx(0.011)}
 
 
 def test_each_role_slows_down_as_it_was_measured():
@@ -597,4 +597,4 @@ def test_times_hold_for_what_is_not_given(tmp_path):
 )
 def test_a_file_without_times_is_named(tmp_path, roles):
     with pytest.raises(ConfigError, match="no times of target and draft"):
-        role_times.read(times_of(tmp_path, **roles), 24, 1024)
+        role_times(times_of(tmp_path, **roles), 24, 1024)

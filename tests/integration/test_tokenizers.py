@@ -17,12 +17,12 @@ import lr_sglang as lr
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.clock import run_virtually
-from lr_sglang.engine.same_tokens import check_tokens
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
 from lr_sglang.errors import BadReply, ConfigError, RuntimeRefused
-from lr_sglang.frontend.run import run_program
+from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.runtimes.attach import check_tokens
 from lr_sglang.steps.detokenize import HALF
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend

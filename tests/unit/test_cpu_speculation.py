@@ -19,7 +19,7 @@ from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import cache, trees, verify
 from lr_sglang.errors import SetupError
 from lr_sglang.runtimes.launching import diagnosis
-from lr_sglang.runtimes.launching.compiler import need_compiler
+from lr_sglang.runtimes.launching.compilers import need_compiler
 from tests.attention import reference, registered, same_numbers, visible  # noqa: F401
 
 SEEDS = range(25)

@@ -185,7 +185,7 @@ CORE = {
     "connect": "runtimes/connect",
     "course": "user_programs/program_run",
     "delivery": "frontend/stream_text",
-    "dsl": "frontend/dsl frontend/run",
+    "dsl": "frontend/dsl",
     "events": "steps/events",
     "flight": "algorithm/branches",
     "frontend": "user_programs/lookahead_backend",
@@ -205,7 +205,7 @@ CORE = {
     "solution": "api/solution",
     "spares": "",
     "speculation": "steps/speculation",
-    "stages": "engine/timings",
+    "stages": "",  # with generation
     "steps": "steps/step steps/detokenize",
     "streaming": "api/stream",
     "tokens": "steps/token_text",
@@ -213,7 +213,7 @@ CORE = {
     "transport": "",  # with aborter
     "tree": "steps/tree",
     "verifier_names": "verifiers/verifier_registry",
-    "witness": "steps/event_emitter",
+    "witness": "",  # with events
     "writing": "frontend/execution frontend/executor frontend/values "
     "engine/loop engine/pool engine/clock engine/lateness",
 }

@@ -17,7 +17,6 @@ from lr_sglang.cli import cli
 from lr_sglang.cli.endpoint import service_of
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine import same_tokens
 from lr_sglang.engine.client import WorkerLost
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
@@ -31,6 +30,7 @@ from lr_sglang.errors import (
     RuntimeTimeout,
 )
 from lr_sglang.frontend.stream_text import Reasoning, Stops, StreamText, beginning
+from lr_sglang.runtimes.attach import TEXT
 from lr_sglang.serve import connections, errors, keys
 from lr_sglang.serve import health as health_module
 from lr_sglang.serve.admission import Admission
@@ -833,7 +833,7 @@ def test_a_runtime_that_comes_back_with_another_models_tokens_stays_down():
     for _ in range(3):
         look(watch)
     assert heard == ["nobody there", watch.down] and watch.down.startswith("it has another tokenizer")
-    runtime.tokens = list(known.encode(same_tokens.TEXT))
+    runtime.tokens = list(known.encode(TEXT))
     look(watch)
     assert not watch.down
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from lr_sglang.engine.timings import waits
+from lr_sglang.engine.generation import waits
 from lr_sglang.results import accounting, collection, expected, measures
 from lr_sglang.results import statistics as st
 from lr_sglang.results.record import of_branch
