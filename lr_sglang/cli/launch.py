@@ -20,7 +20,7 @@ from lr_sglang.config import Deployment
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import Fleet, built_in, deployments, launched
 from lr_sglang.runtimes import launch as start
-from lr_sglang.runtimes.launching import compile_caches, fleet, probe
+from lr_sglang.runtimes.launching import compilers, fleet, probe
 from lr_sglang.runtimes.launching.keeper import Event, Keeper, Patience
 
 STAMP = "%Y-%m-%dT%H:%M:%S%z"
@@ -89,7 +89,7 @@ def launch(**given: Any) -> None:
         return
     with ExitStack() as stack:
         stack.enter_context(launched.claimed(deployment.name))
-        before = compile_caches.contents(compile_caches.folders()) if given["prime"] else {}
+        before = compilers.cache_contents(compilers.cache_folders()) if given["prime"] else {}
         progress = stack.enter_context(display.starting())
         running = stack.enter_context(start(deployment, given["logs"], progress, given["launch_timeout"]))
         progress.finish()
@@ -191,8 +191,8 @@ def _keep(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
 
 def _show_caches(name: str, before: dict[str, Any], display: Display) -> None:
     """Prints the folders of compiled kernels, before and after."""
-    folders = compile_caches.folders()
-    after = compile_caches.contents(folders)
+    folders = compilers.cache_folders()
+    after = compilers.cache_contents(folders)
     if display.as_json:
         caches = {
             key: {"path": str(path), "before": asdict(before[key]), "after": asdict(after[key])}

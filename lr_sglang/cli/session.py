@@ -18,7 +18,7 @@ from lr_sglang.config import ROLES, Deployment, Role, Runtime
 from lr_sglang.errors import LookaheadError, RuntimeDown
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import Fleet, ProgressEvent, launch
-from lr_sglang.runtimes.server_info import Room
+from lr_sglang.runtimes.launching.probe import Room
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
 # SGLang's frontend takes seconds to import.

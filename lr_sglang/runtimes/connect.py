@@ -17,8 +17,9 @@ from lr_sglang.engine.router import RouterClient
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.runtimes import Fleet, launch, server_info
+from lr_sglang.runtimes import Fleet, launch
 from lr_sglang.runtimes.attach import check_tokens
+from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.launching.fleet import Progress
 from lr_sglang.sglang_api import internal_state
 
@@ -105,13 +106,13 @@ def _describe(backend: RuntimeBackend, infos: Sequence[Mapping[str, Any]], confi
     """Sets a backend's properties from its servers: their slots add up, since any of them may get a request."""
     backend.context = min((_context(info, configured) for info in infos), default=configured or DEFAULT_CONTEXT)
     backend.seeded = bool(infos) and all(_seeded(info) for info in infos)
-    slots, held = (_sum(map(of, infos)) for of in (server_info.slots, server_info.held))
+    slots, held = (_sum(map(of, infos)) for of in (probe.slots, probe.held))
     backend.set_capacity(slots, held)
     layers = {str(info.get("speculative_algorithm") or "") for info in infos}
     backend.token_layer = layers.pop() if len(layers) == 1 else None
     parsers = {str(info.get("tool_call_parser") or "") for info in infos}
     backend.tool_call_parser = parsers.pop() if len(parsers) == 1 else ""
-    caches = {str(server_info.state(info).get(internal_state.FIELD) or "not told") for info in infos}
+    caches = {str(probe.state(info).get(internal_state.FIELD) or "not told") for info in infos}
     backend.prefix_cache = ", ".join(sorted(caches))
     backend.simulated = any(info.get("simulated") for info in infos)
     for info in infos:
@@ -126,7 +127,7 @@ def _sum(each: Iterable[int | None]) -> int | None:
 
 def _context(info: Mapping[str, Any], configured: int | None) -> int:
     """The longest prompt and answer in tokens: the model's context, or the runtime's memory if that is less."""
-    known = [n for n in (configured, info.get("context_length"), server_info.held(info)) if isinstance(n, int)]
+    known = [n for n in (configured, info.get("context_length"), probe.held(info)) if isinstance(n, int)]
     longest = info.get("max_req_input_len")
     if isinstance(longest, int):
         known.append(longest)

@@ -23,7 +23,7 @@ from lr_sglang.cli import cli, launch, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import Server, launched, load_deployment
-from lr_sglang.runtimes.launching import compile_caches, compilers, flags, keeper, platforms
+from lr_sglang.runtimes.launching import compilers, flags, keeper, platforms
 from lr_sglang.runtimes.launching.fleet import Fleet
 from lr_sglang.runtimes.launching.keeper import Keeper, Patience
 from lr_sglang.runtimes.launching.ports import Reservation
@@ -502,13 +502,11 @@ def test_a_priming_start_shows_what_was_compiled_and_leaves_no_server(start, hom
 
 def test_what_a_priming_start_compiled_is_found_where_each_library_keeps_it(tmp_path):
     environ = {"HOME": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "t"), "TMPDIR": str(tmp_path / "tmp")}
-    folders = compile_caches.folders(environ)
+    folders = compilers.cache_folders(environ)
     assert folders["triton"] == tmp_path / "t" and folders["flashinfer"] == tmp_path / ".cache" / "flashinfer"
-    before = compile_caches.contents(folders)
+    before = compilers.cache_contents(folders)
     assert not any(one.files for one in before.values())
     (folders["tvm-ffi"] / "norm").mkdir(parents=True)
     (folders["tvm-ffi"] / "norm" / "norm.so").write_bytes(b"12345")
-    after = compile_caches.contents(folders)
-    assert {name: one for name, one in after.items() if one != before[name]} == {
-        "tvm-ffi": compile_caches.Content(1, 5)
-    }
+    after = compilers.cache_contents(folders)
+    assert {name: one for name, one in after.items() if one != before[name]} == {"tvm-ffi": compilers.Content(1, 5)}

@@ -29,7 +29,7 @@ from lr_sglang.results import statistics, summary
 from lr_sglang.results.gain import Gain
 from lr_sglang.runtimes import ProgressEvent
 from lr_sglang.runtimes.launching import probe
-from lr_sglang.runtimes.server_info import Room
+from lr_sglang.runtimes.launching.probe import Room
 from lr_sglang.sglang_api import release
 from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.trace import StepRecord

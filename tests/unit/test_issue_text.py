@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang.cli import cli, issue_text
+from lr_sglang.cli import cli, doctor
 from lr_sglang.cli.doctor_checks import Check, Findings
 from lr_sglang.sglang_api import release
 
@@ -22,7 +22,7 @@ SECRETS = {
 
 
 def test_secrets_are_taken_out():
-    said = issue_text.text(FOUND, SECRETS | {"AWS_SECRET_ACCESS_KEY": "k8", "MY_OWN": "k9"})
+    said = doctor.issue_text(FOUND, SECRETS | {"AWS_SECRET_ACCESS_KEY": "k8", "MY_OWN": "k9"})
     for secret in ("abc123", "pw", "abcdefghijkl", "0123456789", *(f"k{n}" for n in range(10))):
         assert secret not in said, secret
     assert "`HF_TOKEN=(set, not shown)`" in said
@@ -37,21 +37,21 @@ def test_secrets_are_taken_out():
     [("LR_SGLANG_RUN_MAX_TOKENS", "400"), ("LR_SGLANG_RUN_TOKEN_LAYER", "ngram"), ("CUDA_VISIBLE_DEVICES", "0,1")],
 )
 def test_settings_are_not_secrets(name, value):
-    assert f"`{name}={value}`" in issue_text.text(FOUND, {name: value})
+    assert f"`{name}={value}`" in doctor.issue_text(FOUND, {name: value})
 
 
 def test_a_secret_that_is_empty_is_said_to_be():
-    assert dict(issue_text.settings({"HF_TOKEN": ""})) == {"HF_TOKEN": ""}
+    assert dict(doctor.settings({"HF_TOKEN": ""})) == {"HF_TOKEN": ""}
 
 
 def test_nobodys_home_is_named(monkeypatch):
     monkeypatch.setenv("HOME", "/home/" + "somebody")
-    values = dict(issue_text.settings({"HF_HOME": "/home/" + "somebody/models", "HF_X": "/home/" + "somebodyelse"}))
+    values = dict(doctor.settings({"HF_HOME": "/home/" + "somebody/models", "HF_X": "/home/" + "somebodyelse"}))
     assert values == {"HF_HOME": "~/models", "HF_X": "/home/" + "somebodyelse"}
 
 
 def test_lines_cannot_be_forged():
-    said = issue_text.text(FOUND, {"LR_SGLANG_RUN_NAME": "a\n### Versions\n- sglang: 9"})
+    said = doctor.issue_text(FOUND, {"LR_SGLANG_RUN_NAME": "a\n### Versions\n- sglang: 9"})
     assert said.count("\n### Versions") == 1
 
 

@@ -1,4 +1,6 @@
-"""What SGLang compiles with when a server starts: a C++ compiler, and the CUDA toolkit or one made of pip's packages.
+"""What SGLang compiles with when a server starts, and where it keeps what it has compiled for later starts.
+
+It takes a C++ compiler, and the CUDA toolkit or one made of pip's packages.
 
 tvm-ffi, SGLang and FlashInfer find the toolkit in the same places, run its ``bin/nvcc`` and link with its ``lib64``.
 pip's packages have the compiler and the libraries, but no ``lib64``, and no ``libcudart.so`` that a linker would find.
@@ -6,6 +8,7 @@ pip's packages have the compiler and the libraries, but no ``lib64``, and no ``l
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import os
 import re
@@ -13,7 +16,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -123,3 +128,48 @@ def need_compiler(role: str | None = None, environ: Mapping[str, str] = os.envir
         raise SetupError(f"{why} there is no compiler {compiler!r}", role=role, hint=hint)
     if shutil.which("ninja", path=path) is None and not Path(sys.executable).with_name("ninja").is_file():
         raise SetupError(f"{why} there is no ninja to do it with", role=role, hint="install it: pip install ninja")
+
+
+@dataclass(frozen=True)
+class Content:
+    """Number of files in a folder and their size in bytes; both are 0 if there is no such folder."""
+
+    files: int = 0
+    size: int = 0
+
+
+def cache_folders(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
+    """Folders of compiled kernels by compiler; SGLang 0.5.23 keeps all below ``sglang`` unless a variable is set."""
+    home = Path(environ.get("HOME") or Path.home())
+    cache = home / ".cache"
+    extensions = Path(environ.get("XDG_CACHE_HOME") or cache) / "torch_extensions"
+    inductor = Path(environ.get("TMPDIR") or tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+    of: dict[str, tuple[str, Path | str]] = {
+        "tvm-ffi": ("TVM_FFI_CACHE_DIR", cache / "tvm-ffi"),
+        "triton": ("TRITON_CACHE_DIR", Path(environ.get("TRITON_HOME") or home) / ".triton" / "cache"),
+        "torch inductor": ("TORCHINDUCTOR_CACHE_DIR", inductor),
+        "torch extensions": ("TORCH_EXTENSIONS_DIR", extensions),
+        "deep_gemm": ("SGLANG_DG_CACHE_DIR", cache / "deep_gemm"),
+        "sglang": ("SGLANG_CACHE_DIR", cache / "sglang"),
+        "sglang jit": ("SGLANG_JIT_CACHE_DIR", ""),  # where it is not set, below the one above
+        "cuda": ("CUDA_CACHE_PATH", home / ".nv" / "ComputeCache"),
+    }
+    named = {name: environ.get(variable) or default for name, (variable, default) in of.items()}
+    found = {name: Path(path).expanduser() for name, path in named.items() if path}
+    return found | {"flashinfer": Path(environ.get("FLASHINFER_WORKSPACE_BASE") or home) / ".cache" / "flashinfer"}
+
+
+def cache_contents(of: Mapping[str, Path]) -> dict[str, Content]:
+    """The present content of each folder."""
+    return {name: _content(path) for name, path in of.items()}
+
+
+def _content(folder: Path) -> Content:
+    sizes = []
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                sizes.append(os.lstat(os.path.join(root, name)).st_size)
+            except FileNotFoundError:  # a compiler's own, gone meanwhile
+                continue
+    return Content(len(sizes), sum(sizes))

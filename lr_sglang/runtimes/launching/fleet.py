@@ -19,12 +19,11 @@ from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.runtimes.attach import Attached, attach
-from lr_sglang.runtimes.launching import diagnosis, flags, platforms, server_options, token_layer
+from lr_sglang.runtimes.launching import diagnosis, flags, platforms, probe, server_options, token_layer
 from lr_sglang.runtimes.launching.compilers import need_compiler
 from lr_sglang.runtimes.launching.ports import HOST, Reservation
 from lr_sglang.runtimes.launching.server import ProgressEvent, Server, Stage
 from lr_sglang.runtimes.placement import models
-from lr_sglang.runtimes.server_info import Room, room
 
 Progress = Callable[[ProgressEvent], None]
 
@@ -50,12 +49,12 @@ class Fleet:
     keys: dict[str, str] = field(default_factory=dict, repr=False)
     worker_keys: dict[str, str] = field(default_factory=dict, repr=False)
     servers: dict[str, Server] = field(default_factory=dict)
-    _rooms: dict[str, Room] = field(default_factory=dict)
+    _rooms: dict[str, probe.Room] = field(default_factory=dict)
 
-    def room(self, role: str) -> Room:
+    def room(self, role: str) -> probe.Room:
         """How much the runtime of a role holds; it is asked once."""
         if role not in self._rooms:
-            self._rooms[role] = room(self.urls[role], self.keys.get(role, ""))
+            self._rooms[role] = probe.room(self.urls[role], self.keys.get(role, ""))
         return self._rooms[role]
 
     def dead(self) -> list[str]:

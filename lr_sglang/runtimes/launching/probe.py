@@ -1,4 +1,4 @@
-"""The few requests that tell whether a runtime is there and what it runs.
+"""The few requests that tell whether a runtime is there, what it runs, and how much it holds.
 
 ``/health`` is not among them: it may generate a token and takes a second at least.
 """
@@ -12,9 +12,10 @@ from typing import Any
 
 import urllib3
 
-from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused, RuntimeTimeout
+from lr_sglang.errors import BadReply, LookaheadError, RuntimeDown, RuntimeRefused, RuntimeTimeout
 
 SAMPLED = MappingProxyType({"temperature": 0.6, "top_p": 0.95, "top_k": 20})
+_ADDRESS = "check that the server runs and that the address and port are right"
 _pool = urllib3.PoolManager(retries=False)
 
 
@@ -100,4 +101,48 @@ def document(
         raise BadReply(f"{url}{path} answers with something that is not JSON", role=role) from None
 
 
-_ADDRESS = "check that the server runs and that the address and port are right"
+@dataclass(frozen=True)
+class Room:
+    """Tokens of prompt and answer together; None is not known.
+
+    Attributes:
+        held: that the KV memory holds.
+        context: that the model itself can read.
+    """
+
+    held: int | None = None
+    context: int | None = None
+
+    @property
+    def tokens(self) -> int | None:
+        """The lesser of the two."""
+        return min((one for one in (self.held, self.context) if one is not None), default=None)
+
+
+def room(url: str, api_key: str = "") -> Room:
+    """Asks a server; what it does not tell, as a router does not, is not known."""
+    try:
+        info = document(url, "/server_info", api_key=api_key, timeout=30.0)
+        models = document(url, "/v1/models", api_key=api_key, timeout=30.0)
+        context = models["data"][0].get("max_model_len")
+        return Room(held(info), context if isinstance(context, int) else None)
+    except (LookaheadError, LookupError, TypeError, AttributeError):
+        return Room()
+
+
+def held(info: Mapping[str, Any]) -> int | None:
+    """Tokens that the runtime's KV memory holds."""
+    found = info.get("max_total_num_tokens") or state(info).get("max_total_num_tokens")
+    return found if isinstance(found, int) else None
+
+
+def slots(info: Mapping[str, Any]) -> int | None:
+    """The number of requests that all replicas of the runtime run at a time, as it reports."""
+    each = state(info).get("effective_max_running_requests_per_dp")
+    return each * max(1, int(info.get("dp_size") or 1)) if isinstance(each, int) else None
+
+
+def state(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of its scheduler, the first where it has replicas."""
+    states = info.get("internal_states") or [{}]
+    return states[0] if isinstance(states[0], Mapping) else {}
