@@ -75,11 +75,7 @@ class ConfigModel:
         return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with these values, which are checked; None clears a field that may be None, and is an error elsewhere.
-
-        Raises:
-            ConfigError: as ``__post_init__``.
-        """
+        """A copy with these values, which are checked; None clears a field that may be None, else it is an error."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
     def with_options(self, **given: Any) -> Self:

@@ -162,11 +162,7 @@ class RuntimeBackend(BaseBackend):
         return prompt, left
 
     async def agenerate(self, s: Executor, params: SamplingParams) -> tuple[str, dict[str, Any]]:
-        """Generates text after a state; the text of a step carries its token ids.
-
-        Raises:
-            LookaheadError: as ``ask``.
-        """
+        """Generates text after a state; the text of a step carries its token ids."""
         request, s.request = s.request or Request(), None
         try:
             with self.naming:

@@ -22,9 +22,6 @@ async def decide(
     Args:
         encoded: the ids of each choice.
         ask: sends one request to the runtime.
-
-    Raises:
-        LookaheadError: as ``ask``.
     """
     scored = [await _score(ask, prompt, ids) for ids in encoded]
     alone = None

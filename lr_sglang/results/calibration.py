@@ -146,11 +146,7 @@ def _cascade(record: Record) -> str:
 
 
 def read(records: Iterable[Record], truth: Truth | None = None) -> tuple[list[str], list[Sample]]:
-    """The names of the stages and every pair that all of them were asked about.
-
-    Raises:
-        RecordError: as ``calibrate``.
-    """
+    """The names of the stages and every pair that all of them were asked about."""
     cascades: set[str] = set()
     samples = []
     for record in records:

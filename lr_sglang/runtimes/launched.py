@@ -62,11 +62,7 @@ class Launched:
 
 
 def state_home() -> Path:
-    """Where deployments that are up are written down, and their servers' logs.
-
-    Raises:
-        SetupError: as ``folders.of_user``.
-    """
+    """Where deployments that are up are written down, and their servers' logs."""
     return folders.of_user("XDG_STATE_HOME", ".local/state")
 
 

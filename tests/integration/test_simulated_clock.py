@@ -479,7 +479,7 @@ def test_steps_cut_at_the_cap_are_gone_on_with():
 def test_a_runs_records_are_a_trace(tmp_path):
     steps = [{"source": source} for source in ("draft", "target", "draft")]
     head = {"schema": 1, "question_id": "q", "sample": 0, "mode": "lookahead"}
-    records = [{**head, "steps": steps, "judged": 3}, {**head, "steps": [], "judged": 0}]
+    records = [{**head, "steps": steps, "judged": 3}, {**head, "sample": 1, "steps": [], "judged": 0}]
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     assert traced(tmp_path) == ((True, False, True),)
     with pytest.raises(RecordError):
