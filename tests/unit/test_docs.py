@@ -209,18 +209,27 @@ def test_no_word_stands_that_must_be_read_twice():
     assert not [f"{path.relative_to(ROOT)}: {hit[0]}" for path, text in texts.items() for hit in words.finditer(text)]
 
 
-def prose(source: str) -> str:
+def tokens_of(source: str) -> list[tokenize.TokenInfo]:
+    return list(tokenize.generate_tokens(io.StringIO(source).readline))
+
+
+@pytest.fixture(scope="module")
+def tokens() -> dict[Path, list[tokenize.TokenInfo]]:
+    """Those of every Python file that is installed or shown, read once."""
+    files = [path for folder in ("lr_sglang", "programs", "examples") for path in (ROOT / folder).rglob("*.py")]
+    return {path: tokens_of(path.read_text("utf-8")) for path in files}
+
+
+def prose(tokens: list[tokenize.TokenInfo]) -> str:
     """The comments and string literals of a Python source, which docstrings and messages are among."""
     kinds = {tokenize.COMMENT, tokenize.STRING}
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return " ".join(" ".join(token.string.lstrip("#").split()) for token in tokens if token.type in kinds)
 
 
-def test_no_word_stands_in_the_code_that_must_be_read_twice():
-    files = list((ROOT / "lr_sglang").rglob("*.py"))
+def test_no_word_stands_in_the_code_that_must_be_read_twice(tokens):
     words = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
-    assert files and words.search(prose("x = 1  # so\n# many\n"))
-    found = [(path, hit[0]) for path in files for hit in words.finditer(prose(path.read_text("utf-8")))]
+    assert tokens and words.search(prose(tokens_of("x = 1  # so\n# many\n")))
+    found = [(path, hit[0]) for path, some in tokens.items() for hit in words.finditer(prose(some))]
     assert not [f"{path.relative_to(ROOT)}: {hit}" for path, hit in found]
 
 
@@ -231,14 +240,10 @@ GONE = re.compile(
 )
 
 
-def test_former_names_stay_gone():
-    files = [path for folder in ("lr_sglang", "programs", "examples") for path in (ROOT / folder).rglob("*.py")]
-    assert len(files) > 200 and GONE.search("def why_not(): ...")
-    names = {
-        path: {token.string for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline)}
-        for path in files
-    }
-    assert not [f"{path.relative_to(ROOT)}: {name}" for path in files for name in names[path] if GONE.fullmatch(name)]
+def test_former_names_stay_gone(tokens):
+    assert len(tokens) > 200 and GONE.search("def why_not(): ...")
+    names = {path: {token.string for token in some} for path, some in tokens.items()}
+    assert not [f"{path.relative_to(ROOT)}: {name}" for path in names for name in names[path] if GONE.fullmatch(name)]
 
 
 # -- links

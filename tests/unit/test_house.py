@@ -61,10 +61,21 @@ def part_of(path: Path) -> str:
     return "" if below == ["__init__"] else below[0]
 
 
-def imported_parts(source: str, package: str) -> set[str]:
-    """The parts of lr_sglang that the source imports anywhere, in functions and for type checkers too."""
+def nodes_of(source: str) -> list[ast.AST]:
+    """The nodes of its tree from the top; the first is the module."""
+    return list(ast.walk(ast.parse(source)))
+
+
+@pytest.fixture(scope="module")
+def nodes() -> dict[Path, list[ast.AST]]:
+    """Those of every source, parsed once."""
+    return {path: nodes_of(path.read_text("utf-8")) for path in sources()}
+
+
+def imported_parts(nodes: list[ast.AST], package: str) -> set[str]:
+    """The parts of lr_sglang that are imported anywhere, in functions and for type checkers too."""
     names: list[str] = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -94,25 +105,25 @@ def installed_modules() -> Iterator[Path]:
     return (path for path in sources() if path.parent != ROOT)
 
 
-def test_nothing_is_imported_upward():
+def test_nothing_is_imported_upward(nodes):
     found = []
     for path in installed_modules():
-        imported = imported_parts(path.read_text("utf-8"), package_of(path))
+        imported = imported_parts(nodes[path], package_of(path))
         found += [f"{path.relative_to(ROOT)}: {wrong}" for wrong in wrongs(part_of(path), imported)]
     assert not found, "\n".join(found)
 
 
-def imports_of(tree: ast.AST, modules: set[str]) -> Iterator[str]:
+def imports_of(nodes: list[ast.AST], modules: set[str]) -> Iterator[str]:
     """The modules that one imports, also within functions and for type checkers alone."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for whole in (f"{node.module}.{alias.name}" for alias in node.names):
                 yield whole if whole in modules else node.module
 
 
-def test_no_modules_import_each_other():
+def test_no_modules_import_each_other(nodes):
     paths = {f"{package_of(path)}.{path.stem}".removesuffix(".__init__"): path for path in installed_modules()}
-    found = {name: imports_of(ast.parse(path.read_text("utf-8")), set(paths)) for name, path in paths.items()}
+    found = {name: imports_of(nodes[path], set(paths)) for name, path in paths.items()}
     graphlib.TopologicalSorter({name: set(imported) - {name} for name, imported in found.items()}).prepare()
 
 
@@ -128,7 +139,7 @@ def test_no_modules_import_each_other():
     ],
 )
 def test_a_wrong_import_is_seen(part, source):
-    assert wrongs(part, imported_parts(source, "lr_sglang"))
+    assert wrongs(part, imported_parts(nodes_of(source), "lr_sglang"))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +153,7 @@ def test_a_wrong_import_is_seen(part, source):
 )
 def test_a_right_import_is_let_through(part, source):
     package = "lr_sglang.cpu" if part == "cpu" else "lr_sglang"
-    assert wrongs(part, imported_parts(source, package)) == []
+    assert wrongs(part, imported_parts(nodes_of(source), package)) == []
 
 
 def is_print(node: ast.AST) -> bool:
@@ -154,14 +165,9 @@ def is_bare_except(node: ast.AST) -> bool:
 
 
 @pytest.mark.parametrize("is_wrong", [is_print, is_bare_except], ids=["print", "bare except"])
-def test_the_package_has_none(is_wrong):
-    found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in sources()
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if is_wrong(node)
-    ]
-    assert not found
+def test_the_package_has_none(is_wrong, nodes):
+    found = [(path, node.lineno) for path, some in nodes.items() for node in some if is_wrong(node)]
+    assert nodes and not [f"{path.relative_to(ROOT)}:{line}" for path, line in found]
 
 
 def test_files_are_short():
@@ -260,10 +266,10 @@ def test_who_knows_of_threads():
     assert found == set(THREADS)
 
 
-def test_every_module_says_what_it_is():
+def test_every_module_says_what_it_is(nodes):
     """An empty __init__.py has nothing to say."""
-    texts = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in sources()}
-    assert not [name for name, text in texts.items() if text and not ast.get_docstring(ast.parse(text))]
+    silent = [path for path, some in nodes.items() if path.stat().st_size and not ast.get_docstring(some[0])]
+    assert not [str(path.relative_to(ROOT)) for path in silent]
 
 
 # Not for arXiv or a licence's page: for what belongs to one machine, or to one way of reaching a registry.
