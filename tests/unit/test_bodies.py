@@ -74,22 +74,6 @@ def test_a_body_computes_what_the_model_does(role, small, tmp_path):
         assert counted == Sizes.of(config).parameters(config["vocab_size"])
 
 
-def test_a_body_is_made_once_and_again_when_damaged(cache, monkeypatch):
-    folder = models.locate("pocket:draft@256x400x3")
-    (lock,) = cache.glob("*/lock")
-    sums = json.loads((lock.parent / "draft@256x400x3" / folders.SUMS).read_text())
-    assert str(lock.parent / "draft@256x400x3") == folder and not list(lock.parent.glob(".*"))
-    before = (lock.parent / "draft@256x400x3" / "config.json").stat().st_ino
-    assert models.locate("pocket:draft@256x400x3") == folder
-    assert (lock.parent / "draft@256x400x3" / "config.json").stat().st_ino == before
-
-    shard = lock.parent / "draft@256x400x3" / "model-layer-002.safetensors"
-    shard.write_bytes(shard.read_bytes()[:-1])
-    monkeypatch.setattr(bodies, "_write", write)  # in this process
-    models.locate("pocket:draft@256x400x3")
-    assert json.loads((lock.parent / "draft@256x400x3" / folders.SUMS).read_text()) == sums, "the same, byte for byte"
-
-
 @pytest.mark.usefixtures("here")
 def test_a_body_that_is_computed_has_the_weights_of_its_files(monkeypatch):
     """Those that SGLang's loader is handed, name by name and bit by bit; the folder has none."""

@@ -2,8 +2,6 @@
 
 import importlib.util
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -26,13 +24,6 @@ cli_page = _script("cli_page")
 COMMANDS = {path: command for path, command, _ in cli_page.walk(cli)}
 OPTIONS = [(path, option) for path, command in COMMANDS.items() for option in cli_page.options(command)]
 IDS = [f"{' '.join(path)} {cli_page.long_name(option)}" for path, option in OPTIONS]
-
-
-def test_the_page_is_not_stale():
-    """In a process of its own: click keeps the help option of whoever asked first, other tests too."""
-    command = [sys.executable, ROOT / "scripts" / "cli_page.py", "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_change_of_an_option_changes_the_page(monkeypatch):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -129,19 +127,6 @@ def test_a_server_that_somebody_else_starts_ends_with_the_same(untested):
     """SGLang logs an exception of a plugin and goes on without it."""
     with pytest.raises(SystemExit, match=r"has no sglang\.srt\.gone"):
         hooks.install()
-
-
-def test_a_program_on_an_untested_release_gets_it_instead_of_an_import_error():
-    code = (
-        "from lr_sglang.sglang_api import language, need, release\n"
-        "release.version = lambda: '0.5.99'\n"
-        "language.NEEDS = (need.Need('sglang.lang.interpreter.Gone', 'stands for what is needed'),)\n"
-        "import lr_sglang.errors as errors\n"
-        "try: import lr_sglang.frontend.backend\n"
-        "except errors.SetupError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("this SGLang (0.5.99) has no sglang.lang.interpreter.Gone; tested with 0.5.16 and")
 
 
 def test_sglang_is_not_installed(monkeypatch):
