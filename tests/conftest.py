@@ -38,6 +38,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """
     gc.unfreeze()
     gc.collect()
+    gc.freeze()  # what is left is not looked through again
     left = [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
     deadline = time.monotonic() + JOIN_SECONDS
     for thread in left:

@@ -76,6 +76,7 @@ def draw_each(
                 with writing(path, "give another --plots"):
                     folder.mkdir(parents=True, exist_ok=True)
                     save(figure, path, 150)
+                figure.set_layout_engine("none")  # all its files have the first one's
                 made.append(path)
     return made
 

@@ -1,5 +1,6 @@
 """Speculation's operators on a CPU, each against a reference that is slow and obviously right."""
 
+import logging
 import os
 import random
 import sys
@@ -575,13 +576,15 @@ def test_the_lean_forward_in_bfloat16_is_near_float32_and_knows_no_batch(kind, m
         (None, 18.5, 40.0, products.Widened),
     ],
 )
-def test_weights_are_kept_as_the_measured_times_say(bfloat16, float32, int8, kind, monkeypatch, caplog):
+def test_weights_are_kept_as_the_measured_times_say(bfloat16, float32, int8, kind, monkeypatch):
+    records = []
+    monkeypatch.setattr(logging.getLogger(product_choice.__name__), "handle", records.append)
     times = {products.BFloat16: bfloat16, products.Widened: float32, products.Int8: int8}
     monkeypatch.setattr(product_choice, "measured", lambda: {one: time for one, time in times.items() if time})
     product_choice.for_bfloat16.cache_clear()
     layer = SimpleNamespace(weight=torch.randn(32, 64).bfloat16())
     assert type(product_choice.of(layer)) is kind
-    found = [diagnosis.notes(f"[2026-11-24 12:00:00] {message}") for message in caplog.messages]
+    found = [diagnosis.notes(f"[2026-11-24 12:00:00] {one.getMessage()}") for one in records]
     said = f"this processor is slow in bfloat16; the layers' weights are kept as {product_choice.NAMES[kind]}"
     assert found == ([[said]] if kind is not products.BFloat16 else []), "what was not asked for is said at start"
     product_choice.for_bfloat16.cache_clear()

@@ -219,7 +219,7 @@ def test_the_hub_is_asked_by_way_of_the_proxy(monkeypatch):
         def log_message(self, *_: object) -> None: ...
 
     server = HTTPServer(("127.0.0.1", 0), Proxy)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     with suppress(OSError):  # an opener that knows of no proxy, as any other test may leave it
         urllib.request.urlopen("http://127.0.0.1:9", timeout=0.1)
     monkeypatch.delenv("HF_HUB_OFFLINE")
