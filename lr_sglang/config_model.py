@@ -7,6 +7,7 @@ import numbers
 import types
 import typing
 import warnings
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar, Literal, Self
 
@@ -81,6 +82,10 @@ class ConfigModel:
     def with_options(self, **given: Any) -> Self:
         """A copy with the options that are given: None is an option that was not, and leaves its field as it is."""
         return self.replace(**{key: value for key, value in given.items() if value is not None})
+
+    def with_its_options(self, given: Mapping[str, Any]) -> Self:
+        """The same, of options some of which are no fields of it."""
+        return self.with_options(**{f.name: given.get(f.name) for f in dataclasses.fields(self)})  # type: ignore[arg-type]
 
 
 @cache

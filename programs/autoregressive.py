@@ -16,5 +16,5 @@ async def autoregressive(s: ProgramState, messages: list[dict[str, str]], job: A
     converse(s, messages)
     async with Answer(s, job) as answer:
         whole = fork(s, "target")
-        whole += sgl.gen("answer", max_tokens=answer.tree.budget, **answer.sampling)
+        whole += sgl.gen("answer", max_tokens=answer.tree.budget, **answer.job.sampling.drawn())
         await answer.keep_whole(whole)

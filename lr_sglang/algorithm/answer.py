@@ -41,7 +41,6 @@ class Answer:
         self.ended = self._left = False
         self._resting: dict[str, float] = {}
         self._steps: dict[tuple[int, bool], SglGen] = {}
-        self.sampling = job.sampling.drawn()  # keywords of ``sgl.gen``
         self._gate = job.lookahead.gate > 0
         self._loop = s.stream_executor.loop
 
@@ -86,7 +85,7 @@ class Answer:
         made = self._steps.get((tokens, gated))
         if made is None:
             more: dict[str, Any] = {"return_logprob": True} if gated else {}
-            made = self._steps[tokens, gated] = step(max_tokens=tokens, **self.sampling, **more)
+            made = self._steps[tokens, gated] = step(max_tokens=tokens, **self.job.sampling.drawn(), **more)
             made.resolved = self.s.stream_executor.resolve(made.sampling_params)  # once for all branches
         return made
 

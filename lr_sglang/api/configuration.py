@@ -33,10 +33,6 @@ class Settings:
 
     Attributes:
         program: answers in place of the mode's own program; in a mode without lookahead the target alone generates.
-        suffix: appended to each question.
-        config: the configuration that is written to the records, by mode.
-        on_step: called with each step of each sample, on the event loop.
-        keep: called in a thread with each record as its answer ends; gives the record that ``run`` gives.
     """
 
     lookahead: Lookahead = field(default_factory=Lookahead)
@@ -44,6 +40,19 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     judge_prompt: str = "paper"
     program: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """What one run adds to the settings.
+
+    Attributes:
+        suffix: appended to each question.
+        config: the configuration that is written to the records, by mode.
+        on_step: called with each step of each sample, on the event loop.
+        keep: called in a thread with each record as its answer ends; gives the record that ``run`` gives.
+    """
+
     suffix: str = ""
     config: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)

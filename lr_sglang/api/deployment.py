@@ -7,11 +7,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.runner import STOP_SECONDS
 from lr_sglang.config import Deployment, Runtime
@@ -86,7 +84,6 @@ class OpenDeployment:
         self._given, self.given = roles, roles is not None
         self._requests: RequestMaker | None = None
         self._stack, self._running = ExitStack(), set[AnswerRequest]()
-        self._statistics = cache(policy.experience_for)
 
     def open(self) -> OpenDeployment:
         """Brings the servers up, for where a ``with`` block does not fit; ``close`` takes them down.
@@ -103,7 +100,7 @@ class OpenDeployment:
                     self.config = self.config.replace(judge_prompt=prompt_for(model_of("judge", judge)))
                 logs = self._logs or stack.enter_context(tempfile.TemporaryDirectory(prefix="lr-sglang-"))
                 roles = stack.enter_context(deployed(self.config, Path(logs), timeout=self._timeout))
-            requests = RequestMaker(roles, self.config.judge_prompt, self._statistics)
+            requests = RequestMaker(roles, self.config.judge_prompt)
             if not self.given:
                 call(requests.check_judge(self.config.lookahead), roles["target"].loop)
             self._stack = stack.pop_all()

@@ -12,7 +12,7 @@ from typing import Any
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.api.configuration import Settings
+from lr_sglang.api.configuration import RunInfo, Settings
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.loop import call, keep_what_is_imported
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
@@ -40,13 +40,16 @@ class Runner:
         roles: backends that are ready.
         settings: of all samples.
         concurrency: how many samples at a time.
+        info: what a run adds to the settings.
 
     Raises:
         ConfigError: the verifier lacks its runtime, or there is no such verifier, calibration or program.
     """
 
-    def __init__(self, roles: Mapping[str, RuntimeBackend], settings: Settings, concurrency: int = 1) -> None:
-        self.roles, self.settings, self.concurrency = roles, settings, concurrency
+    def __init__(
+        self, roles: Mapping[str, RuntimeBackend], settings: Settings, concurrency: int = 1, info: RunInfo | None = None
+    ) -> None:
+        self.roles, self.settings, self.concurrency, self.info = roles, settings, concurrency, info or RunInfo()
         self._running: set[AnswerRequest] = set()
         self._experience = policy.experience_for(settings.lookahead)
         self._loop = roles["target"].loop
@@ -54,7 +57,7 @@ class Runner:
         self._ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
         self._stopping = False
         self._program = Program.load(settings.program) if settings.program else None
-        self._requests = RequestMaker(roles, settings.judge_prompt, lambda look: self._experience)
+        self._requests = RequestMaker(roles, settings.judge_prompt, self._experience)
         self._backend = backends(self._requests)
 
     def run(self, work: Sequence[Work], idle: Callable[[], None] = lambda: None) -> Iterator[Record]:
@@ -78,7 +81,7 @@ class Runner:
             try:
                 while todo and not self._stopping:
                     item = todo.popleft()
-                    made, keep = await self._make(item), self.settings.keep
+                    made, keep = await self._make(item), self.info.keep
                     self._ended.put(await asyncio.to_thread(keep, made) if keep else made)
             except BaseException as error:  # noqa: BLE001 - the caller's thread is where it must be seen
                 self._ended.put(Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error)
@@ -142,7 +145,7 @@ class Runner:
 
     async def _make(self, item: Work) -> Record:
         settings, mode = self.settings, MODES[item.mode]
-        tell = settings.on_step
+        tell = self.info.on_step
         job = self._requests.make(
             mode,
             settings.lookahead,
@@ -153,9 +156,9 @@ class Runner:
             on_step=(lambda step: tell(item, step)) if tell else None,
         )
         self._running.add(job)
-        about = settings.config.get(item.mode, {}), settings.versions
+        about = self.info.config.get(item.mode, {}), self.info.versions
         try:
-            asked = messages(item.question.question, settings.suffix)
+            asked = messages(item.question.question, self.info.suffix)
             await answer(self._program, mode, asked, job, self.roles, self._backend)
         except LookaheadError as error:
             is_down = isinstance(error, RuntimeDown) and error.role == "target"

@@ -103,18 +103,14 @@ def resolve_request(
     config = live.config
     job = live.requests.make(
         known,
-        config.lookahead.with_options(**_of(Lookahead, options)),
-        config.sampling.with_options(**_of(Sampling, options)),
-        config.limits.with_options(**_of(Limits, options)),
+        config.lookahead.with_its_options(options),
+        config.sampling.with_its_options(options),
+        config.limits.with_its_options(options),
         question=hashlib.sha256(repr(messages).encode("utf-8", "replace")).hexdigest()[:16],
         sample=sample,
         on_event=on_event,
     )
     return AnswerTask(live, messages, program, known, job)
-
-
-def _of(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if _OPTIONS[name] is kind}
 
 
 def solve(

@@ -6,11 +6,12 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lr_sglang.api.configuration import RunInfo
 from lr_sglang.bench.order import Order, Turn
 from lr_sglang.bench.servers import Caches, alike
 from lr_sglang.bench.variants import Key, Variant
@@ -25,9 +26,6 @@ from lr_sglang.results.store import RUN, Store, write_whole, writing
 from lr_sglang.results.summary import Running
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import Work
-
-if TYPE_CHECKING:
-    from lr_sglang.api.runner import Runner
 
 SIMULATED = "these runtimes are simulated: the figures say nothing of models"
 
@@ -135,17 +133,17 @@ class Execution:
                     runners = {}
                     for variant in variants:
                         live = watches[variant.key].live
-                        settings = replace(
-                            variant.plan,
+                        info = RunInfo(
                             suffix=variant.asked["prompt_suffix"],
                             config=variant.configs,
                             versions={**self.versions, **live.versions},
                             on_step=display.on_step,
                             keep=partial(self._keep, variant),
                         )
-                        runners[variant.key] = up.enter_context(Runner(live.roles, settings, variant.concurrency))
+                        runner = Runner(live.roles, variant.plan, variant.concurrency, info)
+                        runners[variant.key] = up.enter_context(runner)
                     if self.warm_up:
-                        self._warm_up(variants, watches, runners)
+                        self._warm_up(variants, watches)
                     so_far = {variant.key: Running(self.made(variant)) for variant in variants}
                     done, caches, before = self.done(), Caches(display.warn), None
                     for watch in watches.values():
@@ -237,9 +235,7 @@ class Execution:
         with writing(path):
             write_whole(path, {**self.command, "order": self.order.about, "starts": [*earlier, started]})
 
-    def _warm_up(
-        self, variants: Sequence[Variant], watches: Mapping[Key, Watch], runners: Mapping[Key, Runner]
-    ) -> None:
+    def _warm_up(self, variants: Sequence[Variant], watches: Mapping[Key, Watch]) -> None:
         """One answer of each mode on each set of servers, of which no record is kept and nothing is learnt."""
         from lr_sglang.api.runner import Runner
 
@@ -248,7 +244,7 @@ class Execution:
             watch = watches[variant.key]
             modes = [mode for mode in variant.modes if (mode, id(watch)) not in warmed]
             warmed |= {(mode, id(watch)) for mode in modes}
-            with Runner(watch.live.roles, replace(runners[variant.key].settings, keep=None)) as runner:
+            with Runner(watch.live.roles, variant.plan) as runner:
                 works = [Work(Question("warm-up", self.warm_up), 0, mode) for mode in modes]
                 for _ in runner.run(works, watch.servers):
                     pass

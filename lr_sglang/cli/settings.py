@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.options import LAYER_FIELDS
-from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Sampling, TokenLayer
+from lr_sglang.config import ROLES, Deployment, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
@@ -49,19 +48,13 @@ def settle(given: Given) -> Plan:
         deployment=deployment,
         models=models,
         modes=modes,
-        lookahead=deployment.lookahead.with_options(
-            **_of(Lookahead, given) | ({"depth": REFERENCE_DEPTH} if reference else {})
-        ),
-        sampling=Sampling.from_dict(family | sampling_of_file(given), "sampling").with_options(**_of(Sampling, given)),
-        limits=deployment.limits.with_options(**_of(Limits, given)),
+        lookahead=deployment.lookahead.with_its_options({**given, "depth": REFERENCE_DEPTH} if reference else given),
+        sampling=Sampling.from_dict(family | sampling_of_file(given), "sampling").with_its_options(given),
+        limits=deployment.limits.with_its_options(given),
         judge_prompt=prompt,
         program=given.get("program") or "",
         lossless_layer=_named(given),
     )
-
-
-def _of(kind: type, given: Given) -> dict[str, Any]:
-    return {field.name: given.get(field.name) for field in fields(kind)}
 
 
 def _bare(given: Given) -> bool:

@@ -69,7 +69,7 @@ class AnswerEngine:
         self.running: set[Running] = set()
         self.lateness, self._target_name = Lateness(), ""
         known = policy.experience_for(service.lookahead)
-        self.requests = RequestMaker(roles, service.judge_prompt, lambda look: known, partial(measure_once, board))
+        self.requests = RequestMaker(roles, service.judge_prompt, known, partial(measure_once, board))
         if any(MODES[mode].ahead for mode in service.modes):
             for name in (*service.verifiers, "exact"):
                 self.requests.verifier(name)

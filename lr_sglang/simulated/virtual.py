@@ -49,7 +49,7 @@ async def answer_on(
 ) -> list[Trace]:
     """The same on the running loop, with any clock and any runtimes."""
     statistics = policy.RunStatistics()
-    maker, sampling = RequestMaker(roles, "paper", lambda look: statistics), Sampling(seed=seed)
+    maker, sampling = RequestMaker(roles, "paper", statistics), Sampling(seed=seed)
     requests = [maker.make(MODES["lookahead"], look, sampling, Limits(), question=one.id) for one in asked]
     programs = (
         run_program(lookahead, messages(one.question), request, backend=roles["target"])

@@ -91,7 +91,7 @@ class LookaheadBackend(BaseBackend):
         self._run: ProgramRun | None = None
         self._samples = Samples()
         known = experience or policy.experience_for(self.options)
-        self._requests = RequestMaker(roles, judge_prompt, lambda look: known)
+        self._requests = RequestMaker(roles, judge_prompt, known)
         if ahead:
             self._requests.verifier(self.options.verifier)
 

@@ -9,6 +9,7 @@ from functools import cache
 from weakref import WeakKeyDictionary
 
 from lr_sglang import verifiers
+from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
@@ -33,7 +34,7 @@ class RequestMaker:
     Args:
         roles: backends by role.
         judge_prompt: name of the prompt that the judge is given, empty for the paper's.
-        statistics: what the answers with these settings learn together.
+        statistics: what all answers learn together; None is, for each ``Lookahead``, what those with it learn.
         measure: finds what requests cost the runtime at a transport, as ``engine.costs.measure`` does.
     """
 
@@ -41,11 +42,12 @@ class RequestMaker:
         self,
         roles: Mapping[str, RuntimeBackend],
         judge_prompt: str,
-        statistics: Callable[[Lookahead], RunStatistics],
+        statistics: RunStatistics | None = None,
         measure: Callable[[Transport, int | None], Awaitable[Costs | None]] = measure,
     ) -> None:
         self._measure = measure
-        self.roles, self.judge_prompt, self.statistics = roles, judge_prompt or "paper", statistics
+        self.roles, self.judge_prompt = roles, judge_prompt or "paper"
+        self.statistics = cache(lambda look: statistics or policy.experience_for(look))
         self.verifier = cache(self._new_verifier)
 
     def _new_verifier(self, name: str) -> Verifier:

@@ -44,7 +44,7 @@ def deployment(simulation, writer=None):
 async def answers(roles, look, count=1):
     """Makes answers one after the other; returns their requests."""
     known, jobs = RunStatistics(), []
-    maker = RequestMaker(roles, "paper", lambda look: known)
+    maker = RequestMaker(roles, "paper", known)
     for n in range(count):
         jobs.append(maker.make(MODES["lookahead"], look, Sampling(), Limits(), question=str(n)))
         await run_program(lookahead, messages(f"Simulated question {n}?"), jobs[-1], backend=roles["target"])
@@ -136,7 +136,7 @@ def test_a_verifier_that_asks_the_judge_is_checked_whosever_it_is(verifier, monk
     look = Lookahead(verifier=verifier)
 
     async def at_start_and_then():
-        await RequestMaker(roles, "paper", lambda look: RunStatistics()).check_judge(look)
+        await RequestMaker(roles, "paper").check_judge(look)
         began = roles["judge"].checks.worst()
         roles["judge"].checks.made.clear()
         return began, (await answers(roles, look))[0]

@@ -213,7 +213,7 @@ def short_answers(mode, at_once, costs):
     async def answer():
         roles, statistics = simulated_roles(simulation, writer), RunStatistics()
         statistics.load("target").costs = costs
-        maker = RequestMaker(roles, "paper", lambda look: statistics)
+        maker = RequestMaker(roles, "paper", statistics)
 
         async def one_by_one():
             while todo:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lr_sglang.api.configuration import Settings
+from lr_sglang.api.configuration import RunInfo, Settings
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
@@ -27,8 +27,8 @@ QUESTIONS = [Question(f"q{n}", f"question {n}?", "17") for n in range(8)]
 SETTINGS = Settings(lookahead=Lookahead(verifier="exact"))
 
 
-def runner(doubles, concurrency=1, settings=SETTINGS):
-    return Runner(deployment(**doubles).roles, settings, concurrency)
+def runner(doubles, concurrency=1, settings=SETTINGS, **more):
+    return Runner(deployment(**doubles).roles, settings, concurrency, **more)
 
 
 def answered(records):
@@ -152,8 +152,7 @@ def test_a_bug_in_a_sample_reaches_the_caller():
     def fail(item, step):
         raise ZeroDivisionError
 
-    settings = Settings(lookahead=Lookahead(verifier="exact"), on_step=fail)
-    with runner(transports(), settings=settings) as running:
+    with runner(transports(), info=RunInfo(on_step=fail)) as running:
         with pytest.raises(ZeroDivisionError):
             list(running.run(plan(QUESTIONS, ("lookahead",))))
 

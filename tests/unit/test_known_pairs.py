@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 import lr_sglang as lr
-from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.cli import cli, session
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
@@ -45,7 +44,7 @@ def labels(monkeypatch):
 
 
 def maker_of(roles, prompt="paper"):
-    return RequestMaker(roles, prompt, lambda look: RunStatistics())
+    return RequestMaker(roles, prompt)
 
 
 def check(roles, verifier="judge", prompt="paper"):
