@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lr_sglang.cpu import product_choice
+from lr_sglang.cpu import products
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.products import Product
 
@@ -127,14 +127,14 @@ def _layer(layer: Any) -> _Layer:
     return _Layer(
         attention=attention.attn,
         input_norm=layer.input_layernorm.weight.float(),
-        qkv=product_choice.of(attention.qkv_proj),
+        qkv=products.of(attention.qkv_proj),
         qk_norm=torch.cat(
             [attention.q_norm.weight.expand(heads, -1), attention.k_norm.weight.expand(kv_heads, -1)]
         ).float(),
-        output=product_choice.of(attention.o_proj),
+        output=products.of(attention.o_proj),
         mlp_norm=layer.post_attention_layernorm.weight.float(),
-        gate_up=product_choice.of(mlp.gate_up_proj),
-        down=product_choice.of(mlp.down_proj),
+        gate_up=products.of(mlp.gate_up_proj),
+        down=products.of(mlp.down_proj),
     )
 
 

@@ -15,8 +15,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from lr_sglang.engine import end_ids
-from lr_sglang.engine.bounded_cache import Memo
-from lr_sglang.engine.prefix_encoding import PrefixEncoder
+from lr_sglang.engine.encoded_texts import Memo, PrefixEncoder
 from lr_sglang.errors import ConfigError
 from lr_sglang.steps.token_text import TokenText
 

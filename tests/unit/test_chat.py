@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from lr_sglang.engine import end_ids
-from lr_sglang.engine.bounded_cache import EACH, Memo
+from lr_sglang.engine.encoded_texts import EACH, Memo
 from lr_sglang.engine.tokenizer import LONG, ModelTokenizer, load_tokenizer, resolve
 from lr_sglang.errors import ConfigError
 from lr_sglang.pocket import weights

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lr_sglang.cpu import hooks, operators, product_choice, products, settings
+from lr_sglang.cpu import hooks, operators, products, settings
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.decode import attend_decode
 from lr_sglang.cpu.draft_pass import plan_drafted
@@ -531,11 +531,11 @@ def kind(request):
 @pytest.mark.parametrize(("rows", "inputs"), [(48, 64), (40, 24)])
 def test_a_product_in_bfloat16_is_near_float32_and_knows_no_batch(kind, rows, inputs, monkeypatch):
     """Also of half a tensor, as the MLP has it, and where PyTorch's 8-bit product would end the process."""
-    monkeypatch.setattr(product_choice, "for_bfloat16", lambda: kind)
+    monkeypatch.setattr(products, "for_bfloat16", lambda: kind)
     layer = SimpleNamespace(weight=torch.randn(rows, inputs).bfloat16())
     x, residual = torch.randn(24, 2 * inputs).bfloat16().chunk(2, -1)[0], torch.randn(24, rows)
     exact = x.float() @ layer.weight.float().t()
-    product = product_choice.of(layer)
+    product = products.of(layer)
     made = product(x)
     assert made.dtype == torch.bfloat16 and (made - exact).norm() < 0.02 * exact.norm()
     assert (product.added(residual, x) - residual - exact).norm() < 0.02 * exact.norm()
@@ -544,7 +544,7 @@ def test_a_product_in_bfloat16_is_near_float32_and_knows_no_batch(kind, rows, in
 
 @torch.no_grad()
 def test_the_lean_forward_in_bfloat16_is_near_float32_and_knows_no_batch(kind, monkeypatch):
-    monkeypatch.setattr(product_choice, "for_bfloat16", lambda: kind)
+    monkeypatch.setattr(products, "for_bfloat16", lambda: kind)
     attend = lambda attention, q, k, v: q.flatten(1) + v.repeat(1, 2, 1).flatten(1)  # noqa: E731
     monkeypatch.setattr(Qwen3Forward, "_attention", lambda *_: attend)
     ids, positions = torch.arange(24) * 4, torch.arange(24)
@@ -578,21 +578,21 @@ def test_the_lean_forward_in_bfloat16_is_near_float32_and_knows_no_batch(kind, m
 )
 def test_weights_are_kept_as_the_measured_times_say(bfloat16, float32, int8, kind, monkeypatch):
     records = []
-    monkeypatch.setattr(logging.getLogger(product_choice.__name__), "handle", records.append)
+    monkeypatch.setattr(logging.getLogger(products.__name__), "handle", records.append)
     times = {products.BFloat16: bfloat16, products.Widened: float32, products.Int8: int8}
-    monkeypatch.setattr(product_choice, "measured", lambda: {one: time for one, time in times.items() if time})
-    product_choice.for_bfloat16.cache_clear()
+    monkeypatch.setattr(products, "measured", lambda: {one: time for one, time in times.items() if time})
+    products.for_bfloat16.cache_clear()
     layer = SimpleNamespace(weight=torch.randn(32, 64).bfloat16())
-    assert type(product_choice.of(layer)) is kind
+    assert type(products.of(layer)) is kind
     found = [diagnosis.notes(f"[2026-11-24 12:00:00] {one.getMessage()}") for one in records]
-    said = f"this processor is slow in bfloat16; the layers' weights are kept as {product_choice.NAMES[kind]}"
+    said = f"this processor is slow in bfloat16; the layers' weights are kept as {products.NAMES[kind]}"
     assert found == ([[said]] if kind is not products.BFloat16 else []), "what was not asked for is said at start"
-    product_choice.for_bfloat16.cache_clear()
+    products.for_bfloat16.cache_clear()
 
 
 def test_every_kind_of_product_is_measured(monkeypatch):
-    monkeypatch.setattr(product_choice, "SHAPE", (64, 128))
-    found = product_choice.measured()
+    monkeypatch.setattr(products, "SHAPE", (64, 128))
+    found = products.measured()
     assert {products.Widened, products.Int8} <= found.keys() and all(0 < seconds < 1 for seconds in found.values())
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from lr_sglang.engine.prefix_encoding import HEAD, KEPT, MARGIN, PrefixEncoder
+from lr_sglang.engine.encoded_texts import HEAD, KEPT, MARGIN, PrefixEncoder
 from tests import examples
 
 GPT4 = (  # as of Qwen, Llama 3 and others

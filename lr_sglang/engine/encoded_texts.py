@@ -1,19 +1,57 @@
-"""Tokenizes texts that begin alike, such as a judge's prompts, without tokenizing their beginning again.
+"""What a tokenizer keeps of earlier texts: its latest results, and the beginnings that texts share.
 
 A tokenizer cuts a text into words and tokenizes each by itself; where a word ends depends on the next few characters
-only. So two texts have the same tokens up to some characters before the place where they differ.
+only. So two texts have the same tokens up to some characters before the place where they differ, and the beginning of
+a judge's prompts, for one, need not be tokenized again.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
 
 from lr_sglang.engine.prefix_reuse import common_prefix
 
+T = TypeVar("T")
+EACH = 64  # minimum weight of an entry of a ``Memo``
 HEAD = 256  # texts are looked up by this number of first characters
 MARGIN = 64  # characters before a difference that are tokenized again, beside the length of the longest added token
 KEPT = 32  # texts
+
+
+class Memo(Generic[T]):
+    """A function with a memory of limited weight: of fewer long texts than short ones. Thread-safe; the function is
+    called without a lock held.
+
+    Args:
+        function: of hashable arguments.
+        weight: of a result and its arguments, such as their tokens.
+        most: total weight of the results that are kept. The latest one is always kept.
+    """
+
+    def __init__(self, function: Callable[..., T], weight: Callable[..., int], most: int) -> None:
+        self._function, self._weigh, self._most = function, weight, most
+        self._kept: OrderedDict[tuple[Hashable, ...], tuple[T, int]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.weight = 0
+
+    def __call__(self, *given: Any) -> T:
+        with self._lock:
+            if found := self._kept.get(given):
+                self._kept.move_to_end(given)
+                return found[0]
+        result = self._function(*given)
+        weight = EACH + self._weigh(result, *given)
+        with self._lock:
+            if given not in self._kept:
+                self._kept[given] = result, weight
+                self.weight += weight
+            while self.weight > self._most and len(self._kept) > 1:
+                self.weight -= self._kept.popitem(last=False)[1][1]
+        return result
 
 
 class _Known:
