@@ -78,11 +78,3 @@ class Verifier(Protocol):
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict] | None:
         """Returns the verdict, a coroutine for it, or None: then call ``inquiry.reply`` later. Must not block."""
-
-
-async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
-    """The verdict of a verifier, in whichever of the three ways it is given."""
-    found = verifier.verify(inquiry)
-    if found is None:
-        found = inquiry.replied()
-    return found if isinstance(found, Verdict) else await found

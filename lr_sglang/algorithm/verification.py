@@ -10,6 +10,7 @@ from typing import Any
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.branches import Branches
+from lr_sglang.algorithm.guarded import guarded
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import ConfigError
@@ -74,7 +75,7 @@ class Verification:
         return Inquiry(pair, node.state, track, aside=aside)
 
     def _consult(self, verifier: Verifier, inquiry: Inquiry, node: Node, child: Node) -> asyncio.Task[Verdict] | None:
-        found = verifier.verify(inquiry)
+        found = guarded(verifier).verify(inquiry)
         if isinstance(found, Verdict):
             if not inquiry.aside:
                 self.enter(inquiry, child, found)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import inspect
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from lr_sglang import plugin_files
-from lr_sglang.algorithm.inquiry import Inquiry, Verifier
+from lr_sglang.algorithm.guarded import Guarded
+from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.errors import ConfigError, LookaheadError
-from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.cascade import Cascade
 from lr_sglang.verifiers.embedding import Embedding
@@ -64,45 +62,4 @@ def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
         raise ConfigError(f"--verifier {setup.name}: {error!r}", hint=hint) from error
     if not callable(getattr(made, "verify", None)):
         raise ConfigError(f"--verifier {setup.name}: it has no verify()", hint="docs/verifiers.md has an example")
-    target = setup.roles.get("target")
-    return Outside(made, setup.name, target.timeout if target is not None else None)
-
-
-class Outside:
-    """A user's verifier: an error in it, or a result that is no ``Verdict``, becomes a failed rejection.
-
-    Args:
-        seconds: that a verdict may take, as a request to the target; None is no limit.
-    """
-
-    def __init__(self, inner: Any, asked: str, seconds: float | None) -> None:
-        self.inner, self.name, self.seconds = inner, str(getattr(inner, "name", asked)), seconds
-
-    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
-        try:
-            made = self.inner.verify(inquiry)
-        except BaseException as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
-            made = self._failed(_why(error))
-        if isinstance(made, Verdict) and not made.failed:
-            return made
-        return self._checked(inquiry.replied() if made is None else made)  # a task, whose failure is counted
-
-    async def _checked(self, made: Any) -> Verdict:
-        limit = asyncio.timeout(self.seconds)
-        try:
-            async with limit:
-                made = await made if inspect.isawaitable(made) else made
-        except BaseException as error:  # noqa: BLE001 - as above
-            why = _why(error)
-            return self._failed(f"no verdict in {self.seconds:g} s" if limit.expired() else why)
-        return made if isinstance(made, Verdict) else self._failed(f"verify() returned {made!r}, not an lr.Verdict")
-
-    def _failed(self, why: str) -> Verdict:
-        return Verdict(False, self.name, why, failed=True)
-
-
-def _why(error: BaseException) -> str:
-    """What a user's code has raised; raises again what is named already, or ends the answer itself."""
-    if isinstance(error, LookaheadError) or plugin_files.is_stop(error):
-        raise error
-    return plugin_files.describe(error)
+    return Guarded(made, setup.name)

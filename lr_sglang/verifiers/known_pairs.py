@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from lr_sglang.algorithm.inquiry import Inquiry, Verifier, ask
+from lr_sglang.algorithm.guarded import ask
+from lr_sglang.algorithm.inquiry import Inquiry, Verifier
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.errors import LookaheadError

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.inquiry import ask
+from lr_sglang.algorithm.guarded import ask
 from lr_sglang.config import Limits, Lookahead
 from lr_sglang.engine.clock import run_virtually
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout

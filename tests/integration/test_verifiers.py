@@ -424,18 +424,40 @@ def test_a_coroutine_that_fails_rejects(tmp_path, body):
 NEVER = ("async def verify(self, i): await asyncio.Event().wait()", "def verify(self, i): pass")
 
 
+HOW = {
+    "by its name": lambda path, roles: named(f"{path}:V")(roles),
+    "itself": lambda path, _: plugin_files.find(path, "V")(),
+}
+
+
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("verify", NEVER)
-def test_one_that_never_replies_rejects(tmp_path, verify):
-    """A verdict may take as long as a request to the target."""
+def test_one_that_never_replies_rejects(tmp_path, verify, how):
+    """A verdict may take as long as a request to the target, also of an object that a program gives."""
     (tmp_path / "v.py").write_text(f"import asyncio\n\nclass V:\n    {verify}")
 
     def impatient(roles):
         roles["target"].timeout = 0.05
-        return named(f"{tmp_path}/v.py:V")(roles)
+        return HOW[how](tmp_path / "v.py", roles)
 
     record, _ = solve(impatient)
     assert record.text == OURS[:-1] and record.failures["judge"]
     assert "no verdict in 0.05 s" in {v.reason for s in record.steps for v in s.verdicts if v.failed}
+
+
+@pytest.mark.parametrize("body", ["1 / 0", "return True"])
+def test_an_object_that_fails_rejects(tmp_path, body):
+    (tmp_path / "v.py").write_text(f"class V:\n    def verify(self, inquiry):\n        {body}")
+    record, _ = solve(lambda roles: HOW["itself"](tmp_path / "v.py", roles))
+    assert record.text == OURS[:-1] and record.failures["judge"]
+    assert {v.by for s in record.steps for v in s.verdicts if v.failed} == {"V"}
+
+
+def test_what_else_a_verifier_has_is_seen(tmp_path):
+    """``reads_words`` decides which pairs a verifier is asked about."""
+    (tmp_path / "v.py").write_text("class V:\n    reads_words = False\n    def verify(self, inquiry): pass")
+    made = named(f"{tmp_path}/v.py:V")({})
+    assert made.reads_words is False and not hasattr(made, "reads")
 
 
 def test_one_that_exits_when_it_is_made_is_a_named_error(tmp_path):

@@ -1,0 +1,76 @@
+"""Keeps an answer from what a user's verifier does: it may fail, hang, or give what is no verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable
+from typing import Any
+
+from lr_sglang import plugin_files
+from lr_sglang.algorithm.inquiry import Inquiry, Verifier
+from lr_sglang.errors import LookaheadError
+from lr_sglang.steps.tree import Verdict
+
+_OWN = f"{__name__.partition('.')[0]}."
+
+
+class Guarded:
+    """A user's verifier: an error in it, or a result that is no ``Verdict``, becomes a failed rejection.
+
+    A verdict may take as long as a request to the target. Other attributes are those of the verifier itself.
+
+    Args:
+        name: of verdicts, where the verifier has none.
+    """
+
+    def __init__(self, inner: Any, name: str = "") -> None:
+        self.inner, self.name = inner, str(getattr(inner, "name", name or type(inner).__name__))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
+        try:
+            made = self.inner.verify(inquiry)
+        except BaseException as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
+            made = self._failed(_why(error))
+        if isinstance(made, Verdict) and not made.failed:
+            return made
+        return self._checked(inquiry, made)  # a task, whose failure is counted
+
+    async def _checked(self, inquiry: Inquiry, made: Any) -> Verdict:
+        seconds: float = inquiry.state.stream_executor.backend.roles["target"].timeout
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                made = inquiry.replied() if made is None else made
+                made = await made if inspect.isawaitable(made) else made
+        except BaseException as error:  # noqa: BLE001 - as above
+            why = _why(error)
+            return self._failed(f"no verdict in {seconds:g} s" if limit.expired() else why)
+        return made if isinstance(made, Verdict) else self._failed(f"verify() returned {made!r}, not an lr.Verdict")
+
+    def _failed(self, why: str) -> Verdict:
+        return Verdict(False, self.name, why, failed=True)
+
+
+def guarded(verifier: Any) -> Verifier:
+    """The verifier itself if it is one of this package, else guarded."""
+    own: Verifier = verifier if type(verifier).__module__.startswith(_OWN) else Guarded(verifier)
+    return own
+
+
+async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
+    """The verdict of a verifier, in whichever of the three ways it is given."""
+    found = guarded(verifier).verify(inquiry)
+    if found is None:
+        found = inquiry.replied()
+    return found if isinstance(found, Verdict) else await found
+
+
+def _why(error: BaseException) -> str:
+    """What a user's code has raised; raises again what is named already, or ends the answer itself."""
+    if isinstance(error, LookaheadError) or plugin_files.is_stop(error):
+        raise error
+    return plugin_files.describe(error)
