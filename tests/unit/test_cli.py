@@ -183,6 +183,7 @@ def test_a_file_of_questions_gets_the_instruction(call, tmp_path, servers):
 
 
 def test_try_compares_lookahead_with_the_best_plain_mode(call, tmp_path, servers):
+    servers.transports = transports(0.001)
     file = tmp_path / "my.jsonl"
     file.write_text("".join(f'{{"question": "{n}?", "answer": "17"}}\n' for n in range(22)), "utf-8")
     out = ("--input", file, "--output", tmp_path / "out")
