@@ -2,7 +2,6 @@
 
 import importlib
 import itertools
-import json
 import shutil
 import sys
 import threading
@@ -22,21 +21,8 @@ from lr_sglang.runtimes.attach import model_of
 from lr_sglang.runtimes.launching import fleet, platforms
 from lr_sglang.runtimes.placement import bodies, memory, models
 from lr_sglang.runtimes.placement.models import prompt_for
-from tests import FULL
 
 OWN = Sizes(128, 384, 2, 2, 64, 2)
-
-
-def computed(folder):
-    """What a model makes of some tokens: logits in float32, and the greedy text."""
-    from transformers import AutoModelForCausalLM
-
-    ids = torch.arange(3, 700, 7)[None]
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    counted = sum(weights.numel() for weights in model.parameters())
-    with torch.no_grad():
-        text = model.generate(ids, max_new_tokens=12, do_sample=False)
-        return model(ids).logits, text, counted, model.config.to_dict()
 
 
 @pytest.fixture(autouse=True)
@@ -49,29 +35,6 @@ def cache(tmp_path, monkeypatch):
 def here(monkeypatch):
     """Bodies are written in this process, not in one of their own that has to import torch first."""
     monkeypatch.setattr(bodies, "_write", write)
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """An architecture with heads of another size and more of them, small enough for a test."""
-    config = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 128}
-    config |= {"hidden_size": 256, "intermediate_size": 400, "num_hidden_layers": 3}
-    monkeypatch.setattr(bodies.shapes, "shapes", lambda: {"small": config})
-    return "small"
-
-
-@pytest.mark.parametrize("role", pocket.ROLES if FULL else ["draft"])
-def test_a_body_computes_what_the_model_does(role, small, tmp_path):
-    """Width, heads, their size, layers: logits to rounding in float32, and the same greedy text."""
-    source = pocket.weights(role)
-    layers = Sizes.of(json.loads((source / "config.json").read_text())).num_hidden_layers
-    logits, text, *_ = computed(source)
-    for shape in (f"384x500x{layers + 1}", *([small] if layers < 4 else [])):
-        (tmp_path / shape).mkdir()
-        write(source, tmp_path / shape, bodies.sizes_of(shape, source))
-        other, written, counted, config = computed(tmp_path / shape)
-        assert (logits - other).abs().max() < 1e-4 and (text == written).all()
-        assert counted == Sizes.of(config).parameters(config["vocab_size"])
 
 
 @pytest.mark.usefixtures("here")
