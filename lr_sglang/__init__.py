@@ -25,7 +25,7 @@ _HOME = {  # module, and the name there if it is another
     "Trace": "lr_sglang.steps.trace",
     "Verdict": "lr_sglang.steps.tree",
     "Verifier": "lr_sglang.algorithm.inquiry",
-    "ask": "lr_sglang.algorithm.inquiry",
+    "ask": "lr_sglang.algorithm.guarded",
     "asolve": "lr_sglang.api.solve",
     "converse": "lr_sglang.frontend.dsl",
     "deployed": "lr_sglang.runtimes.connect",
