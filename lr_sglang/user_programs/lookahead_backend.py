@@ -33,6 +33,7 @@ from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace
 from lr_sglang.user_programs.program_run import ProgramRun, RecordingBackend, Samples
+from lr_sglang.user_programs.whole_tokens import WholeTokens
 from lr_sglang.verifiers.requests import RequestMaker
 
 __all__ = ["LookaheadBackend", "lookahead"]
@@ -198,17 +199,13 @@ class LookaheadBackend(BaseBackend):
                 if shown is not None:
                     shown.show(text, known, part, step)
 
-            told, half = 0, tuple[int, ...]()  # tokens of half a character go with the text that completes it
+            told, whole = 0, WholeTokens(known)
 
             def keep(step: StepRecord) -> None:
-                nonlocal told, half
+                nonlocal told
                 ids, told = job.record.ids[told:], len(job.record.ids)
                 own = step.spoken(ids, self.target.ends)
-                text = "".join(piece.text for piece in delivery.add(own, len(ids) - len(own)))
-                own, at = (*half, *own), len(half) + len(own) - delivery.held
-                own, half = own[:at], own[at:]
-                exact = text == step.text or not stops_of(mark)
-                give(TokenText.of(text, own, known.vocabulary) if exact else TokenText.wrap(text), step)
+                give(whole.add(delivery.add(own, len(ids) - len(own)), own), step)
                 if delivery.stopped:
                     raise Cancelled("a stop string was written")
 
@@ -226,8 +223,7 @@ class LookaheadBackend(BaseBackend):
                     raise
             finally:
                 end(state)
-            rest = "".join(piece.text for piece in delivery.rest())
-            give(TokenText.of(rest, half, known.vocabulary) if rest == known.decode(half) else TokenText.wrap(rest))
+            give(whole.rest(delivery.rest()))
         self.traces.append(job.record)
         return part.given, _meta(job.record, delivery)
 
