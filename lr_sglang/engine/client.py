@@ -14,6 +14,7 @@ from lr_sglang.engine.transport import INFO_SECONDS, Head, Post
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
+    ConfigError,
     LookaheadError,
     PromptTooLong,
     RuntimeBusy,
@@ -53,6 +54,7 @@ class Client:
 
     Attributes:
         abort_failed: whether the server refused the last abort.
+        model: what the server runs, by ``check_model``; a request after a broken connection is sent to that one only.
     """
 
     def __init__(self, url: str, role: str, api_key: str = "", alone: Callable[[], bool] = lambda: True) -> None:
@@ -60,6 +62,7 @@ class Client:
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
+        self.model, self._broken = "", False
         self._session: Any = None
         self._loop: Any = None  # of the session
         self._aborts: set[asyncio.Task[None]] = set()
@@ -74,13 +77,16 @@ class Client:
 
         Raises:
             Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused, PromptTooLong, BadReply.
+            ConfigError: the server has another model than before.
         """
         key = request.key if key is None else key
         more = {ROUTING_KEY: key} if key else {}
         try:
             for last in (False, True):
-                body = {**payload, "rid": request.sending(self.abort)}
                 try:
+                    if self._broken and self.model:
+                        await self.check_model()
+                    body = {**payload, "rid": request.sending(self.abort)}
                     return await self._exchange("POST", "/generate", body, timeout, more)
                 except (RuntimeDown, RuntimeTimeout) as error:
                     if request.cancelled:
@@ -95,6 +101,21 @@ class Client:
         finally:
             request.end()
         raise AssertionError("unreachable")
+
+    async def check_model(self) -> None:
+        """Asks the server for its model, and remembers it. One that does not tell passes.
+
+        Raises:
+            ConfigError: it was another one before. RuntimeDown, RuntimeTimeout: it does not answer.
+        """
+        try:
+            now = str((await self.get("/model_info")).get("model_path") or self.model)
+        except (RuntimeRefused, BadReply):
+            return
+        if now != (self.model or now):
+            hint = "start that model there again, or start again here with the one that runs now"
+            raise ConfigError(f"another model runs at {self.url}: {now}, not {self.model}", role=self.role, hint=hint)
+        self.model, self._broken = now, False
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         """Reads a JSON document of the runtime.
@@ -245,6 +266,7 @@ class Client:
         except (aiohttp.ClientError, TimeoutError) as error:
             broke = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
             refused = isinstance(error, aiohttp.ClientConnectorError)
+            self._broken = True
             kind = _BeforeFirstByte if broke and not refused and not begun else RuntimeDown
             why = str(error) or type(error).__name__
             hint = "is the server still running?"

@@ -70,6 +70,8 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
         _describe(backend, infos, runtime.context_length)
         if isinstance(transport, RouterClient):
             transport.changed = partial(_changed, backend, transport, runtime.context_length)
+        elif runtime.url and infos:
+            call(transport.check_model())
         roles[role] = backend
     for backend in roles.values():
         backend.roles = roles

@@ -16,6 +16,7 @@ from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
+    ConfigError,
     LookaheadError,
     PromptTooLong,
     RuntimeBusy,
@@ -39,6 +40,7 @@ class Stub(ThreadingHTTPServer):
         self.generate = lambda handler, body: handler.reply(REPLY)
         self.abort = lambda handler, body: self.stop(body["rid"]) or handler.reply(None)
         self.requests, self.aborts, self.ports = [], [], []
+        self.model = "org/a"
         self.arrived = threading.Event()
         self.stopped: dict[str, threading.Event] = {}
         self.abort_failed = 0
@@ -73,7 +75,8 @@ class Handler(BaseHTTPRequestHandler):
             self.server.generate(self, body)
 
     def do_GET(self):
-        self.reply(b"Cache flushed." if self.path == "/flush_cache" else {"path": self.path})
+        known = {"path": self.path} | ({"model_path": self.server.model} if self.path == "/model_info" else {})
+        self.reply(b"Cache flushed." if self.path == "/flush_cache" else known)
 
     def reply(self, body, status=200):
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
@@ -213,6 +216,27 @@ def test_a_stale_connection_is_tried_again_once_with_a_new_id(server, http):
     assert request.rid == rids[1]
 
 
+@pytest.mark.parametrize("known", ["org/a", ""])
+def test_another_model_behind_a_connection_that_broke_is_a_named_error(server, http, known):
+    """It is asked for the model once; with the right one it goes on."""
+    server.model = known
+    call(http.client.check_model())
+    http.generate({}, Request(), 5)
+    server.generate = hung_up
+    with pytest.raises(RuntimeDown):
+        http.generate({}, Request(), 5)
+    server.generate, server.model = lambda handler, body: handler.reply(REPLY), "org/b"
+    if not known:  # of a server that does not tell
+        assert http.generate({}, Request(), 5) == REPLY
+        return
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"target: another model runs at .*: org/b, not org/a"):
+            http.generate({}, Request(), 5)
+    asked = len(server.requests)
+    server.model = "org/a"
+    assert http.generate({}, Request(), 5) == REPLY and len(server.requests) == asked + 1
+
+
 def test_it_is_tried_again_once_only(server, http):
     server.generate = hung_up
     with pytest.raises(RuntimeDown):
@@ -286,7 +310,7 @@ def test_an_answer_that_is_no_json_is_a_bad_reply(server, http):
 
 
 def test_documents_are_read(http):
-    assert http.get("/model_info") == {"path": "/model_info"}
+    assert http.get("/server_info") == {"path": "/server_info"}
 
 
 def test_flushing_the_cache_answers_in_words(http):

@@ -824,6 +824,17 @@ def test_a_runtime_that_cannot_be_reached_is_down_at_once_and_comes_back():
     assert watch.total() == watch.total() >= 0.05
 
 
+def test_a_runtime_that_comes_back_with_another_model_stays_down():
+    """The client says so (``tests/unit/test_client.py``)."""
+    runtime, _, watch, heard = watched("target")
+    runtime.fails = RuntimeDown("nobody there")
+    look(watch)
+    runtime.fails = ConfigError("another model runs at URL: b, not a")
+    for _ in range(3):
+        look(watch)
+    assert heard == ["nobody there", watch.down] and watch.down == runtime.fails.message
+
+
 def test_a_runtime_that_comes_back_with_another_models_tokens_stays_down():
     known = CharTokenizer()
     runtime, _, watch, heard = watched("target", known=known)
