@@ -1,7 +1,7 @@
 """What does a step cost at 1,000 tokens of an answer, and at 32,000?
 
-    python benchmarks/long_answers.py servers      # real SGLang servers on a CPU: ten minutes
-    python benchmarks/long_answers.py controller   # our own part alone, on the virtual clock: ten seconds
+    python -m benchmarks.long_answers servers      # real SGLang servers on a CPU: ten minutes
+    python -m benchmarks.long_answers controller   # our own part alone, on the virtual clock: ten seconds
 
 ``servers``: target and draft have the architecture of the pocket draft with a context of 40,960 tokens and random
 weights; verdicts are chance. The answer up to each position is put into the servers step by step, so that their prefix

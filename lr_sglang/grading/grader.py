@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.grading import answers, choices, mathematics, programs
 from lr_sglang.grading.grade import Grade
@@ -158,8 +159,11 @@ class Grader:
     def _outside(self, judge: Function, text: str, question: Question) -> Grade:
         try:
             found = judge(text, question)
-        except (Exception, SystemExit) as error:
-            raise ConfigError(f"grader {self.name}: {error!r}", hint="docs/tasks.md has an example") from error
+        except BaseException as error:  # some libraries' errors are no Exception, as pytest's
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            why = f"grader {self.name}: {plugin_files.describe(error)}"
+            raise ConfigError(why, hint="docs/tasks.md has an example") from error
         given = found if isinstance(found, Grade) else Grade(found, answers.final_answer(text), by=self.name)
         if not isinstance(given.correct, bool | None):
             raise ConfigError(f"grader {self.name}: expected true, false or None, not {given.correct!r}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -136,14 +137,20 @@ def _graded(todo: list[Record], grader: Grader, jobs: int) -> Iterator[tuple[Rec
 
 
 def _mark(record: Record) -> str:
-    """A digest of a sample and its text: the verdict holds as long as it is the same."""
-    about = [*key(record), record["text"], record["gold"], bool(record["error"])]
+    """A digest of a sample, its text and its grade before: the verdict holds as long as it is the same."""
+    about = [*key(record), record["text"], record["gold"], bool(record["error"]), record.get("grade")]
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
+
+
+def _file(grader: Grader) -> str:
+    """A digest of the file that a grader from outside is in: an old verdict does not hold when it is mended."""
+    path = getattr(sys.modules.get(getattr(grader.kind, "__module__", "")), "__file__", None)
+    return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest() if path else ""
 
 
 def _journal(path: Path, grader: Grader) -> dict[str, dict[str, Any]]:
     """Verdicts of a grading with the same rules; of another there are none, and a new journal is begun."""
-    head = json.dumps({"version": VERSION, "grader": grader.name, **grader.rules.to_dict()})
+    head = json.dumps({"version": VERSION, "grader": grader.name, "file": _file(grader), **grader.rules.to_dict()})
     found: dict[str, dict[str, Any]] = {}
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
     if lines[0] != head:
@@ -153,7 +160,8 @@ def _journal(path: Path, grader: Grader) -> dict[str, dict[str, Any]]:
     for line in lines[1:-1]:
         try:
             table = json.loads(line)
-            found[table.pop("mark")] = {name: table[name] for name in FIELDS}
+            if not table["grade"].get("failed"):
+                found[table["mark"]] = {name: table[name] for name in FIELDS}
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # it was cut off; that one is graded again
     if lines[-1]:  # it was cut off, too

@@ -1,5 +1,6 @@
 """Grading: 200 awkward answers, hostile ones, choices, ratings, and what a record says of it."""
 
+import asyncio
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.grading import Grade, Grader, Rater, Rules, answers, choices, mathematics, normal, rater, units
 from lr_sglang.grading.pool import Pool
@@ -286,6 +288,17 @@ def test_a_grade_that_no_record_can_hold_costs_its_own_verdict_only(given):
     with Grader(lambda text, question: given) as grader:
         made = grader.apply({"question_id": "q", "question": "a?", "gold": "1", "error": None, "text": "1"})
     assert made["correct"] is None and made["grade"]["failed"] and made["grade"]["reason"]
+
+
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, pytest.fail.Exception])
+def test_whatever_a_grader_raises_costs_its_own_verdict_only(error, tmp_path):
+    (tmp_path / "mine.py").write_text("def mine(text, question):\n    raise question.extra['error']")
+    row = {"question_id": "q", "question": "a?", "gold": "1", "error": None, "text": "1", "extra": {"error": error()}}
+    with Grader(plugin_files.find(tmp_path / "mine.py", "mine")) as grader:
+        made = grader.apply(row)
+    assert made["correct"] is None and made["grade"]["failed"]
+    assert made["grade"]["reason"].startswith(f"grader mine: {error.__name__}('x')") or error is pytest.fail.Exception
+    assert made["grade"]["reason"].endswith("(mine.py, line 2)")
 
 
 def test_an_answer_that_the_grader_chokes_on_costs_its_own_verdict_only(monkeypatch):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang import tasks
+from lr_sglang import plugin_files, tasks
 from lr_sglang.cli import cli, session
 from lr_sglang.errors import RecordError
 from lr_sglang.grading import Grader, Rules, regrade
@@ -195,6 +195,44 @@ def test_an_answer_that_was_made_again_meanwhile_is_graded_again(tmp_path):
         folder(path, [record(0, "\\boxed{5}", seed=44), record(1), record(2)])
         changes = regrade.regrade(path, grader)
     assert changes.resumed == 1 and changes.verdicts["wrong"] == 1
+
+
+@pytest.mark.parametrize("change", ["mended", "graded meanwhile"])
+def test_an_old_verdict_does_not_hold_where_grader_or_grade_has_changed(tmp_path, change):
+    path = folder(tmp_path / "r", [record(n) for n in range(3)])
+    file = tmp_path / "mine.py"
+    file.write_text("def mine(text, question):\n    return False")
+
+    def stop(done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with Grader(plugin_files.find(file, "mine")) as grader, pytest.raises(KeyboardInterrupt):
+        regrade.regrade(path, grader, progress=stop)
+    if change == "mended":
+        file.write_text("def mine(text, question):\n    return True")
+    else:  # by ``run --resume``
+        folder(path, [record(n, grade={"grader": "mine"}) for n in range(3)])
+    with Grader(plugin_files.find(file, "mine")) as grader:
+        assert regrade.regrade(path, grader).resumed == 0
+
+
+def test_what_failed_in_a_grading_that_was_stopped_is_graded_again(tmp_path):
+    path, fails = folder(tmp_path / "r", [record(n) for n in range(3)]), iter([True, True])
+
+    def passing(text, question):
+        assert not next(fails, False)
+        return True
+
+    def stop(done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with Grader(passing) as grader:
+        with pytest.raises(KeyboardInterrupt):
+            regrade.regrade(path, grader, progress=stop)
+        changes = regrade.regrade(path, grader)
+    assert changes.resumed == 0 and changes.verdicts["correct"] == 3
 
 
 def test_killed_at_any_moment_records_are_whole(tmp_path):
