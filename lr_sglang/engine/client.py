@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 
+from lr_sglang.engine.refusal import refusal
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.transport import INFO_SECONDS, Head, Post
 from lr_sglang.errors import (
@@ -16,8 +17,6 @@ from lr_sglang.errors import (
     Cancelled,
     ConfigError,
     LookaheadError,
-    PromptTooLong,
-    RuntimeBusy,
     RuntimeDown,
     RuntimeRefused,
     RuntimeTimeout,
@@ -54,7 +53,7 @@ class Client:
 
     Attributes:
         abort_failed: whether the server refused the last abort.
-        model: what the server runs, by ``check_model``; a request after a broken connection is sent to that one only.
+        model: what the server runs, by ``check_model``, which is called again when a new connection was made.
     """
 
     def __init__(self, url: str, role: str, api_key: str = "", alone: Callable[[], bool] = lambda: True) -> None:
@@ -62,7 +61,7 @@ class Client:
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self.model, self._broken = "", False
+        self.model, self._new = "", False  # whether a connection was made since the model was asked for
         self._session: Any = None
         self._loop: Any = None  # of the session
         self._aborts: set[asyncio.Task[None]] = set()
@@ -84,10 +83,13 @@ class Client:
         try:
             for last in (False, True):
                 try:
-                    if self._broken and self.model:
+                    if self._new and self.model:
                         await self.check_model()
                     body = {**payload, "rid": request.sending(self.abort)}
-                    return await self._exchange("POST", "/generate", body, timeout, more)
+                    reply = await self._exchange("POST", "/generate", body, timeout, more)
+                    if self._new and self.model:
+                        await self.check_model()
+                    return reply
                 except (RuntimeDown, RuntimeTimeout) as error:
                     if request.cancelled:
                         raise Cancelled("cancelled while the runtime did not answer", role=self.role) from error
@@ -102,6 +104,9 @@ class Client:
             request.end()
         raise AssertionError("unreachable")
 
+    async def _connected(self, *_: Any) -> None:
+        self._new = True
+
     async def check_model(self) -> None:
         """Asks the server for its model, and remembers it. One that does not tell passes.
 
@@ -115,7 +120,7 @@ class Client:
         if now != (self.model or now):
             hint = "start that model there again, or start again here with the one that runs now"
             raise ConfigError(f"another model runs at {self.url}: {now}, not {self.model}", role=self.role, hint=hint)
-        self.model, self._broken = now, False
+        self.model, self._new = now, False
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         """Reads a JSON document of the runtime.
@@ -221,7 +226,7 @@ class Client:
             text = await reply.read()
         if reply.status != 200:
             code = reply.headers.get(ROUTER_ERROR, "")
-            refused_as = _refusal(reply.status, text.decode(errors="replace"), path, self.role, code)
+            refused_as = refusal(reply.status, text.decode(errors="replace"), path, self.role, code)
             refused_as.status = reply.status
             raise refused_as
         try:
@@ -245,9 +250,13 @@ class Client:
             self._session = None
         if self._session is None:
             self._loop = here
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
+            connector, trace = (
+                aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
+                aiohttp.TraceConfig(),
+            )
+            trace.on_connection_create_end.append(self._connected)
             self._session = aiohttp.ClientSession(
-                connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()
+                connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[trace]
             )
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=timeout)
         begun = False
@@ -266,7 +275,6 @@ class Client:
         except (aiohttp.ClientError, TimeoutError) as error:
             broke = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
             refused = isinstance(error, aiohttp.ClientConnectorError)
-            self._broken = True
             kind = _BeforeFirstByte if broke and not refused and not begun else RuntimeDown
             why = str(error) or type(error).__name__
             hint = "is the server still running?"
@@ -275,25 +283,3 @@ class Client:
 
 class _BeforeFirstByte(RuntimeDown):
     """The connection broke with nothing of the answer read."""
-
-
-class WorkerLost(RuntimeBusy):
-    """The worker that a router sent the request to does not answer: another one may."""
-
-
-def _refusal(status: int, text: str, path: str, role: str, code: str = "") -> RuntimeRefused:
-    """The named error for an error status."""
-    with suppress(ValueError, AttributeError):  # not JSON: the text itself is the message
-        parsed = orjson.loads(text)
-        text = (parsed.get("error") or {}).get("message") or parsed.get("message") or text
-    text = str(text).strip()[:500]
-    if status == 500 and code.startswith(("call_upstream", "read_response")):
-        hint = "are the router's workers still running?"
-        return WorkerLost(f"{path}: the router has lost a worker: {text}", role=role, hint=hint)
-    if status in (401, 403):
-        return RuntimeRefused(f"{path}: {status} {text}", role=role, hint="set api_key_env in the deployment file")
-    if status in (429, 502, 503, 504):
-        return RuntimeBusy(f"{path}: {status} {text}", role=role, hint="ask for less at a time: --concurrency")
-    if "context length" in text or "longer than the model" in text:
-        return PromptTooLong(text, role=role, hint="shorten the prompt, or lower --max-tokens")
-    return RuntimeRefused(f"{path}: {status} {text}", role=role)

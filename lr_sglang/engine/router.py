@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lr_sglang.engine.client import Client, WorkerLost
+from lr_sglang.engine.client import Client
+from lr_sglang.engine.refusal import WorkerLost
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.transport import INFO_SECONDS
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, RuntimeDown

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
-from lr_sglang.engine.client import WorkerLost
+from lr_sglang.engine.refusal import WorkerLost
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.transport import Head, Post, Transport
 from lr_sglang.errors import (

@@ -174,7 +174,7 @@ def test_files_are_short():
 # Where the modules went that stood flat in the package when every fork was a thread, without config, errors, tables and
 # files: by their names then, the modules that do their work now. A module stands once.
 CORE = {
-    "aborter": "engine/client",
+    "aborter": "engine/client engine/refusal",
     "ahead": "frontend/gen_options",
     "answer": "algorithm/answer algorithm/verification",
     "api": "api/solve",

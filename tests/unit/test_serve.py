@@ -17,7 +17,7 @@ from lr_sglang.cli import cli
 from lr_sglang.cli.endpoint import service_of
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.client import WorkerLost
+from lr_sglang.engine.refusal import WorkerLost
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
