@@ -82,10 +82,8 @@ class Client:
         more = {ROUTING_KEY: key} if key else {}
         try:
             for last in (False, True):
+                body = {**payload, "rid": request.sending(self.abort)}
                 try:
-                    if self._new and self.model:
-                        await self.check_model()
-                    body = {**payload, "rid": request.sending(self.abort)}
                     reply = await self._exchange("POST", "/generate", body, timeout, more)
                     if self._new and self.model:
                         await self.check_model()
@@ -250,10 +248,8 @@ class Client:
             self._session = None
         if self._session is None:
             self._loop = here
-            connector, trace = (
-                aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
-                aiohttp.TraceConfig(),
-            )
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
+            trace = aiohttp.TraceConfig()
             trace.on_connection_create_end.append(self._connected)
             self._session = aiohttp.ClientSession(
                 connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[trace]
