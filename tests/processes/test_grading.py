@@ -293,7 +293,8 @@ def test_a_grade_that_no_record_can_hold_costs_its_own_verdict_only(given):
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, pytest.fail.Exception])
 def test_whatever_a_grader_raises_costs_its_own_verdict_only(error, tmp_path):
     (tmp_path / "mine.py").write_text("def mine(text, question):\n    raise question.extra['error']")
-    row = {"question_id": "q", "question": "a?", "gold": "1", "error": None, "text": "1", "extra": {"error": error()}}
+    row = {"question_id": "q", "question": "a?", "gold": "1", "error": None, "text": "1"}
+    row["extra"] = {"error": error("x")}
     with Grader(plugin_files.find(tmp_path / "mine.py", "mine")) as grader:
         made = grader.apply(row)
     assert made["correct"] is None and made["grade"]["failed"]

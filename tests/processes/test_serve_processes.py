@@ -84,7 +84,7 @@ def test_one_port_has_one_set_of_limits_and_processes_may_die(runtimes, endpoint
     assert all(client.begun.wait(ANSWER + SLACK) for client in running)
     for one in [psutil.Process(endpoint.pid), *psutil.Process(endpoint.pid).children(recursive=True)]:
         one.send_signal(signal.SIGINT)  # a terminal's Ctrl-C is for all of them: the parent counts it once
-    until(lambda: [line for line in endpoint.log if line["event"] == "draining"], SLACK)
+    until(lambda: {line["process"] for line in endpoint.log if line["event"] == "draining"} == {0, 1}, SLACK)
     (late,) = ask(endpoint)
     late.end(SLACK)
     assert late.error.get("code") == "shutting_down" or late.broken
