@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.api.runner import STOP_SECONDS
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.engine.loop import call
+from lr_sglang.engine.loop import STOP_SECONDS, call
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import deployments, launched, load_deployment, override_all

@@ -14,7 +14,7 @@ from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.configuration import RunInfo, Settings
 from lr_sglang.config import Lookahead
-from lr_sglang.engine.loop import call, keep_what_is_imported
+from lr_sglang.engine.loop import STOP_SECONDS, call, keep_what_is_imported
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
@@ -30,7 +30,6 @@ from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers.requests import RequestMaker
 
 PROGRAMS: Mapping[str, Any] = {"autoregressive": autoregressive, "lookahead": lookahead}
-STOP_SECONDS = 5.0  # the longest wait for stopped samples to end
 
 
 class Runner:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from lr_sglang.errors import ConfigError
 
 T = TypeVar("T")
+STOP_SECONDS = 5.0  # the longest wait for what is stopped to end; code that is not ours may never
 running_loop = asyncio._get_running_loop  # the loop that runs in this thread, or None
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a fork has none of its parent's threads
@@ -58,7 +59,7 @@ def keep_what_is_imported() -> None:
 def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
     """Runs a coroutine on the loop and waits for its result, in any other thread.
 
-    An exception in the waiting thread, such as Ctrl-C, cancels the coroutine and waits until it has ended.
+    An exception in the waiting thread, such as Ctrl-C, cancels the coroutine and waits up to STOP_SECONDS for its end.
 
     Raises:
         ConfigError: it was called on the loop itself.
@@ -79,9 +80,16 @@ def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = 
         ended.wait()
     except BaseException:
         loop.call_soon_threadsafe(lambda: made[0].cancel())
-        ended.wait()
+        ended.wait(STOP_SECONDS)
         raise
     return made[0].result()
+
+
+def turns(loop: asyncio.AbstractEventLoop, seconds: float = 2.0) -> bool:
+    """Whether a loop runs what it is given: a program or a verifier that waits for something else may hold it up."""
+    turned = threading.Event()
+    loop.call_soon_threadsafe(turned.set)
+    return turned.wait(seconds)
 
 
 async def elsewhere(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lr_sglang.config import Limits
 from lr_sglang.engine.generation import Generation, Written, each_stop
-from lr_sglang.engine.loop import background, call
+from lr_sglang.engine.loop import background, call, turns
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import LoggedRequest, RequestLog
 from lr_sglang.engine.request import Request
@@ -280,8 +280,8 @@ class RuntimeBackend(BaseBackend):
             )
 
     def shutdown(self) -> None:
-        """Closes the connections, in any thread but the loop's."""
-        if self.loop.is_running():
+        """Closes the connections, in any thread but the loop's; leaves them where the loop is held up."""
+        if self.loop.is_running() and turns(self.loop):
             call(self.transport.close(), self.loop)
 
     def flush_cache(self) -> None:

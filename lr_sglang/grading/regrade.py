@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -120,20 +121,24 @@ def regrade(
 
 
 def _graded(todo: list[Record], grader: Grader, jobs: int) -> Iterator[tuple[Record, Record]]:
-    """Yields records as they are graded, ``jobs`` at a time, so that a stop does not wait for all."""
+    """Yields records as they are graded, ``jobs`` at a time, so that a stop waits for none."""
     left, running = iter(todo), dict[Future[Record], Record]()
-    pool = ThreadPoolExecutor(jobs, thread_name_prefix="lr-grade")
+    while True:
+        for record in islice(left, jobs - len(running)):
+            running[future := Future()] = record
+            threading.Thread(target=_grade, args=(grader, record, future), name="lr-grade", daemon=True).start()
+        if not running:
+            return
+        ready, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in ready:
+            yield running.pop(future), future.result()
+
+
+def _grade(grader: Grader, record: Record, future: Future[Record]) -> None:
     try:
-        while True:
-            for record in islice(left, jobs - len(running)):
-                running[pool.submit(grader.apply, record)] = record
-            if not running:
-                return
-            ready, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in ready:
-                yield running.pop(future), future.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        future.set_result(grader.apply(record))
+    except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        future.set_exception(error)
 
 
 def _mark(record: Record) -> str:

@@ -25,6 +25,10 @@ IDLE_SECONDS = 75
 LOOK_TICKS = 5  # of uvicorn's, a tenth of a second each, between two looks at all connections
 
 
+class Ended(KeyboardInterrupt):
+    """A third signal, which ends the process although a program or a verifier holds up the loop."""
+
+
 class EndpointServer(uvicorn.Server):
     """Ends in order: no request is admitted any more, answers end (or are stopped when time is up), then connections.
 
@@ -84,6 +88,8 @@ class EndpointServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.end()
+        if self._signals > 2:
+            raise Ended
 
     async def on_tick(self, counter: int) -> bool:
         if self._signals:

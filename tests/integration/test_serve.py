@@ -17,6 +17,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from lr_sglang import plugin_files
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.cli import cli
 from lr_sglang.cli.display import Display
@@ -645,6 +646,15 @@ def test_an_answer_that_does_not_end_is_ended():
         one.http.close()
         one.thread.join(8)
         assert not one.thread.is_alive() and one.running() == 0
+
+
+def test_a_third_signal_ends_it_although_a_program_holds_up_the_loop():
+    server = EndpointServer(create_app(simulated(), SERVICE, None), SERVICE)
+    for _ in range(2):
+        server.handle_exit(signal.SIGINT, None)
+    with pytest.raises(KeyboardInterrupt) as ended:
+        server.handle_exit(signal.SIGINT, None)
+    assert plugin_files.is_stop(ended.value)
 
 
 # -- runtimes that go down

@@ -235,6 +235,30 @@ def test_what_failed_in_a_grading_that_was_stopped_is_graded_again(tmp_path):
     assert changes.resumed == 0 and changes.verdicts["correct"] == 3
 
 
+HANGING = """
+from pathlib import Path
+import time
+from lr_sglang.tasks import Question, Task
+
+def hanging(text, question):
+    Path(__file__).with_name("begun").touch()
+    time.sleep(1000)
+
+TASK = Task("hanging", load=lambda: [Question("q0", "?")], suffix="", grader=hanging)
+"""
+
+
+def test_a_grader_that_hangs_does_not_keep_a_command_that_is_stopped(tmp_path):
+    (tmp_path / "mine.py").write_text(HANGING)
+    path = folder(tmp_path / "r", [record()], task=f"{tmp_path}/mine.py:TASK")
+    process = subprocess.Popen([sys.executable, ROOT / "cli.py", "grade", path], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert "Traceback" not in process.communicate(timeout=100)[1] and process.returncode == 128 + signal.SIGTERM
+
+
 def test_killed_at_any_moment_records_are_whole(tmp_path):
     path = folder(tmp_path / "r", [record(n, f"\\boxed{{{n}+0}}", str(n)) for n in range(40)])
     before = read(path)

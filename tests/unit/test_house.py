@@ -242,6 +242,7 @@ THREADS = {
     "runtimes/launching/keeper.py": "launching: a server that has died is started again beside the others",
     "grading/pool.py": "grading: its processes are shared by those who wait for them",
     "grading/sandbox.py": "grading: likewise",
+    "grading/regrade.py": "grading: answers side by side, of which one may never end",
     "grading/cell/test_process.py": "grading: threads that the code of an answer left",
     "results/store.py": "a record is written in a thread as its answer ends",
     "cli/session.py": "what takes seconds to import is imported while servers start",

@@ -8,7 +8,7 @@ import pytest
 
 from lr_sglang.engine import clock
 from lr_sglang.engine.clock import Stuck, VirtualLoop, run_virtually
-from lr_sglang.engine.loop import background, call, elsewhere, in_thread
+from lr_sglang.engine.loop import background, call, elsewhere, in_thread, turns
 from lr_sglang.errors import ConfigError
 
 
@@ -129,6 +129,29 @@ def test_what_the_work_does_when_it_is_interrupted_does_not_hide_the_interrupt(m
     monkeypatch.setattr(threading.Event, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         call(running)
+
+
+def test_code_that_holds_up_the_loop_keeps_nobody_who_is_interrupted(another, monkeypatch):
+    begun, free, wait, times = threading.Event(), threading.Event(), threading.Event.wait, []
+
+    async def holds_up():
+        begun.set()
+        wait(free)
+
+    def interrupted(self, timeout=None):
+        times.append(timeout)
+        if len(times) == 1:
+            assert wait(begun, 5)
+            raise KeyboardInterrupt
+        return wait(self, timeout and 0.01)
+
+    monkeypatch.setattr(threading.Event, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(holds_up(), another)
+    assert not turns(another)
+    free.set()
+    monkeypatch.undo()
+    assert turns(another, 60)
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])

@@ -125,6 +125,7 @@ def test_another_package_adds_one(monkeypatch):
 
 BROKEN = {
     "raises": ("a_package:LAYER", ZeroDivisionError("their bug"), "their bug"),
+    "exits": ("a_package:EXITS", SystemExit(3), "SystemExit(3)"),
     "gone": ("a_package:NONE", AttributeError("no NONE"), "no NONE"),
     "other": ("a_package:other", lambda layer: {}, "expected an Algorithm, not function"),
 }
@@ -136,7 +137,7 @@ def broken(monkeypatch):
 
     def point(name, text, found):
         def load():
-            if isinstance(found, Exception):
+            if isinstance(found, BaseException):
                 raise found
             return found
 

@@ -102,7 +102,7 @@ def _of_package(name: str, where: str) -> Algorithm:
         found = points[name].load()
         if not isinstance(found, Algorithm):
             raise TypeError(f"expected an Algorithm, not {type(found).__name__}")
-    except Exception as error:  # code of another package: it may raise anything
+    except (Exception, SystemExit) as error:  # code of another package: it may raise anything
         hint = f"an entry point of group {GROUP} names an Algorithm of {__name__}"
         what = f"token layer {name}, entry point {points[name].value}"
         raise ConfigError(f"{where}: {what}: {error!r}", hint=hint) from error
