@@ -125,7 +125,8 @@ def _graded(todo: list[Record], grader: Grader, jobs: int) -> Iterator[tuple[Rec
     left, running = iter(todo), dict[Future[Record], Record]()
     while True:
         for record in islice(left, jobs - len(running)):
-            running[future := Future()] = record
+            future = Future[Record]()
+            running[future] = record
             threading.Thread(target=_grade, args=(grader, record, future), name="lr-grade", daemon=True).start()
         if not running:
             return

@@ -125,7 +125,7 @@ def test_another_package_adds_one(monkeypatch):
 
 BROKEN = {
     "raises": ("a_package:LAYER", ZeroDivisionError("their bug"), "their bug"),
-    "exits": ("a_package:EXITS", SystemExit(3), "SystemExit(3)"),
+    "exits": ("a_package:EXITS", SystemExit(3), "SystemExit"),
     "gone": ("a_package:NONE", AttributeError("no NONE"), "no NONE"),
     "other": ("a_package:other", lambda layer: {}, "expected an Algorithm, not function"),
 }
