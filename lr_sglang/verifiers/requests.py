@@ -47,7 +47,7 @@ class RequestMaker:
     ) -> None:
         self._measure = measure
         self.roles, self.judge_prompt = roles, judge_prompt or "paper"
-        self.statistics = cache(lambda look: statistics or policy.experience_for(look))
+        self.statistics = cache(policy.experience_for) if statistics is None else lambda look: statistics
         self.verifier = cache(self._new_verifier)
 
     def _new_verifier(self, name: str) -> Verifier:
