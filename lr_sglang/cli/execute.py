@@ -174,19 +174,29 @@ class Execution:
 
     def _graded(self, variant: Variant, record: Record) -> Record:
         """The record with its grade, stored, if it has none or grading failed."""
-        grader = self.graders.get(variant.task)
-        if grader and (record.get("grade") or {"failed": True}).get("failed"):
-            record = grader.apply(record)
+        if self._lacks_grade(variant, record):
+            record = self.graders[variant.task].apply(record)
             self.stores[variant.folder].append(record)
         return record
 
+    def _lacks_grade(self, variant: Variant, record: Record) -> bool:
+        return variant.task in self.graders and bool((record.get("grade") or {"failed": True}).get("failed"))
+
     def _grade_rest(self) -> None:
         """Grades what an earlier run left without a grade."""
-        for turn in self.order.turns:
-            made = self.stores[turn.variant.folder].records
-            for work in turn.works:
-                if work.key in made:
-                    self._graded(turn.variant, made[work.key])
+        works = [(turn.variant, work.key) for turn in self.order.turns for work in turn.works]
+        made = {folder: store.records for folder, store in self.stores.items()}
+        left = [(v, k) for v, k in works if k in made[v.folder] and self._lacks_grade(v, made[v.folder][k])]
+        if not left:
+            return
+        self.display.note(f"grading {len(left)} answers that have no grade yet")
+        self.display.begin(len(left), 0, "grading")
+        try:
+            for done, (variant, of) in enumerate(left, 1):
+                self._graded(variant, made[variant.folder][of])
+                self.display.update(done, len(left))
+        finally:
+            self.display.end()
 
     @contextmanager
     def _resumable(self) -> Iterator[None]:

@@ -583,6 +583,7 @@ def test_answers_that_wait_to_be_graded_are_kept_when_the_run_is_stopped(call, s
     assert all(r["text"] and r["correct"] is None and r["grade"]["failed"] for r in kept)
     result = call(*options, "--resume")
     assert result.exit_code == 0 and len(ended) == 3 and len(servers.started) == 1
+    assert "grading 3 answers that have no grade yet" in result.stderr
     graded = records(tmp_path / "out")
     assert [r["correct"] for r in graded] == [True, True, True]
     assert {r["question_id"]: r["text"] for r in graded} == {r["question_id"]: r["text"] for r in kept}
