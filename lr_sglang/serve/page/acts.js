@@ -1,6 +1,7 @@
 // What each kind of event does to the tree.
 
-import { OPEN, close } from "./tree.js";
+/** Versions of a step that nothing is decided about. */
+export const OPEN = new Set(["", "writing", "here"]);
 
 export const ACTS = {
   begun(tree, event) {
@@ -82,3 +83,10 @@ export const ACTS = {
     for (const bar of tree.bars) close(bar, event.seconds, "cancelled");
   },
 };
+
+/** Ends a branch's bar, once, and says what became of it. */
+export function close(bar, seconds, state) {
+  if (!bar) return;
+  bar.ended ??= Math.max(seconds, bar.began);
+  if (state && (!bar.state || bar.state === "here")) bar.state = state;
+}

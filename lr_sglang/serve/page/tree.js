@@ -2,10 +2,7 @@
 //
 // A row is a prefix of the answer with the versions of the step after it: the draft's (some) and the target's (one).
 
-import { ACTS } from "./acts.js";
-
-/** Versions of a step that nothing is decided about. */
-export const OPEN = new Set(["", "writing", "here"]);
+import { ACTS, OPEN, close } from "./acts.js";
 
 export class Tree {
   rows = new Map(); // by the number of the prefix
@@ -113,11 +110,4 @@ export class Tree {
     this.kept = event.position;
     this.changed.add(row);
   }
-}
-
-/** Ends a branch's bar, once, and says what became of it. */
-export function close(bar, seconds, state) {
-  if (!bar) return;
-  bar.ended ??= Math.max(seconds, bar.began);
-  if (state && (!bar.state || bar.state === "here")) bar.state = state;
 }
