@@ -182,10 +182,11 @@ def test_no_two_requests_have_one_id(server, http):
 
 
 def test_a_slow_answer_is_a_timeout_and_is_not_asked_for_again(server, http):
-    gate = threading.Event()
-    server.generate = lambda handler, body: gate.wait(5)
+    came, gate = threading.Event(), threading.Event()
+    server.generate = lambda handler, body: came.set() or gate.wait(5)
     with pytest.raises(RuntimeTimeout, match="target: no answer") as caught:
         http.generate({}, Request(), 0.05)
+    assert came.wait(20)  # the server may read it after the time is up
     gate.set()
     assert caught.value.role == "target"
     assert len(server.requests) == 1
