@@ -148,17 +148,23 @@ def slow(text, question):
     return question.answer in text
 
 
+def stop_at(number):
+    """As Ctrl-C when so many are graded."""
+
+    def progress(done, total):
+        if done == number:
+            raise KeyboardInterrupt
+
+    return progress
+
+
 def test_a_grading_that_was_stopped_goes_on(tmp_path):
     path = folder(tmp_path / "r", [record(n) for n in range(6)])
     before = (path / RECORDS).read_bytes()
 
-    def stop(done, total):
-        if done == 3:
-            raise KeyboardInterrupt
-
     with Grader(slow) as grader:
         with pytest.raises(KeyboardInterrupt):
-            regrade.regrade(path, grader, progress=stop)
+            regrade.regrade(path, grader, progress=stop_at(3))
         assert (path / RECORDS).read_bytes() == before  # all or nothing
         with (path / regrade.JOURNAL).open("a") as journal:
             journal.write('{"mark": "cut o')
@@ -170,12 +176,8 @@ def test_a_grading_that_was_stopped_goes_on(tmp_path):
 def test_verdicts_by_other_rules_are_not_taken_over(tmp_path):
     path = folder(tmp_path / "r", [record(n) for n in range(3)])
 
-    def stop(done, total):
-        if done == 2:
-            raise KeyboardInterrupt
-
     with Grader(slow) as grader, pytest.raises(KeyboardInterrupt):
-        regrade.regrade(path, grader, progress=stop)
+        regrade.regrade(path, grader, progress=stop_at(2))
     with Grader("math") as other:
         assert regrade.regrade(path, other).resumed == 0
     with Grader("math", Rules(execute=True)) as other:
@@ -185,13 +187,9 @@ def test_verdicts_by_other_rules_are_not_taken_over(tmp_path):
 def test_an_answer_that_was_made_again_meanwhile_is_graded_again(tmp_path):
     path = folder(tmp_path / "r", [record(n) for n in range(3)])
 
-    def stop(done, total):
-        if done == 2:
-            raise KeyboardInterrupt
-
     with Grader(slow) as grader:
         with pytest.raises(KeyboardInterrupt):
-            regrade.regrade(path, grader, progress=stop)
+            regrade.regrade(path, grader, progress=stop_at(2))
         folder(path, [record(0, "\\boxed{5}", seed=44), record(1), record(2)])
         changes = regrade.regrade(path, grader)
     assert changes.resumed == 1 and changes.verdicts["wrong"] == 1
@@ -203,12 +201,8 @@ def test_an_old_verdict_does_not_hold_where_grader_or_grade_has_changed(tmp_path
     file = tmp_path / "mine.py"
     file.write_text("def mine(text, question):\n    return False")
 
-    def stop(done, total):
-        if done == 2:
-            raise KeyboardInterrupt
-
     with Grader(plugin_files.find(file, "mine")) as grader, pytest.raises(KeyboardInterrupt):
-        regrade.regrade(path, grader, progress=stop)
+        regrade.regrade(path, grader, progress=stop_at(2))
     if change == "mended":
         file.write_text("def mine(text, question):\n    return True")
     else:  # by ``run --resume``
@@ -224,13 +218,9 @@ def test_what_failed_in_a_grading_that_was_stopped_is_graded_again(tmp_path):
         assert not next(fails, False)
         return True
 
-    def stop(done, total):
-        if done == 2:
-            raise KeyboardInterrupt
-
     with Grader(passing) as grader:
         with pytest.raises(KeyboardInterrupt):
-            regrade.regrade(path, grader, progress=stop)
+            regrade.regrade(path, grader, progress=stop_at(2))
         changes = regrade.regrade(path, grader)
     assert changes.resumed == 0 and changes.verdicts["correct"] == 3
 
