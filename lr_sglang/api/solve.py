@@ -194,6 +194,9 @@ async def _solve_all(todo: Sequence[AnswerTask], concurrency: int) -> list[Solut
             except LookaheadError as error:
                 return task.solution(error)
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(task)) for task in todo]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(task)) for task in todo]
+    except BaseExceptionGroup as errors:  # of ``on_event``
+        raise errors.exceptions[0] from None
     return [task.result() for task in tasks]

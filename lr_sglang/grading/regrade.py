@@ -99,8 +99,7 @@ def regrade(
     path, journal = folder / RECORDS, folder / JOURNAL
     with held(folder, "a run or a grading is at work in", "wait for it"):
         try:
-            records, whole = read_records(path)
-            rest = path.read_bytes()[whole:]
+            records, cut = read_records(path)
         except OSError as error:
             raise RecordError(f"{path}: {error.strerror}", hint="give the folder of a run") from error
         known = _journal(journal, grader)
@@ -115,7 +114,7 @@ def regrade(
         for old, new in zip(records, after, strict=True):
             changes.add(old, new)
         with writing(path, ""):
-            replace_file(path, chain(map(line_of, after), [rest]))
+            replace_file(path, chain(map(line_of, after), [cut]))
         journal.unlink()
     return changes
 

@@ -128,10 +128,9 @@ def _read(folder: Path, mode: str, task: str, notes: list[str]) -> tuple[list[Re
         return reference.read(folder, mode, task), 1
     if mode:
         raise RecordError(f"{folder}: its records say which mode they are of", hint=f"leave out {mode}=")
-    size = path.stat().st_size  # before it is read: a run at work writes more meanwhile
-    records, whole = read_records(path)
-    if (cut := size - whole) > 0:
-        notes.append(f"{path}: its last line is cut off ({cut} bytes); the run may be at work, or was killed")
+    records, cut = read_records(path)
+    if cut:
+        notes.append(f"{path}: its last line is cut off ({len(cut)} bytes); the run may be at work, or was killed")
     if failed := len(grading_failed(records)):
         again = f"lr-sglang grade {path.parent} does it again"
         notes.append(f"{path}: grading failed for {failed} of {len(records)} answers; {again}")

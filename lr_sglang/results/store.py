@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Self
 
@@ -57,39 +58,41 @@ def newest_folder(root: Path, name: str) -> Path:
     return found[-1]
 
 
-def read_records(path: Path) -> tuple[list[Record], int]:
-    """The records of a file, packed, each sample's last one; and the length in bytes of what is whole in it (less than
-    the file if its end is cut off).
+def read_records(path: Path) -> tuple[list[Record], bytes]:
+    """The records of a file, packed, each sample's last one; and its last line if that is cut off, else nothing.
 
     Raises:
         RecordError: a line before the last is no record, or a later release wrote the file.
     """
     last: dict[Any, Record] = {}
     whole = 0
-    for record, _, end in _lines(path):
-        config = json.dumps(record.get("config"), sort_keys=True)
-        last[(*key(record), record.get("concurrency"), config)], whole = record, end
-    return list(last.values()), whole
+    with path.open("rb") as file:
+        for record, _, end in _lines(file):
+            config = json.dumps(record.get("config"), sort_keys=True)
+            last[(*key(record), record.get("concurrency"), config)], whole = record, end
+        until = file.tell()  # a run at work may have written more meanwhile
+        file.seek(whole)
+        return list(last.values()), file.read(until - whole)
 
 
-def _lines(path: Path) -> Iterator[tuple[Record, int, int]]:
+def _lines(file: BufferedReader) -> Iterator[tuple[Record, int, int]]:
     """The records of a file, and where the line of each begins and ends."""
     whole = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                made = json.loads(line)
-                record = Packed(made)
-                hash(key(record))
-                if record["schema"] > SCHEMA:
-                    raise RecordError(f"{path}, line {number}: written by a later release", hint="update lr-sglang")
-                _check(made)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise RecordError(f"{path}, line {number}: this is no record", hint="move the file away") from error
-            yield record, whole, whole + len(line)
-            whole += len(line)
+    for number, line in enumerate(file, 1):
+        if not line.endswith(b"\n"):
+            break
+        where = f"{file.name}, line {number}"
+        try:
+            made = json.loads(line)
+            record = Packed(made)
+            hash(key(record))
+            if record["schema"] > SCHEMA:
+                raise RecordError(f"{where}: written by a later release", hint="update lr-sglang")
+            _check(made)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RecordError(f"{where}: this is no record", hint="move the file away") from error
+        yield record, whole, whole + len(line)
+        whole += len(line)
 
 
 def _check(record: dict[str, Any]) -> None:
@@ -189,10 +192,11 @@ class Store:
 
     def _open(self, config: dict[str, Any], about: dict[str, Any], resume: bool) -> None:
         whole = 0
-        for record, start, end in _lines(self.path) if self.path.exists() else ():
-            of, whole = key(record), end
-            self._twice |= of in self._starts
-            self.records[of], self._starts[of] = record, start
+        with self.path.open("rb") if self.path.exists() else contextlib.nullcontext() as file:
+            for record, start, end in _lines(file) if file else ():
+                of, whole = key(record), end
+                self._twice |= of in self._starts
+                self.records[of], self._starts[of] = record, start
         if self.records and not resume:
             hint = "--resume goes on with them; or give another --output"
             raise RecordError(f"{self.folder} has {len(self.records)} records already", hint=hint)

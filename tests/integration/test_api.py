@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,16 @@ def test_a_batch_keeps_its_order_and_its_failures(d):
     d.roles["target"].transport.faults.dead = True
     failed = lr.solve_many(questions, deployment=d)
     assert all(isinstance(s.error, lr.LookaheadError) and s.record["error"]["role"] == "target" for s in failed)
+
+
+def test_an_error_of_the_callers_own_stops_a_batch_as_it_is(d):
+    def fail(event):
+        raise ZeroDivisionError(event.kind)
+
+    for ask in (partial(lr.solve_many, [QUESTION] * 3), partial(lr.solve, QUESTION)):
+        with pytest.raises(ZeroDivisionError):
+            ask(deployment=d, on_event=fail)
+    assert not d._running
 
 
 def test_a_file_of_a_program_is_run_once_for_a_batch(d, tmp_path):

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from lr_sglang.cli import cli
 from lr_sglang.errors import RecordError
-from lr_sglang.results import charts, collection, report, timeline
+from lr_sglang.results import charts, collection, report, store, timeline
 from tests import synthetic
 from tests.synthetic import Truth
 
@@ -148,18 +148,21 @@ def test_a_run_that_is_at_work_is_read_so_far(tmp_path):
     assert "cut off" in found.notes[0]
 
 
-def test_what_is_written_while_it_is_read_is_not_cut_off(tmp_path, monkeypatch):
+def test_a_file_that_is_replaced_or_written_while_it_is_read_is_not_cut_off(tmp_path, monkeypatch):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 2, 1))
-    read = collection.read_records
+    path, check = folder / store.RECORDS, store._check
+    lines = path.read_bytes().splitlines(keepends=True)
 
-    def slowly(path):
-        found = read(path)
-        with path.open("a") as file:
-            file.write("{}\n")
-        return found
+    def meanwhile(made):
+        monkeypatch.undo()
+        with path.open("ab") as file:
+            file.write(lines[-1])
+        store.replace_file(path, lines[:1])  # as a run does at its end
+        check(made)
 
-    monkeypatch.setattr(collection, "read_records", slowly)
-    assert collection.read([folder]).notes == []
+    monkeypatch.setattr(store, "_check", meanwhile)
+    found = collection.read([folder])
+    assert (len(found.records), found.notes) == (len(lines), [])
 
 
 @pytest.mark.parametrize(
