@@ -19,12 +19,12 @@ class Admission:
     Args:
         places: answers at a time.
         queue: requests that may wait.
-        board: where the processes say what they use of them; None for a process that is alone.
+        board: where each process writes how many it uses; None for a single process.
     """
 
     def __init__(self, places: int, queue: int, board: Board | None = None) -> None:
         self._places, self._queue, self._board = places, queue, board or Board()
-        self._waiting: deque[tuple[float, asyncio.Future[None]]] = deque()  # each since when
+        self._waiting: deque[tuple[float, asyncio.Future[None]]] = deque()  # with times of arrival
         self._seconds = 1.0  # of an answer, on average
         self.running, self.closed = 0, False
 
@@ -52,13 +52,13 @@ class Admission:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.leave()  # it was our turn just when we gave up
+                self.leave()  # it was admitted at the moment of its cancellation
             else:
                 self.look()
             raise
 
     def leave(self, seconds: float | None = None) -> None:
-        """A place is free again, after ``seconds`` of work."""
+        """Frees a place, after ``seconds`` of work."""
         if seconds is not None:
             self._seconds += (seconds - self._seconds) / 8
         self.running -= 1
@@ -70,7 +70,7 @@ class Admission:
             self._admit()
 
     def close(self) -> None:
-        """Admits no more requests; those that wait are refused."""
+        """Refuses all further requests, and those that wait."""
         self.closed = True
         for _, turn in self._waiting:
             if not turn.done():

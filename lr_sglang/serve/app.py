@@ -36,9 +36,9 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import EventStream, begun, events_of, together, unless_gone
 from lr_sglang.serve.target_routes import ANSWERED, OTHERS, TargetRoute
 
-ABORT_SECONDS = 2.0  # at the end, for the runtimes to end the answers that were stopped
+ABORT_SECONDS = 2.0  # that the shutdown waits for the runtimes to abort the stopped answers
 PROMPT_THREADS = 4  # they render and tokenize prompts; asyncio's own default grows with the machine's cores
-# The page's own files, and those that the HTML report has too.
+# The page's own files, and those that it shares with the HTML report.
 PAGE = (Path(__file__).parent / "page", Path(results.__file__).parent / "page" / "shared")
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'; "
@@ -59,8 +59,8 @@ def create_app(
     """The application over runtimes that are ready. ``app.state.engine`` makes its answers.
 
     Args:
-        roles: backends by role; from now on their transports are watched.
-        metrics, board: of a process that is not the endpoint's only one.
+        roles: backends by role; each one's transport gets a circuit breaker in front.
+        metrics, board: shared with the endpoint's other processes; None for a single process.
 
     Raises:
         ConfigError: a verifier lacks its runtime.
@@ -88,7 +88,7 @@ def create_app(
     app = FastAPI(
         title="lr-sglang",
         version=__version__,
-        openapi_url=None,  # ours is made once
+        openapi_url=None,  # our own route serves a schema that is made once
         redirect_slashes=False,  # a redirect would go to the host that the request names
         lifespan=lifespan,
     )
@@ -98,7 +98,7 @@ def create_app(
         app.add_api_route(route.path, _answer(engine, route), methods=["POST"], description=route.about, **about)
     app.include_router(_models(engine, service))
     app.include_router(_state(engine, health, metrics))
-    for path in (file for folder in PAGE for file in folder.iterdir()):  # by name: no route is hidden by the page
+    for path in (file for folder in PAGE for file in folder.iterdir()):  # a route for each file hides no other route
         fixed = _fixed(path.read_bytes(), guess_type(path)[0], PAGE_HEADERS)
         name = "/" if path.name == "index.html" else f"/page/{path.name}"
         app.add_api_route(name, fixed, methods=["GET"], include_in_schema=False)
@@ -126,7 +126,7 @@ def _answer(engine: AnswerEngine, route: TargetRoute) -> Callable[[Request], Awa
             pieces = await begun(request.receive, PassedAnswer(engine, plan, about).pieces())
             if plan.stream:
                 return stream(pieces)
-            body = b"".join([piece async for piece in pieces])  # all of it is there when it begins
+            body = b"".join([piece async for piece in pieces])  # a reply that is not streamed is one piece
             return Response(body, headers=headers, media_type="application/json")
         reply = Reply(plan, engine.service.model, about)
         items = together([LookaheadAnswer(engine, one).pieces() for one in plan.each()])
@@ -150,7 +150,7 @@ def _models(engine: AnswerEngine, service: Service) -> APIRouter:
     }
 
     def named(name: str) -> dict[str, Any]:
-        """An entry of the list, as SGLang's; that of our own model has what its requests may ask for."""
+        """A model's entry in SGLang's form; that of our own model also has what its requests may ask for."""
         own = {"parent": None, "lookahead": allowed} if name == service.model else {"parent": service.model}
         return {"id": name, **about, "max_model_len": engine.roles["target"].context, **own}
 
@@ -202,7 +202,7 @@ def _fixed(content: bytes, kind: str | None, headers: Mapping[str, str]) -> Call
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """The response for an error; starlette's own are about routes and methods."""
+    """The response for a ``Refusal``, or for starlette's own error (an unknown route, a wrong method)."""
     if not isinstance(error, HTTPException):
         return refuse(refusal_of(error), request.scope)
     said = {

@@ -1,4 +1,4 @@
-"""A runtime's transport with a gate in front: shut while the runtime is down, so that no request waits for it."""
+"""A circuit breaker in front of a runtime's transport: while the runtime is down, its requests fail at once."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class RuntimeAway(RuntimeDown):
 
 
 class Gate:
-    """Counts what becomes of a runtime's requests, and lets none through while it is shut. A ``Transport``.
+    """A ``Transport`` that counts the results of a runtime's requests. While it is shut, requests fail at once.
 
     Attributes:
         calls: requests so far.
-        shut: why it is; empty when it is open.
-        failures: in a row; ``answered`` is when the last request went well.
-        unanswered: requests that were cancelled and never heard of, since one was.
+        shut: the reason; empty while it is open.
+        failures: failed requests in a row. answered: time of the last success, by the monotonic clock.
+        unanswered: requests that were cancelled before their reply came, since the last success.
         alarm: set when a request could not reach the runtime.
     """
 
@@ -44,7 +44,7 @@ class Gate:
         self.shut, self.calls = "", 0
         self.failures, self.unanswered, self.answered = 0, 0, time.monotonic()
         self.alarm = asyncio.Event()
-        self._open: dict[Request, float] = {}  # since when; without those that were given up
+        self._open: dict[Request, float] = {}  # start of each request in flight, without those that ``kick`` gave up
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -57,7 +57,7 @@ class Gate:
             return reply
 
     async def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
-        """As ``generate``. An error status counts as no failure, for a request can be the cause of it."""
+        """As ``generate``. An error status is not counted as a failure, because the request can be its cause."""
         with self._counted(request):
             async with aclosing(self.inner.forward(post, request, timeout)) as pieces:
                 async for piece in pieces:
@@ -84,7 +84,7 @@ class Gate:
         except (RuntimeDown, RuntimeTimeout) as error:
             self._note(False)
             self.alarm.set()
-            error.retryable = False  # a verifier would rest for up to a minute; the gate rests for it
+            error.retryable = False  # a verifier would back off for up to a minute, in place of the gate
             if request not in self._open:
                 raise self._away() from error
             raise
@@ -107,7 +107,7 @@ class Gate:
         try:
             await self.inner.get(path, timeout)
         except BadReply:
-            return  # in words, not in JSON
+            return  # it answered, though not in JSON
         except RuntimeRefused as error:
             if error.status != 404:
                 raise
@@ -116,7 +116,7 @@ class Gate:
         """Generates a token, also while the gate is shut; raises ``LookaheadError`` if that fails."""
         payload = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
         if not _is_generation(await self.inner.generate(payload, Request(), timeout)):
-            raise BadReply("its answers are no generations", role=self.role)
+            raise BadReply("its replies are not generations", role=self.role)
         self.unanswered, self.answered = 0, time.monotonic()
 
     def running(self) -> int:
@@ -149,7 +149,7 @@ class Gate:
 def _is_well(error: RuntimeRefused | BadReply) -> bool | None:
     """Whether a runtime that refused a request is well; None where only a probe can say.
 
-    One that is busy, or finds a request wrong or too long, is well. A 502 to 504 may be a router's without workers.
+    A runtime that is busy, or finds a request wrong or too long, is well. 502 to 504 can be a router without workers.
     """
     if isinstance(error, BadReply | WorkerLost):
         return False
@@ -159,12 +159,12 @@ def _is_well(error: RuntimeRefused | BadReply) -> bool | None:
 
 
 def _is_generation(reply: Any, aborted: bool = False) -> bool:
-    """Whether it is a generation, to its end or until we ended it."""
+    """Whether a reply is a generation, complete or cut by our own abort."""
     try:
         finish, ids = reply["meta_info"]["finish_reason"], list(reply["output_ids"])
         kind, matched = finish["type"], finish.get("matched")
     except (KeyError, TypeError, AttributeError):
         return False
-    cut = kind == "stop" and isinstance(matched, int) and ids[-1:] != [matched]  # the end of sequence is not there
+    cut = kind == "stop" and isinstance(matched, int) and ids[-1:] != [matched]  # the token that ended it is missing
     whole = set(map(type, ids)) <= {int} and min(ids, default=0) >= 0
     return whole and not cut and (kind != "abort" or aborted)

@@ -1,4 +1,4 @@
-"""Who is connected: for how long a client may keep us waiting, and who goes when there are too many."""
+"""Connections of clients: timeouts of slow clients, and which connection is closed when there are too many."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.processes.board import Board, Column
 from lr_sglang.serve.settings import Service
 
-FILES = 2**16  # open files that the process asks for, at most
-TOLD_SECONDS = 10.0  # between two lines of the log on connections that were closed
-PART = 2**16  # bytes: a client must take this much of what is sent to it, or the rest, in its ``send_timeout``
-TURN = 2**12  # bytes of a client that are looked at in one turn: 10 ms, in chunks of one byte
+FILES = 2**16  # the highest limit of open files that the process sets for itself
+TOLD_SECONDS = 10.0  # at least, between two log lines about closed connections
+PART = 2**16  # bytes of a response: a client must read as many, or the rest, within ``send_timeout``
+TURN = 2**12  # bytes of one client that are processed in one turn: 10 ms if they are chunks of one byte
 
 
 class Flow(FlowControl):
@@ -35,7 +35,7 @@ class Flow(FlowControl):
 
     def hold(self) -> None:
         self.held = self.read_paused = True
-        self._transport.pause_reading()  # uvicorn reads on after the rest of a body, even while it is paused
+        self._transport.pause_reading()  # uvicorn may have resumed it: it ignores the flag at the end of a body
 
     def let_go(self) -> None:
         self.held = False
@@ -47,10 +47,10 @@ class Flow(FlowControl):
 
 
 class Connection(H11Protocol):
-    """One client's. uvicorn itself limits the time between two requests only.
+    """A client's connection with timeouts. uvicorn itself limits the time between two requests only.
 
     Attributes:
-        address: that it counts for; empty for this machine's own, such as a proxy's.
+        address: for the limit of each address; empty for this machine's own, such as a proxy's.
     """
 
     def __init__(self, among: Connections, **given: Any) -> None:
@@ -68,7 +68,7 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._among.leave(self)
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()  # after an error uvicorn leaves the timer, and with it the connection
+        self._unset_keepalive_if_required()  # after an error uvicorn's timer would keep this object in memory
 
     def data_received(self, data: bytes) -> None:
         self._unread += data
@@ -138,7 +138,7 @@ class Connection(H11Protocol):
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def late(self, now: float, limits: Mapping[str, float]) -> str:
-        """What the client is late with, by the seconds in ``limits``; empty if it is in time."""
+        """What the client takes too long for, by the seconds in ``limits``: headers, body or answer; else empty."""
         doing = self._what()
         if doing != self._doing:
             self._doing, self._since = doing, now
@@ -146,7 +146,7 @@ class Connection(H11Protocol):
         return kind if now - self._since > limits.get(kind, now) else ""
 
     def _what(self) -> str:
-        """What the client should do. While a request is not answered, the route that reads its body waits for it."""
+        """What we wait for: headers, body or answer. The body of an unanswered request has a timeout in its route."""
         if self.reads:
             return f"answer {self.transport.get_write_buffer_size() // PART}"
         if self.conn.their_state is h11.SEND_BODY and self.cycle.response_complete:
@@ -207,8 +207,8 @@ class Connections:
             self._open[one] = None
 
     def wait(self, one: Connection) -> None:
-        """Has it go on when its turn comes: one at a time does, between two looks of the event loop at all else, so
-        that a client that sends much holds up no other."""
+        """Queues a connection for ``go_on``. Each iteration of the event loop processes one, so that a client that
+        sends much delays no other."""
         self._turns.append(one)
         if len(self._turns) == 1:
             asyncio.get_running_loop().call_soon(self._next)
@@ -257,7 +257,7 @@ class Connections:
     def _close(self, one: Connection, reason: str) -> None:
         self._count(reason)
         self.leave(one)
-        one.transport.abort()  # nothing more is sent: that would wait for the client
+        one.transport.abort()  # close() would wait until the client has read the rest
 
     def _count(self, reason: str) -> None:
         self._metrics.hung_up.labels(reason).inc()
@@ -275,11 +275,11 @@ def files() -> int:
 
 
 def _counted(host: str) -> str:
-    """The address that a connection counts for: of IPv6 the network, all of which is usually one customer's."""
+    """The address that limits count: for IPv6 the /64 network, because one customer usually has all of it."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return ""  # a socket that is a file
+        return ""  # a Unix socket
     address = getattr(address, "ipv4_mapped", None) or address
     if address.is_loopback:
         return ""

@@ -1,4 +1,4 @@
-"""Everything behind the routes: who is to answer a request, and what all answers share."""
+"""Behind the routes: whether lookahead reasoning or the target alone answers a request, and what answers share."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Running(Protocol):
     task: asyncio.Task[None] | None
 
     def end(self, last: Any) -> None:
-        """Puts the last piece, also if no client takes the others."""
+        """Queues the last piece; in a full queue it replaces an unread one."""
 
     def stop(self) -> None:
         """Stops it on every runtime."""
 
 
 class AnswerEngine:
-    """Belongs to the event loop.
+    """Decides how requests are answered. Belongs to the event loop.
 
     Args:
         roles: backends that are ready.
@@ -93,7 +93,7 @@ class AnswerEngine:
             watch(metrics.degraded_seconds, one.total, role=role)
 
     async def plan(self, route: TargetRoute, body: Mapping[str, Any]) -> RequestOptions | PassedRequest:
-        """How a request is answered: by lookahead reasoning as far as it can follow it, else by the target alone.
+        """How a request is answered: by lookahead reasoning as far as that supports it, else by the target alone.
 
         Raises:
             Refusal: the request is wrong, or not allowed.
@@ -139,12 +139,12 @@ class AnswerEngine:
             one.stop()
 
     async def ended(self, seconds: float) -> bool:
-        """Waits ``seconds`` at most until no answer is being made; returns whether that is so."""
+        """Waits up to ``seconds`` for the running answers; returns whether all have ended."""
         tasks = [one.task for one in self.running if one.task is not None]
         return not tasks or not (await asyncio.wait(tasks, timeout=seconds))[1]
 
     async def adapters(self) -> list[str]:
-        """The LoRA adapters of the target, as requests name them; none while it does not say."""
+        """The names under which requests ask for LoRA adapters of the target; none if it does not list them."""
         if not self.service.passes or self.health.watches["target"].down:
             return []
         try:
@@ -154,7 +154,7 @@ class AnswerEngine:
             return []
 
     async def target_name(self) -> str:
-        """The target's own name of its model; raises ``LookaheadError`` if it does not say."""
+        """The name under which the target itself serves its model; raises ``LookaheadError`` if it lists none."""
         if not self._target_name:
             listed = await self.roles["target"].transport.get("/v1/models")
             try:

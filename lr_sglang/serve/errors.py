@@ -39,7 +39,7 @@ AGAIN = {"overloaded": 1, "shutting_down": 5, "target_down": 5}  # seconds after
 
 
 class Refusal(LookaheadError):
-    """A request that is not answered, or not to its end.
+    """The error that a client gets, as the response or at the end of a stream.
 
     Args:
         status: of the HTTP response.
@@ -47,8 +47,8 @@ class Refusal(LookaheadError):
         param: the field of the request that is wrong.
         code: for programs to tell errors apart.
         again: seconds after which it may be tried again.
-        field: ``param`` for the log, where that may have a word of the client's.
-        close: whether the connection ends with it.
+        field: stands for ``param`` in the log if ``param`` may hold text of the client.
+        close: whether the connection is closed after it.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Refusal(LookaheadError):
 def refusal(
     code: str, *, param: str | None = None, again: int | None = None, close: bool = False, **words: object
 ) -> Refusal:
-    """The refusal of a name in ``KNOWN``; ``words`` are inserted into its message."""
+    """The refusal for a code of ``KNOWN``; ``words`` are inserted into its message."""
     status, kind, message = KNOWN[code]
     again = AGAIN.get(code) if again is None else again
     return Refusal(status, message.format(**words), kind=kind, param=param, code=code, again=again, close=close)

@@ -1,4 +1,4 @@
-"""Which runtimes are well: watched by probes and by what becomes of the answers' own requests."""
+"""The health of the runtimes, from probes and from the results of the answers' own requests."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ Changed = Callable[[str, str], None]
 
 
 class Watch:
-    """One role's runtime, watched in a task of its own, so that one that hangs holds up no other.
+    """Watches one role's runtime, in a task of its own, so that a runtime that hangs delays no other check.
 
     Args:
-        stall: seconds that a request may take; of the target only once it does not answer probes either, for a long
-            prompt can take as long.
+        stall: seconds that a request may take. It holds for the target only while probes fail too, because a long
+            prompt can take longer.
         changed: called when the runtime goes down (with the reason) and when it is back (with an empty one).
         known: the tokenizer of its model; a runtime that comes back with another one stays down.
 
     Attributes:
-        down: why it is; empty when it is well.
-        since: when that began, in seconds of the monotonic clock.
+        down: the reason; empty when it is well.
+        since: the last change of ``down``, in seconds of the monotonic clock.
     """
 
     def __init__(self, role: str, gate: Gate, stall: float, changed: Changed, known: Tokenizer | None = None) -> None:
@@ -51,7 +51,7 @@ class Watch:
         return float(not self.down)
 
     def total(self) -> float:
-        """Seconds of all its times down."""
+        """Seconds that it has been down, in all."""
         return self._before + (time.monotonic() - self.since if self.down else 0.0)
 
     async def run(self) -> None:
@@ -94,7 +94,7 @@ class Watch:
             self._set(error.message)
 
     async def _stalls(self, now: float) -> bool:
-        """Whether requests get no answer: those of a draft that hangs are cancelled, because the target is faster."""
+        """Whether requests get no reply. Those of a hanging draft end as cancelled, because the target overtakes it."""
         late = now - self.gate.oldest() > self.stall
         if now - self.gate.answered < self.stall:
             if late:
@@ -124,11 +124,11 @@ class Watch:
         except LookaheadError:
             pass
         else:
-            self.gate.failures, self._late = FAILURES - 1, 0  # one more, and it is down again, for longer
+            self.gate.failures, self._late = FAILURES - 1, 0  # the next failure takes it down again, for longer
             self._set("")
 
     def _set(self, reason: str, rest: bool = False) -> None:
-        """Sets the state. ``rest``: it answers probes, so it is retried later, each time that it soon fails again."""
+        """Sets the state. ``rest``: delays the next try, longer after each early failure, as its probes succeed."""
         now, before = time.monotonic(), self.total()
         if reason:
             soon = now - self.since < 2 * LONGEST_REST
@@ -186,7 +186,7 @@ class Health:
         now, found = time.monotonic(), dict[str, Any]()
         for role, watch in self.watches.items():
             found[role] = {"status": "down" if watch.down else "up", "seconds": round(now - watch.since, 1)}
-            if why := watch.down:  # without what a runtime says, such as addresses of the machine inside
+            if why := watch.down:  # a runtime's own message may hold internal addresses
                 found[role]["reason"] = why if why.startswith("it") else "it cannot be reached, or is not well"
         if "judge" in found and (known := self._roles["judge"].checks.worst()) is not None:
             found["judge"]["false_accepts"] = known.to_dict() | {"trusted": known.surely <= self._trusts}

@@ -15,7 +15,7 @@ VARIABLE = "LR_SGLANG_API_KEYS"
 
 
 class Keys:
-    """The keys that open an endpoint. Only their digests are kept; with none, everybody may come in."""
+    """The keys that open an endpoint. Only their digests are kept. Without keys, every request is allowed."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._digests = sorted({_digest(key) for key in keys})

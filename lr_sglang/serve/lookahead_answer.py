@@ -21,8 +21,8 @@ from lr_sglang.serve.thinking import with_calls
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.user_programs.program import ProgramError
 
-STOP_AGAIN = 0.1  # seconds until an answer that was stopped is stopped again
-HANG_UP_AFTER = 5  # stops: an abort that is heard takes some milliseconds
+STOP_AGAIN = 0.1  # seconds until ``stop`` is repeated for an answer that has not ended
+HANG_UP_AFTER = 5  # stops, before connections are closed: a runtime obeys an abort within milliseconds
 PATIENCE = 1.0  # seconds that a complete answer waits for its runtimes to end its last requests
 
 
@@ -91,7 +91,7 @@ class LookaheadAnswer(ServedAnswer):
             self.end(error)
 
     def _look(self, complete: bool = False) -> None:
-        """A complete answer does not wait long for a runtime to end its requests: once or twice ``PATIENCE``."""
+        """Delivers a complete answer even if a runtime does not end its requests: after ``PATIENCE``, or twice that."""
         if complete:
             self._finish()
             return
@@ -100,7 +100,7 @@ class LookaheadAnswer(ServedAnswer):
         self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._look, complete)
 
     def stop(self) -> None:
-        """Repeated until it has ended; the connections of a runtime that takes no abort are closed."""
+        """Aborts the requests, repeatedly until the answer has ended; after some tries closes their connections."""
         self.stopping = True
         if self.task is not None and self in self.engine.running:
             self.job.stop()
@@ -130,7 +130,7 @@ class LookaheadAnswer(ServedAnswer):
         return on_step
 
     def _finish(self) -> None:
-        """The end of an answer that went well, or of its part before a stop string."""
+        """Queues the end of an answer that is complete or was cut at a stop string."""
         if chunks := self.delivery.rest():
             self.ready.put_nowait(chunks)
         self.ready.put_nowait(Summary(self.options, self.job.record, self.delivery, self._costs(), self._degraded()))
@@ -140,6 +140,6 @@ class LookaheadAnswer(ServedAnswer):
         return self.costs or costs_of(self.job.record, self.delivery.tokens)
 
     def _degraded(self) -> bool:
-        """Whether it went without draft or judge, at least for a while."""
+        """Whether draft or judge was missing, at least for a while."""
         failed = not self.job.drafts or bool(self.job.record.failures)
         return self.options.mode.ahead and (failed or self.engine.health.disturbed(self.began))

@@ -1,4 +1,4 @@
-"""What an endpoint counts, for Prometheus. Every name begins with ``lr_sglang_``."""
+"""The Prometheus metrics of an endpoint. Every name begins with ``lr_sglang_``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lr_sglang.steps.trace import Trace
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _STEP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-# How a gauge is added up over the processes of an endpoint that are there.
+# How the values of a gauge in the live processes of an endpoint become one.
 _Mode = Literal["livesum", "livemin", "livemax"]
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client keeps what several processes count
 
@@ -30,17 +30,17 @@ def count_together(folder: Path, number: int) -> None:
 
     Args:
         folder: the same for all.
-        number: of this process: one that takes its place goes on counting where it was.
+        number: of this process; a process that replaces it continues its counts.
     """
     os.environ[_FOLDER] = str(folder)
     values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """One endpoint's, in a registry of its own.
+    """The metrics of one endpoint, in a registry of their own.
 
     Args:
-        together: the folder of ``count_together``; None for a process that is alone.
+        together: the folder of ``count_together``; None for a single process.
     """
 
     def __init__(self, together: Path | None = None) -> None:
@@ -61,7 +61,7 @@ class Metrics:
         which = ("version", "sglang", "sglang_tested")
         about = gauge("build_info", "Always 1: which lr-sglang and SGLang this is", *which, mode="livemax")
         about.labels(__version__, installed, tested).set(1)
-        self.requests = counter("requests", "Requests, by what became of them", "route", "status", "mode")
+        self.requests = counter("requests", "Requests, by route, status and mode", "route", "status", "mode")
         self.refused = counter("rejected", "Requests that ended with an error, also in mid-stream", "reason")
         self.disconnects = counter("disconnects", "Clients that hung up before their answer was complete")
         self.connections = gauge("connections", "Connections of clients that are open")
@@ -75,28 +75,28 @@ class Metrics:
         self.judged = counter("steps_judged", "Steps for which a draft was compared, or came too late")
         self.accepted = counter("steps_accepted", "Steps that are the draft's: alpha is this over steps_judged")
         self.false_accepts = gauge(
-            "false_accepts", "Share of differing steps that the judge surely accepts", mode="livemax"
+            "false_accepts", "Share of differing steps that the judge accepts, lower bound", mode="livemax"
         )
         self.alpha = gauge("alpha", "Step acceptance rate so far")
         self.running = gauge("answers_running", "Answers that are being made")
         self.waiting = gauge("requests_waiting", "Requests in the queue")
         self.loop_late = gauge(
-            "event_loop_late_seconds", "By which one timer in a hundred is late, at least", mode="livemax"
+            "event_loop_late_seconds", "Delay of the event loop's timers, 99th percentile", mode="livemax"
         )
         self.up = gauge("runtime_up", "Whether a role's runtime is well", "role", mode="livemin")
-        self.branches = gauge("branches_running", "Requests that a role's runtime has not answered", "role")
+        self.branches = gauge("branches_running", "Requests in flight at a role's runtime", "role")
         self.first_step = Histogram(
             "lr_sglang_time_to_first_step_seconds",
             "From the request to its first step, the queue included",
             buckets=_SECONDS,
             registry=registry,
         )
-        self.step = Histogram("lr_sglang_step_seconds", "Between two steps", buckets=_STEP, registry=registry)
-        self.seconds = Histogram("lr_sglang_answer_seconds", "Of whole answers", buckets=_SECONDS, registry=registry)
+        self.step = Histogram("lr_sglang_step_seconds", "Time between two steps", buckets=_STEP, registry=registry)
+        self.seconds = Histogram("lr_sglang_answer_seconds", "Time of answers", buckets=_SECONDS, registry=registry)
         self._accepted = self._judged = 0
 
     def watch(self, gauge: Gauge, value: Callable[[], float], **labels: str) -> None:
-        """The gauge says what the function returned when ``look`` was last called, or it was exposed here."""
+        """Has ``look`` set the gauge to what the function returns, also before this process exposes its metrics."""
         self._watched.append((gauge.labels(**labels) if labels else gauge, value))
 
     def look(self) -> None:
@@ -105,7 +105,7 @@ class Metrics:
             gauge.set(value())
 
     def ended(self, trace: Trace, delivered: int, costs: Mapping[str, int], degraded: bool) -> None:
-        """An answer has ended, however it did; in the event loop."""
+        """Counts an answer that has ended, with an error or without. Called in the event loop."""
         for kind, tokens in (("delivered", delivered), *costs.items()):
             self.tokens.labels(kind).inc(tokens)
         for step in trace.steps:

@@ -1,4 +1,4 @@
-"""What every request passes, before anything of it is read: its id, its key, its size; and what is logged of it."""
+"""The middleware of every request: its id, its checks (key, host, size) before the body is read, and its log line."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from lr_sglang.serve.target_routes import PATHS
 
 CLIENT_GONE = 499  # nginx's status, for a client that has hung up
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
-# A body that is too large is read to its end and forgotten, up to here: a client that is still sending hears no answer.
+# Of a body that is too large, as much is read and dropped: many clients read no response before they have sent all.
 PATIENCE_BYTES = 2**26
 DROP_SECONDS = 10.0
-# Another one could be any word of the client's.
+# Logged by name; any other method could be arbitrary text.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 # A Host header, whole: an address, an IPv6 address in brackets or a name, and a port.
 _HOST = re.compile(r"(?:\[([\da-f:.]+(?:%\w+)?)\]|([\w.-]*))(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
@@ -43,7 +43,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, service: Service, keys: Keys, metrics: Metrics, board: Board) -> None:
         self.app, self.service, self.keys, self.metrics = app, service, keys, metrics
-        # Bytes of bodies: of those that are being answered or wait, and as many that are on their way.
+        # Bytes of bodies in memory: room for those that are answered or wait, and for as many that still arrive.
         self.held = 0
         self.most_held = 2 * board.part(service.concurrency + service.queue) * service.max_body_bytes
 
@@ -57,7 +57,7 @@ class Guard:
         began, status, size = time.monotonic(), 0, 0
 
         async def take() -> Message:
-            """The next part of the body, counted: its length may be unknown, and others hold theirs, too."""
+            """Receives the next part of the body; checks the size of this body and of all bodies in memory."""
             nonlocal size
             message = await receive()
             part = len(message.get("body", b""))
@@ -97,7 +97,7 @@ class Guard:
     def _refusal(self, scope: Scope) -> Refusal | None:
         headers, path = Headers(scope=scope), scope["path"]
         if "content-length" in headers and "transfer-encoding" in headers:
-            # A proxy in front may go by the other one, and take what follows for another client's request.
+            # Request smuggling: a proxy may go by the other header, and take the rest for another client's request.
             return Refusal(400, "A request has Content-Length or Transfer-Encoding, not both")
         locked = path.startswith("/v1/") or path in PATHS or (path == "/metrics" and not self.service.open_metrics)
         given = headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}"  # the latter is Anthropic's
@@ -121,29 +121,29 @@ class Guard:
 
 
 def _route(scope: Scope) -> str:
-    """A route of ours, also where the request was refused before it came there; no path that is only the client's."""
+    """The route for log and metrics, also of a request that was refused before routing; "other" if it is not ours."""
     if found := getattr(scope.get("route"), "path", ""):
         return str(found)
     return str(scope["path"]) if scope["path"] in ROUTES else "other"
 
 
 def _is_ours(host: str, own: str) -> bool:
-    """Whether a browser can have come by this name without a foreign domain that points here (DNS rebinding)."""
+    """Whether the Host header cannot be a foreign domain that points to this machine (DNS rebinding)."""
     match = _HOST.fullmatch(host)
-    if match is None or match[1]:  # only an address stands in brackets
+    if match is None or match[1]:  # an IPv6 address in brackets
         return match is not None
     name = match[2].lower()
     return "." not in name or name.endswith(".localhost") or name == own.lower() or _ADDRESS.fullmatch(name) is not None
 
 
 def refuse(refused: Refusal, scope: Scope) -> JSONResponse:
-    """The response for an error, which the log gets too."""
+    """The response for an error; adds the error to the request's log line."""
     scope["state"]["about"] |= refused.log_fields()
     return response_of(refused)
 
 
 async def _drop(receive: Receive, size: int = 0) -> bool:
-    """Reads the rest of a body and forgets it; returns whether it came to its end."""
+    """Reads the rest of a body and drops it; returns whether its end was reached."""
     with suppress(TimeoutError):
         async with asyncio.timeout(DROP_SECONDS):
             while size < PATIENCE_BYTES:

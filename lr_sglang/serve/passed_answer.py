@@ -1,4 +1,4 @@
-"""An answer that the target writes alone: its reply, passed back with our name of the model and the extension."""
+"""An answer of the target alone: its reply, passed back with our model's name and the ``lookahead`` object."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.passed_request import PROMPTS, PassedRequest
 from lr_sglang.serve.served_answer import END, ServedAnswer
 
-PIECES = 64  # of a reply that wait for a client that reads slowly
-# Errors of the target that are the client's, by their status, and ours for them; all others are the target's.
+PIECES = 64  # of a reply that are buffered for a slow client
+# The target's error statuses that the client has caused, and ours for them; the target has caused all others.
 CLIENT_ERRORS = {400: 400, 404: 404, 413: 413, 415: 415, 422: 400}
 _USAGE = b'"usage":'
 
@@ -36,7 +36,7 @@ class PassedAnswer(ServedAnswer):
         self.asked, self.about, self.name = asked, about, ""
 
     def prepare(self) -> None:
-        """Counts the tokens of all texts in a request: the template's own, and images, come on top."""
+        """Checks the length of the prompt by its texts alone, without the template's own tokens and images."""
         if (most := self.engine.service.max_prompt_tokens) is not None:
             encode = self.engine.roles["target"].tokenizer.encode
             tokens = sum(len(encode(one)) if isinstance(one, str) else 1 for one in self.asked.texts())
@@ -73,7 +73,7 @@ class PassedAnswer(ServedAnswer):
         """A piece of the target's reply with our name of the model, and with the extension where the usage is."""
         ours, asked = self.engine.service.model, self.asked
         if self.name != ours:
-            named = rb'("model": ?)' + re.escape(orjson.dumps(self.name)[:-1]) + b'(?=[":])'  # an adapter's follows
+            named = rb'("model": ?)' + re.escape(orjson.dumps(self.name)[:-1]) + b'(?=[":])'  # an adapter may follow
             piece = re.sub(named, lambda found: found[1] + orjson.dumps(ours)[:-1], piece)
         if _USAGE + b"{" in piece:
             self._count(_usage(piece))
@@ -93,7 +93,7 @@ class PassedAnswer(ServedAnswer):
 
 
 async def _events(reply: AsyncGenerator[Head | bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The events of a stream that comes in any pieces; what follows the last of them, too."""
+    """Splits a stream, whose pieces may end anywhere, into its events; the rest after the last event comes last."""
     rest = b""
     async for piece in reply:
         assert isinstance(piece, bytes)
@@ -105,7 +105,7 @@ async def _events(reply: AsyncGenerator[Head | bytes, None]) -> AsyncGenerator[b
 
 
 def _usage(piece: bytes) -> dict[str, Any]:
-    """The usage in a reply; empty if it has none. A quotation mark in a text is escaped, so it is no text."""
+    """The usage in a reply, empty if it has none. No generated text can look like it: its quotes are escaped."""
     try:
         found, _ = json.JSONDecoder().raw_decode(piece[piece.rindex(_USAGE) + len(_USAGE) :].decode())
     except ValueError:
@@ -114,13 +114,13 @@ def _usage(piece: bytes) -> dict[str, Any]:
 
 
 def _is_object(body: bytes) -> bool:
-    """Whether it is a JSON object with anything in it, as far as its ends tell."""
+    """Whether a body is a JSON object that is not empty, judged by its first and last character."""
     body = body.strip()
     return body.startswith(b"{") and body.endswith(b"}") and body != b"{}"
 
 
 def refused(status: int, body: bytes, path: str) -> Refusal:
-    """The target's error in our form. Only an error of the client's has the target's words."""
+    """The target's error in our form. It has the target's message only if the client has caused it."""
     if status not in CLIENT_ERRORS:
         error = (RuntimeBusy if status in (429, 503) else RuntimeRefused)(f"{path}: {status}", role="target")
         error.status = status

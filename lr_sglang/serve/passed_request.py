@@ -21,7 +21,7 @@ PROMPTS = (
     *("messages", "prompt", "input_ids", "tools"),
     *("input", "instructions", "system", "query", "items", "documents", "text", "tokens"),
 )
-# Fields that tell the server what to do with a request, not what to answer: the client's are left out.
+# Fields that control the server and not the answer; they are removed from a client's request.
 STEERING = frozenset(
     (
         *("rid", "request_id", "session_id", "session_params", "priority", "custom_labels", "lookahead"),
@@ -32,7 +32,7 @@ STEERING = frozenset(
 
 
 class Common(Lenient):
-    """The fields of a request to the target that the endpoint itself goes by."""
+    """The fields of a request to the target that the endpoint itself reads."""
 
     model: str | None = Field(default=None, max_length=512)
     stream: bool | None = None
@@ -53,7 +53,7 @@ class PassedRequest:
     Attributes:
         body: as the target gets it, but for the model's name.
         why: the fields that lookahead reasoning cannot follow.
-        batch: inputs in a list.
+        batch: number of inputs; 0 if they are no list.
         adapter: a LoRA adapter of the target's, with a colon before it; empty for none.
     """
 
@@ -72,7 +72,7 @@ class PassedRequest:
         return {"mode": self.mode_name, "why": list(self.why)}
 
     def post(self, model: str) -> Post:
-        """What is sent, to a target that knows its model by this name."""
+        """The request to the target, whose name of the model is ``model``."""
         rid = self.route.prefix + uuid.uuid4().hex  # clients see it, and name stored responses by it
         named = {"model": model + self.adapter} if "model" in self.body else {}
         own = {self.route.rid: rid} if self.route.rid else {}
@@ -87,7 +87,7 @@ def passed_request(route: TargetRoute, body: Mapping[str, Any], why: Iterable[st
     """A request for the target, within what the operator allows.
 
     Raises:
-        Refusal: a field that the endpoint reads is wrong, another model is asked for, or too much at once.
+        Refusal: a field that the endpoint reads is wrong, another model is asked for, or too many answers.
     """
     common = checked(Common, body)
     model, colon, adapter = (common.model or "").partition(service.model)
@@ -107,7 +107,7 @@ def passed_request(route: TargetRoute, body: Mapping[str, Any], why: Iterable[st
 
 
 def _texts(value: Any) -> Iterator[str | int]:
-    """All texts and token ids below a value of JSON; no image that is written as text."""
+    """All texts and token ids in a JSON value, without URLs of images and other media."""
     match value:
         case str():
             yield value

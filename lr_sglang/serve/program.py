@@ -1,4 +1,4 @@
-"""The SGLang program that answers one request: ours, or one for whole conversations, as an operator may give one."""
+"""The SGLang program that answers one request: ours, or the operator's own (``--program``)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ServedProgram:
     async def answer(
         self, asked: list[dict[str, str]] | TokenText, job: AnswerRequest, ahead: bool, **options: Any
     ) -> None:
-        """Runs it. What it does not show while it writes it comes at the end.
+        """Runs it. Text that the program does not stream is delivered at the end.
 
         Raises:
             ProgramError: it raised something, or left no answer. LookaheadError: as any answer.
@@ -58,4 +58,4 @@ class ServedProgram:
         await perform(program, asked, job, self._backend(job.lookahead, ahead))
         tell: Any = job.on_step
         if tell is not None and job.record.ids:
-            tell(None)  # what is in no step: it goes by the tokens of the record
+            tell(None)  # delivers the tokens of the record that are in no step

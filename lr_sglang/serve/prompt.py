@@ -19,16 +19,16 @@ from lr_sglang.steps.token_text import TokenText
 
 LONG = 2**13  # characters
 SLICE = 2**14  # characters that are tokenised at once
-SEAM = 16  # tokens that cutting a text may make, at most
+SEAM = 16  # the most tokens that a cut through a text adds
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the program is given.
+    """A request's rendered prompt.
 
     Attributes:
-        asked: the conversation, or a raw prompt that knows its tokens.
-        thinks: whether the prompt has opened the reasoning.
+        asked: the conversation, or a raw prompt with its token ids.
+        thinks: whether the prompt ends inside of ``<think>``.
     """
 
     asked: Any
@@ -38,7 +38,7 @@ class Prompt:
 
 
 def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -> Prompt:
-    """Renders the prompt. Takes a while for a long one: not for the event loop.
+    """Renders the prompt. Slow for a long one, so it runs in a thread.
 
     Raises:
         Refusal: it is too long, or the model's template has no place for such a conversation.
@@ -55,7 +55,7 @@ def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -
     said = [options.asked] if isinstance(options.asked, str) else [message["content"] for message in options.asked]
     said.append(options.prefix)
     try:
-        if sum(map(len, said)) > LONG:  # a rendered prompt is kept for a while; one that is too long shall not be
+        if sum(map(len, said)) > LONG:  # checked before rendering, which caches what it renders
             check(_least(said, known, most), "at least ")
         if concluding is not None:
             text = concluding.prompt

@@ -72,7 +72,7 @@ class Lenient(BaseModel):
 
 
 class StreamOptions(Lenient):
-    """OpenAI's, with one of SGLang's."""
+    """OpenAI's fields, and one of SGLang's."""
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
@@ -114,7 +114,7 @@ def _parts(value: Any) -> Any:
 
 
 class TextPart(Lenient):
-    """A content part; there are only texts."""
+    """A content part; only texts are supported."""
 
     type: Literal["text"]
     text: str
@@ -129,8 +129,8 @@ class Asking(Lenient):
     """The fields that both kinds of request share.
 
     Attributes:
-        target_only: whether a value of a field, which may be of a wrong type, needs the target.
-        prompt_field: the field of the prompt, and a value that it may have.
+        target_only: by field, whether a value (of any type) can be followed by the target only.
+        prompt_field: the field of the prompt, and a stand-in for a prompt that only the target can follow.
     """
 
     target_only: ClassVar[dict[str, Concerns]] = {
@@ -170,7 +170,7 @@ class Asking(Lenient):
             refuse: whether fields that need the target are refused.
 
         Returns:
-            The request, and its fields that need the target; a prompt that does is replaced by another.
+            The request, and its fields that need the target; the stand-in replaces a prompt that does.
 
         Raises:
             Refusal: a field is wrong, or needs the target.

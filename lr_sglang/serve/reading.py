@@ -23,7 +23,7 @@ async def read_json(request: Request, seconds: float) -> dict[str, Any]:
         seconds: in which the whole body must come.
 
     Raises:
-        Refusal: 408, it does not; 400, it is no JSON object, is nested too deeply, or has half a surrogate pair.
+        Refusal: 408 if it comes too late; 400 if it is no JSON object, is nested too deeply, or has a lone surrogate.
         Disconnected: the client has hung up.
     """
     try:
@@ -33,10 +33,10 @@ async def read_json(request: Request, seconds: float) -> dict[str, Any]:
         raise Refusal(408, f"The request's body did not come within {seconds:g} seconds", close=True) from None
     except ClientDisconnect:
         raise Disconnected from None
-    # A form, which a page elsewhere can send without asking, is no JSON.
+    # Not a form's type, with which a page of another origin can send a request without a CORS preflight.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refusal(400, "The body is not read as JSON: send it with the header 'Content-Type: application/json'")
-    gc.disable()  # else it looks again and again through the half million objects that 2 MB can be
+    gc.disable()  # it would scan the objects, half a million in 2 MB, again and again
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -57,6 +57,6 @@ def checked(kind: type[M], value: Any) -> M:
         where = [part for part in map(str, found["loc"]) if part.isdecimal() or part.isidentifier()]
         said = "Input should be an object" if found["type"] == "model_type" else found["msg"]
         said = said.removeprefix("Value error, ")
-        field = where[0] if where else None  # what follows may be a word of the client's
+        field = where[0] if where else None  # the rest of the path may be text of the client
         param = ".".join(where) or None
         raise Refusal(400, f"{param or 'The body'}: {said}", param=param, field=field) from None

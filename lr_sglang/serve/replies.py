@@ -100,7 +100,7 @@ Items = AsyncGenerator[tuple[int, Item], None]
 
 
 class Reply:
-    """What the client of one request gets.
+    """The response to one request.
 
     Args:
         about: what the log says of the request, its id included; the summary is added.
@@ -117,7 +117,7 @@ class Reply:
         }
 
     async def whole(self, items: Items) -> dict[str, Any]:
-        """One object, at the end."""
+        """The response as one object."""
         texts: dict[tuple[int, str], list[str]] = defaultdict(list)
         trace: list[dict[str, Any]] = []
         ends, calls = dict[int, Summary](), dict[int, list[dict[str, Any]]]()
@@ -147,7 +147,7 @@ class Reply:
         return {**self._head, "choices": choices, **end}
 
     async def chunks(self, items: Items) -> AsyncGenerator[dict[str, Any], None]:
-        """Objects as they come; those of a trace have no choices."""
+        """The chunks of a stream; those with an event of the trace have no choices."""
         chat, usage = self.options.chat, self.options.usage
         head = self._head | ({"object": "chat.completion.chunk"} if chat else {}) | ({"usage": None} if usage else {})
 

@@ -18,11 +18,11 @@ from lr_sglang.steps.token_text import TokenText
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What follows the thinking, and the prompt of both.
+    """The part of an answer after the thinking, which the target writes alone.
 
     Attributes:
-        why: the fields for whose sake the target writes it alone.
-        prompt: as the target has rendered it.
+        why: the fields that lookahead reasoning cannot follow.
+        prompt: of the whole answer, as the target has rendered it.
         grammar: keywords of ``sgl.gen``.
         tools: those that may be called.
     """
@@ -70,7 +70,7 @@ class RequestOptions:
 
     @property
     def why(self) -> tuple[str, ...]:
-        """The fields for whose sake the target writes a part of the answer alone."""
+        """The fields because of which the target writes a part of the answer alone."""
         return () if self.conclusion is None else self.conclusion.why
 
     def each(self) -> list[RequestOptions]:
@@ -93,7 +93,7 @@ def options_of(
     if answers > service.concurrency:
         raise Refusal(400, f"n: at most {service.concurrency} answers at a time", param="n")
     if wish.trace and answers > 1:
-        raise Refusal(400, "lookahead.trace: of one answer only, not with n", param="lookahead.trace")
+        raise Refusal(400, "lookahead.trace: only for one answer, not with n", param="lookahead.trace")
     mode = MODES[_allowed("mode", wish.mode, service.modes)]
     sampling = service.sampling.with_options(
         temperature=request.temperature,

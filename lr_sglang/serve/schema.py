@@ -1,4 +1,4 @@
-"""What /openapi.json says beside what the routes say themselves."""
+"""The parts of /openapi.json that FastAPI does not derive from the routes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REF = "#/components/schemas/{model}"
 
 
 class ErrorFields(BaseModel):
-    """OpenAI's."""
+    """The fields of OpenAI's errors."""
 
     message: str
     type: str
@@ -68,7 +68,7 @@ def body_of(route: TargetRoute) -> dict[str, Any]:
 
 
 def described(app: FastAPI, keyed: bool) -> bytes:
-    """The schema as JSON; ``app.openapi`` has it from now on, too.
+    """Makes the schema, sets ``app.openapi`` to return it, and returns it as JSON.
 
     Args:
         app: with all its routes.

@@ -1,4 +1,4 @@
-"""The life of an answer, by any writer: prepared, admitted, made in a task, given out, accounted for, ended."""
+"""The life of an answer: it is prepared, admitted, made in a task, delivered, counted and ended."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ServedAnswer:
 
     Attributes:
         ready: the pieces for the client, then ``END`` or an error.
-        task: what makes it; its place is free when that has ended.
-        between: observes the seconds between two steps; None if its pieces are no steps.
+        task: runs ``make``; the answer gives back its place when the task ends.
+        between: observes the seconds between two steps; None if pieces are no steps.
     """
 
     between: Histogram | None = None
@@ -58,7 +58,7 @@ class ServedAnswer:
             self.task.cancel()
 
     async def pieces(self) -> AsyncGenerator[Any, None]:
-        """The whole life. Leaving it, by a failure or by ``aclose``, stops the answer on every runtime at once.
+        """Runs the whole life and yields the pieces. An error or ``aclose`` stops the answer on every runtime at once.
 
         Raises:
             Refusal: the request cannot be answered, or not to its end.
@@ -67,7 +67,7 @@ class ServedAnswer:
         deadline, late = loop.time() + engine.service.timeout, refusal("timeout", seconds=engine.service.timeout)
         if engine.health.watches["target"].down:
             raise refusal("target_down")
-        engine.admission.check()  # before the work that a long prompt is
+        engine.admission.check()  # before the work of a long prompt
         try:
             async with asyncio.timeout_at(deadline):
                 await asyncio.to_thread(self.prepare)
@@ -93,7 +93,7 @@ class ServedAnswer:
             self.stop()
 
     def end(self, last: Any) -> None:
-        """Puts the last piece, also if no client takes the others."""
+        """Queues the last piece; in a full queue it replaces an unread one."""
         if self.ready.full():
             self.ready.get_nowait()
         self.ready.put_nowait(last)
@@ -117,7 +117,7 @@ class ServedAnswer:
             if not isinstance(error, LookaheadError) or isinstance(error, ProgramError):
                 about = {"error": type(error).__name__, "where": where(error.__cause__ or error)}
                 log("internal error", logging.ERROR, **about, hint=getattr(error, "hint", ""))
-            error.__traceback__ = error.__context__ = None  # they keep the frames of a program, and its states
+            error.__traceback__ = error.__context__ = None  # they hold a program's frames and states in memory
             if not isinstance(error, Refusal):
                 error.__cause__ = None
         self.complete(error)

@@ -17,7 +17,7 @@ from lr_sglang.serve.connections import Connections
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.settings import Service
 
-# For what is still to be sent when every answer has ended.
+# To send what is still buffered when every answer has ended.
 LAST_SECONDS = 3
 # An idle connection is closed by the client first; OpenAI's does so after 5 s. If we closed it just when the
 # next request is on its way, such as after Retry-After, that request would be lost.
@@ -26,7 +26,7 @@ LOOK_TICKS = 5  # of uvicorn's, a tenth of a second each, between two looks at a
 
 
 class Ended(KeyboardInterrupt):
-    """A third signal, which ends the process although a program or a verifier holds up the loop."""
+    """Raised at the third signal: ends the process even while a program or a verifier blocks the event loop."""
 
 
 class EndpointServer(uvicorn.Server):
@@ -48,7 +48,7 @@ class EndpointServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,  # the client's address is not used
-                http=cast(Any, self.connections.protocol),  # any maker of protocols will do
+                http=cast(Any, self.connections.protocol),  # uvicorn accepts any callable that returns a protocol
                 ws="none",
                 timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=LAST_SECONDS,
@@ -59,7 +59,7 @@ class EndpointServer(uvicorn.Server):
         self._signals, self._until, self._used = 0, 0.0, 0.0
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves until it is ended. What exits in a task of a program (``sys.exit``) is the result of that task."""
+        """Serves until it is ended. ``sys.exit`` in a program's task ends that task and not the server."""
         with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
             loop = runner.get_loop()
             served = loop.create_task(self.serve(sockets))

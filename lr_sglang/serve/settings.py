@@ -1,4 +1,4 @@
-"""What an operator allows of an endpoint, and what its requests are answered with unless they say otherwise."""
+"""What an operator allows on an endpoint, and the defaults of its requests."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Service(ConfigModel):
         model: the name under which requests ask for it.
         modes, verifiers: that a request may ask for; the first is what it gets if it does not.
         max_depth, max_width: that a request may ask for; None is what ``lookahead`` has.
-        concurrency: answers at a time; ``queue`` more requests wait, and what comes then is refused.
+        concurrency: answers at a time; ``queue`` more requests wait, and further ones are refused.
         timeout: seconds of one request, its time in the queue included.
         stall: seconds that one request to draft or judge may take before it is given up.
         header_timeout, body_timeout, send_timeout: seconds in which a client must have sent a request's headers, then
-            its body, and must take 64 KiB of an answer, or the rest of it; else it is hung up on.
+            its body, and must read 64 KiB of an answer, or the rest of it; else its connection is closed.
         max_connections, max_connections_per_address: that may be open; the latter not of this machine's own addresses.
         drain: seconds that answers have to end in when the endpoint stops.
         reasoning: whether an answer begins inside of ``<think>``: ``auto`` goes by the prompt and by what is written,
             ``on`` says that it always does, ``off`` leaves markers in the content.
         program: that answers conversations in place of lookahead reasoning's own (docs/programs.md).
-        hosts_are_open: whether requests may call the endpoint by any name. One with no key, on a loopback address,
-            should not be reached by a web page whose domain points there.
-        refuse: whether requests are refused for fields that only the target can follow; else it answers them alone.
-            A ``program`` answers in place of the target as well, and so they are refused then.
+        hosts_are_open: whether the Host header may have any name. An endpoint with no key, on a loopback address,
+            must not be open to a web page whose domain points there (DNS rebinding).
+        refuse: whether requests are refused for fields that only the target can follow; else the target answers them
+            alone. With a ``program``, which answers in place of the target too, they are always refused.
         check_judge: whether the judge is asked at start about steps that differ (``verifiers.known_pairs``).
         open_metrics: whether ``/metrics`` can be read without a key where there are keys.
     """

@@ -1,4 +1,4 @@
-"""Answers over HTTP: server-sent events, and clients that hang up noticed at once."""
+"""Answers over HTTP: server-sent events, and the end of the work at once when a client disconnects."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
 
 
 class EventStream(Response):
-    """A stream of events whose first event is there: its status has been decided.
+    """A stream of events. It begins when the first event is there: before that, an error still has its own status.
 
     Args:
         events: as they are sent; an error that they raise is sent as the last.
         headers: of the response, beside its own.
         about: what the log says of the request; an error is added.
-        named: whether clients go by the names of events, as Anthropic's do, and OpenAI's with responses.
+        named: whether clients expect named events, as Anthropic's do, and OpenAI's on /v1/responses.
     """
 
     media_type = "text/event-stream"
@@ -84,7 +84,7 @@ def event_of(value: Mapping[str, Any]) -> bytes:
 
 
 async def events_of(objects: AsyncGenerator[Mapping[str, Any], None]) -> AsyncGenerator[bytes, None]:
-    """Objects as the events of a stream that goes well."""
+    """Objects as the events of a stream, with OpenAI's mark at the end."""
     async with aclosing(objects):
         async for value in objects:
             yield event_of(value)
@@ -92,9 +92,9 @@ async def events_of(objects: AsyncGenerator[Mapping[str, Any], None]) -> AsyncGe
 
 
 async def together(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
-    """What several streams give, as it comes, each with the number of its stream.
+    """Merges streams: yields each value when it comes, with the number of its stream.
 
-    Leaving it, or an error of one of them, which is raised, closes all.
+    An error of one stream is raised. It closes all streams, as ``aclose`` does.
     """
     if len(streams) == 1:  # as almost always: no task and no queue between
         async with aclosing(streams[0]) as only:
@@ -126,7 +126,7 @@ async def together(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator
 
 
 async def begun(receive: Receive, events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """The same events, once the first is there; raises ``Disconnected`` or ``Refusal`` if there is none."""
+    """Waits for the first event, then returns all of them; raises ``Disconnected`` or ``Refusal`` if there is none."""
     first = await unless_gone(receive, anext(events))
 
     async def all_of_them() -> AsyncGenerator[T, None]:

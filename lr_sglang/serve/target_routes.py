@@ -16,11 +16,11 @@ class TargetRoute:
     """A route.
 
     Attributes:
-        reads: of the requests that lookahead reasoning answers; None where the target answers all. Replies of the
-            other routes get the ``lookahead`` object.
+        reads: the model of requests that lookahead reasoning can answer; all replies of such a route get the
+            ``lookahead`` object. None where the target answers all.
         rid: the field for the request's id, which begins with ``prefix``; empty if there is none.
         limits: fields for the tokens that an answer may have, the preferred one first.
-        unlimited: whether an answer has no limit that a request does not set.
+        unlimited: whether an answer has no limit unless its request sets one.
         batch: the field that may be a list of inputs.
     """
 

@@ -53,7 +53,7 @@ async def think_then_conclude(
     s += lookahead("answer", thinking, stop=THINK_END, show=True)
     await sync(s)
     if s.get_meta_info("answer")["finish_reason"].get("matched") != THINK_END:
-        return  # it has not come to an end of it
+        return  # the thinking did not end
     thought = TokenText.wrap(s["answer"]) + THINK_END
     s += THINK_END
     s = on(s, "target")
@@ -63,13 +63,13 @@ async def think_then_conclude(
 
 
 class Thinking:
-    """Tells which requests are answered so.
+    """Decides which requests are answered by ``think_then_conclude``.
 
     Args:
         check: raises where the endpoint admits no request now.
 
     Attributes:
-        possible: whether the target thinks, and a draft reads the same tokens.
+        possible: whether the target thinks, and there is a draft with the same vocabulary.
     """
 
     def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service, check: Callable[[], None]) -> None:
@@ -93,18 +93,18 @@ class Thinking:
         if grammar is None or (tools and (grammar or not self._finds_calls(body))):
             return None
         asked = {name: body[name] for name in ("messages", "tools", "tool_choice") if name in body}
-        self._check()  # before the target is asked for anything
+        self._check()  # before any request to the target
         try:
             found = await self._roles["target"].transport.post("/tokenize", asked)
             ids = tuple(int(one) for one in found["tokens"])
         except (LookaheadError, LookupError, TypeError, ValueError):
-            return None  # the target says what is wrong with it
+            return None  # the target gets the request alone, and reports what is wrong
         known = self._roles["target"].tokenizer
         prompt = TokenText.of(await asyncio.to_thread(known.spell, ids), ids, known.vocabulary)
         return Conclusion(tuple(why), prompt, grammar, tools if body.get("tool_choice") != "none" else ())
 
     def _finds_calls(self, body: Mapping[str, Any]) -> bool:
-        """Whether calls can be found in a text, which is free: a strict tool brings a grammar of the model's own."""
+        """Whether the target can parse calls out of free text; a strict tool needs the model's own grammar instead."""
         named = [tool.get("function") if isinstance(tool, dict) else None for tool in body["tools"]]
         free = all(isinstance(one, dict) and not one.get("strict") for one in named)
         return bool(self._roles["target"].tool_call_parser) and free and body.get("parallel_tool_calls") is not False
@@ -127,7 +127,7 @@ class Thinking:
 async def with_calls(
     items: AsyncGenerator[Item, None], find: Callable[[str], Awaitable[tuple[str, list[dict[str, Any]]]]]
 ) -> AsyncGenerator[Item, None]:
-    """The pieces of an answer; what follows the thinking comes at its end, when calls of tools are found in it."""
+    """The pieces of an answer, but the text after the thinking is held back to its end, where its calls are parsed."""
     held = ""
     async with aclosing(items):
         async for item in items:
@@ -149,13 +149,13 @@ def _thinks(known: Tokenizer) -> bool:
     """Whether a model thinks, unless it is asked not to: its template opens the thinking, or names a marker for it."""
     try:
         begun = known.chat([{"role": "user", "content": "?"}], True).rstrip()
-    except (TemplateError, ValueError, TypeError):  # it has none for this
+    except (TemplateError, ValueError, TypeError):  # the template refuses it
         return False
     return begun.endswith(THINK) or (THINK in known.template and not begun.endswith(THINK_END))
 
 
 def _grammar(body: Mapping[str, Any]) -> dict[str, str] | None:
-    """Of the answer, as keywords of ``sgl.gen``, of which there may be one; None where there is no such keyword."""
+    """The answer's grammar as keywords of ``sgl.gen``, one at most; None if that has no keyword for it."""
     form, regex = body.get("response_format") or {}, body.get("regex")
     kind = form.get("type", "text") if isinstance(form, dict) else None
     found: dict[str, str] = {"regex": regex} if regex else {}

@@ -1,6 +1,6 @@
-// What each kind of event does to the tree.
+// How each kind of event changes the tree.
 
-/** Versions of a step that nothing is decided about. */
+/** States of a version that is not decided yet. */
 export const OPEN = new Set(["", "writing", "here"]);
 
 export const ACTS = {
@@ -84,7 +84,7 @@ export const ACTS = {
   },
 };
 
-/** Ends a branch's bar, once, and says what became of it. */
+/** Ends a branch's bar, once, and sets its final state. */
 export function close(bar, seconds, state) {
   if (!bar) return;
   bar.ended ??= Math.max(seconds, bar.began);

@@ -21,7 +21,7 @@ export class AnswerView {
     this.waiting[kind].push(text);
   }
 
-  /** Shows what has come, once per frame; the panel stays at its end if it was there. At the `last` nothing waits. */
+  /** Shows new text, once per frame; keeps the panel at its end if it was there. With `last`, no text is held back. */
   update(last = false) {
     const { section } = this;
     const atEnd = section.scrollHeight - section.scrollTop - section.clientHeight < 40;
@@ -29,7 +29,7 @@ export class AnswerView {
     for (const kind of ["reasoning", "content"]) {
       if (!this.waiting[kind].length) continue;
       const text = this.waiting[kind].join("");
-      const shown = text.slice(0, last ? text.length : ready(text)).trimEnd(); // the space between two steps comes with the second
+      const shown = text.slice(0, last ? text.length : ready(text)).trimEnd(); // the space between two steps is shown with the second
       this.waiting[kind] = shown.length < text.length ? [text.slice(shown.length)] : [];
       if (!shown) continue;
       this[kind].append(...nodes(this[kind].firstChild ? shown : shown.trimStart()));

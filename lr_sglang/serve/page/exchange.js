@@ -1,11 +1,11 @@
-// One question and its answer: sends it, again where the endpoint is busy, and tells of all that comes.
+// One question and its answer: sends the request, retries while the endpoint is busy, and calls back for each chunk.
 
 import { Problem, ask } from "./stream.js";
 
 const TRIES = 6;
 
 export class Exchange {
-  /** `on`: `event`, `reasoning`, `content`, `finish`, `summary` and `waiting(seconds)` are told what their names say. */
+  /** `on`: the callbacks `event`, `reasoning`, `content`, `finish`, `summary` and `waiting(seconds until the retry)`. */
   constructor(on) {
     this.on = on;
     this.control = new AbortController();

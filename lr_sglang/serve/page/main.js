@@ -1,4 +1,4 @@
-// The page: a question goes out, and the tree, the timeline and the figures follow what comes back.
+// The page: sends a question and updates the tree, the timeline and the figures from the response.
 
 import { AnswerView } from "./answer.js";
 import { Exchange } from "./exchange.js";
@@ -26,12 +26,12 @@ const timeline = new Timeline(at("#timeline canvas"), {
 });
 
 let tree = new Tree();
-let exchange = null; // what is going on
+let exchange = null; // the running one
 let model = "";
-let stood = null; // the row that one stands on
+let stood = null; // the selected row
 let asked = "";
 
-/** Steps and timeline show the same row: the one under the pointer, or else the one that one stands on. */
+/** Highlights a row in the steps and in the timeline: the one under the pointer, else the selected one. */
 function light(row, how) {
   if (how === "stand") stood = row;
   steps.light(row ?? stood);
@@ -155,7 +155,7 @@ function say(text) {
   at("#status").textContent = text;
 }
 
-/** The endpoint's model; an empty name where it does not tell, and then the question shows what is wrong. */
+/** The endpoint's model; empty if it cannot be read: the user then sees the error of the question itself. */
 async function findModel() {
   try {
     const headers = settings.key ? { authorization: `Bearer ${settings.key}` } : {};

@@ -29,7 +29,7 @@ export function inWords(problem, steps) {
     case 413:
       return "The question is longer than the endpoint takes.";
     case 429:
-      return "Too many are asking at once, and the queue is full.";
+      return "Too many requests at once: the queue is full.";
     case 503:
       return `The target model is not there: the endpoint cannot answer now.${said}`;
   }

@@ -1,4 +1,4 @@
-// Whether the runtimes are there: asked of the endpoint every few seconds while somebody looks.
+// Whether the runtimes are up: asks the endpoint every few seconds while the page is visible.
 
 const EVERY = 3000;
 const ROLES = ["draft", "target", "judge"];
@@ -43,7 +43,7 @@ async function read() {
     const state = await response.json();
     return state && typeof state === "object" ? state : {};
   } catch (error) {
-    return error instanceof SyntaxError ? {} : null; // what is no JSON came from somebody, at least
+    return error instanceof SyntaxError ? {} : null; // a reply that is no JSON is a reply all the same
   }
 }
 
@@ -58,7 +58,7 @@ function accepts({ accepted, asked, interval: [low, high] }) {
 }
 
 function inWords(state, down) {
-  if (!state) return "The endpoint does not answer. It is asked again every few seconds.";
+  if (!state) return "The endpoint does not answer. The page tries again every few seconds.";
   if (down.includes("target") || state.status === "down") {
     return "The target is down: no question can be answered until it is back.";
   }
@@ -67,8 +67,8 @@ function inWords(state, down) {
     return `${who}: answers are as good as ever, but slower. The target works alone until that is mended.`;
   }
   if (state.roles?.judge?.false_accepts?.trusted === false) {
-    return "The judge accepts steps that differ: nothing is drafted for it, and the target answers alone.";
+    return "The judge accepts steps that differ, so nothing is drafted, and the target answers alone.";
   }
-  if (state.status === "draining") return "The endpoint is shutting down: it finishes what it has begun and takes nothing new.";
+  if (state.status === "draining") return "The endpoint is shutting down: it finishes running answers and takes no new questions.";
   return "";
 }

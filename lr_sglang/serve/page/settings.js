@@ -10,7 +10,7 @@ export class Settings {
     const kept = recall();
     for (const field of this.fields) {
       const value = String(kept[field.name] ?? "");
-      if (field.options && value) field.append(option(value)); // what is offered is not known yet
+      if (field.options && value) field.append(option(value)); // the endpoint's choices are not known yet
       field.value = value;
     }
     details.addEventListener("input", () => this.keep());
@@ -42,13 +42,13 @@ export class Settings {
     return this.fields.find((field) => field.name === name);
   }
 
-  /** Opens them at the field that is asked for. */
+  /** Opens the settings and focuses a field. */
   open(name) {
     this.details.open = true;
     this.field(name).focus();
   }
 
-  /** The first field with something in it that cannot be; null when all are right. */
+  /** The first field with an invalid value; null if all are valid. */
   get wrong() {
     return this.fields.find((field) => !field.checkValidity()) ?? null;
   }

@@ -1,6 +1,6 @@
-// One question to the endpoint, and what comes back, piece by piece.
+// Sends one question to the endpoint and yields the chunks of the response.
 
-/** What went wrong: `kind` is unreachable, refused (with a status), broken (the stream) or failed (told in the stream). */
+/** What went wrong: `kind` is unreachable, refused (with a status), broken (the stream) or failed (an error in the stream). */
 export class Problem extends Error {
   constructor(kind, message = "", { status = 0, wait = null } = {}) {
     super(message);
@@ -78,7 +78,7 @@ async function refusal(response) {
   try {
     message = String((await response.json()).error.message ?? "");
   } catch {
-    // not the endpoint's own: a proxy's page, say
+    // not an error of the endpoint: a proxy's page, for example
   }
   const seconds = Number.parseFloat(response.headers.get("retry-after") ?? "");
   const wait = Number.isFinite(seconds) ? Math.min(Math.max(seconds, 1), 120) : null;

@@ -1,4 +1,4 @@
-// The step tree of one answer, from the events of its trace. Plain data: nothing here knows the document.
+// The step tree of one answer, from the events of its trace. Plain data, without access to the document.
 //
 // A row is a prefix of the answer with the versions of the step after it: the draft's (some) and the target's (one).
 
@@ -8,7 +8,7 @@ export class Tree {
   rows = new Map(); // by the number of the prefix
   nodes = new Map();
   bars = []; // every branch, for the timeline
-  changed = new Set(); // rows to be shown again
+  changed = new Set(); // rows to redraw
   undecided = new Set();
   counts = { accepted: 0, corrected: 0, bonus: 0 };
   judged = 0;
@@ -17,13 +17,13 @@ export class Tree {
   kept = -1; // position of the last step of the answer
   finish = "";
 
-  /** Takes in one event; what is not known is left alone. */
+  /** Applies one event; ignores unknown kinds. */
   apply(event) {
     this.seconds = Math.max(this.seconds, Number(event.seconds) || 0);
     if (Object.hasOwn(ACTS, event.kind)) ACTS[event.kind](this, event);
   }
 
-  /** How many steps there are beyond the last that was kept. */
+  /** How many steps the drafts are ahead of the last kept step. */
   get ahead() {
     let deepest = this.kept;
     for (const row of this.undecided) {
@@ -72,7 +72,7 @@ export class Tree {
     return bar;
   }
 
-  /** What hangs on a prefix that lost is given up with it. */
+  /** Gives up everything below a prefix that lost. */
   bury(number) {
     const row = this.rows.get(number);
     if (!row || row.dead) return;

@@ -16,16 +16,16 @@ from typing import Any
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.processes.board import Board, Column
 
-BEHIND_SECONDS = 0.002  # that a process lets others go first, for each connection that it has more than they
+BEHIND_SECONDS = 0.002  # that a process waits for each connection that it has more than another process
 LONGEST_SECONDS = 0.05
-WANT_SECONDS = 1.0  # after the system has given no file for a connection
+WANT_SECONDS = 1.0  # pause when the system has no file descriptor for a connection
 
 
 class Acceptor:
-    """One process's.
+    """Accepts the connections of one process.
 
     Args:
-        sock: that listens and does not block.
+        sock: a listening socket that does not block.
         make: a protocol for a connection.
         most: connections that this process may have open.
     """
@@ -49,7 +49,7 @@ class Acceptor:
             await self._readable()
             if behind := self._own() - self._fewest(self._own()):
                 await asyncio.sleep(min(LONGEST_SECONDS, BEHIND_SECONDS * behind))
-            if self._own() >= self._most > self._fewest(self._most):  # it leaves it to those that are not full
+            if self._own() >= self._most > self._fewest(self._most):  # full, while another process is not
                 await asyncio.sleep(LONGEST_SECONDS)
                 continue
             try:

@@ -1,6 +1,6 @@
-"""What each process of an endpoint uses, for the others to read: a row of numbers for each, in a file that all map.
+"""Shared memory of an endpoint's processes: a row of numbers for each process, in a file that all of them map.
 
-A last row belongs to no process: the costs of requests, which one of them measures. With one process there is no file.
+One more row holds the costs of requests, which one process measures for all. A single process has no file.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FRESH_SECONDS = 1.0  # a row that is older is left out: its process may hang
 class Column(IntEnum):
     """The columns of a process's row.
 
-    ``SEEN`` is the time of its last write, ``OLDEST`` that since which its first request waits (0: none waits), in
-    seconds of the monotonic clock. ``CLAIMED`` and ``WANTED`` are slots of the first runtime that it may use and could
-    use; a pair for each further runtime follows.
+    ``SEEN`` is the time of its last write, ``OLDEST`` the arrival of its first waiting request (0: none waits), in
+    seconds of the monotonic clock. ``CLAIMED`` and ``WANTED`` are the slots of the first runtime that it has claimed
+    and could use; a pair for each further runtime follows.
     """
 
     SEEN = 0
@@ -45,12 +45,12 @@ WIDTH = Column.CLAIMED + 2 * RUNTIMES
 
 
 class Board:
-    """One process's view of it.
+    """One process's view of the rows.
 
     Args:
-        path: of the file, which ``make`` has made; None for a process that is alone.
+        path: of the file that ``make`` made; None for a single process.
         number: of this process, from 0.
-        processes: that share it.
+        processes: how many share the file.
     """
 
     def __init__(self, path: Path | None = None, number: int = 0, processes: int = 1) -> None:
@@ -65,14 +65,14 @@ class Board:
         path.write_bytes(_empty(processes))
 
     def part(self, limit: int) -> int:
-        """One process's of what all may have, rounded up."""
+        """One process's share of a limit for all of them, rounded up."""
         return -(-limit // self.processes)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """No other process changes it meanwhile, unless one was stopped while it had the lock.
+        """Holds the lock, or goes on without it if a stopped process has it (see ``LOCK_SECONDS``).
 
-        The kernel gives the lock back when its owner dies.
+        The kernel releases the lock when its owner dies.
         """
         if self._file is None:
             yield
@@ -122,11 +122,11 @@ class Board:
         return bool(measured), Costs(*known) if known[0] else None
 
     def write_costs(self, costs: Costs | None) -> None:
-        """Ends the measurement."""
+        """Marks the costs as measured, also if they are not known (None)."""
         row = self._cells[self.processes * WIDTH :]
         if costs is not None:
             row[1 : 1 + len(fields(Costs))] = memoryview(array("d", astuple(costs)))
-        row[0] = True  # last: then all of it can be read
+        row[0] = True  # last, when the row is complete
 
 
 def _empty(processes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""How the processes of an endpoint share what its runtimes run at a time, and what one of them measured for all."""
+"""How the processes of an endpoint share the slots of its runtimes, and the costs that one process measures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lr_sglang.serve.processes.board import RUNTIMES, Board, Column
 
 LOOK_SECONDS = 0.05
 COSTS_SECONDS = 0.2  # between two looks for the costs
-GAUGES = 20  # looks between two at the gauges, which cost more
+GAUGES = 20  # looks between two updates of the gauges, which cost more
 
 
 def share(room: int, wanted: Sequence[float], number: int) -> int:
@@ -80,9 +80,9 @@ class Sharing:
 
 
 async def measure_once(board: Board, transport: Transport, most: int | None) -> Costs | None:
-    """As ``costs.measure``, by the first process: several would measure each other's load.
+    """As ``costs.measure``, but only process 0 measures: several would measure each other's load.
 
-    The others, and one that is started again, read what it has found.
+    The other processes, and a restarted one, read its result from the board.
 
     Raises:
         LookaheadError: the runtime failed, in the first process.

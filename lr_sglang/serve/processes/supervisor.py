@@ -1,7 +1,7 @@
 """The parent of an endpoint's processes: starts them, starts again what dies, and ends them. It answers nothing itself.
 
-uvicorn's own supervisor hears no second signal while answers end, leaves its processes behind when it is killed, and
-makes servers of uvicorn's kind only.
+uvicorn's own supervisor ignores a second signal while answers end, leaves its processes behind when it is killed, and
+starts only uvicorn's own class of server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def warm_up(lean: bool) -> None:
 
 
 def _begin(work: Work, number: int, sock: socket.socket, parent: Connection) -> None:
-    """Runs in a new process. It may not have been forked from the one that has imported everything."""
+    """Runs in a new process. The process that it was forked from may lack the imports of ``warm_up``."""
     if work.lean:
         leave_torch_out()
     from lr_sglang.serve.processes.worker import answer
@@ -49,7 +49,7 @@ class Supervisor:
     """All processes of an endpoint.
 
     Args:
-        sock: that they take connections from; it is bound.
+        sock: bound; all processes accept connections from it.
         ready: called, once, when all of them answer.
     """
 
@@ -63,7 +63,7 @@ class Supervisor:
         self._board = Board(work.folder / BOARD, 0, work.processes)
 
     def end(self) -> None:
-        """As a signal does: answers may end, and the second time they may not; from any thread."""
+        """Ends all processes as a signal does: the first call lets answers end, the second stops them; thread-safe."""
         if self._loop is None:
             self._ending.set()
         else:
@@ -145,7 +145,7 @@ class Supervisor:
             loop.remove_reader(process.sentinel)
             del self._pipes[number]
             with suppress(OSError):
-                pipe.send(LEAVE)  # it lives on where only the process has died that it was forked from
+                pipe.send(LEAVE)  # it still runs if only the process that it was forked from has died
             pipe.close()
             process.kill()
             process.join()

@@ -24,12 +24,12 @@ class Room:
 
 @dataclass(frozen=True)
 class Work:
-    """What each process is given.
+    """What each process gets from the parent.
 
     Attributes:
         fleet: addresses only; the servers are the parent's.
-        folder: of what they share: the board, and what they count.
-        lean: see ``lean``.
+        folder: holds what the processes share: the board and the metrics.
+        lean: see ``Plan.lean``.
     """
 
     service: Service

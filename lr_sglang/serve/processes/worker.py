@@ -31,7 +31,7 @@ class WorkerServer(EndpointServer):
     """Takes connections from a socket that it shares, and no signals.
 
     Args:
-        parent: hears which runtimes there are once connections are taken.
+        parent: gets the properties of the runtimes once connections are accepted.
     """
 
     def __init__(self, app: FastAPI, service: Service, sock: socket.socket, parent: Connection) -> None:
@@ -74,7 +74,7 @@ def answer(work: Work, number: int, sock: socket.socket, parent: Connection) -> 
         with connected(work.fleet) as roles:
             app = create_app(roles, work.service, work.keys, Metrics(work.folder), board)
             server = WorkerServer(app, work.service, sock, parent)
-            # A thread, which hears that the parent has died even while the event loop is held up.
+            # A thread notices the death of the parent even while the event loop is blocked.
             threading.Thread(target=_heed, args=(parent, server, work.folder), name="lr-parent", daemon=True).start()
             server.run()
     except LookaheadError as error:
@@ -82,7 +82,7 @@ def answer(work: Work, number: int, sock: socket.socket, parent: Connection) -> 
 
 
 def _heed(parent: Connection, server: EndpointServer, folder: Path) -> None:
-    """Ends as for a signal at each message of the parent; ends at once without a parent."""
+    """Handles each END of the parent as a signal; exits at once at LEAVE, or when the parent has died."""
     try:
         while parent.recv() == END:
             server.end()
