@@ -16,10 +16,10 @@ from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown,
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models, shapes
 
-if TYPE_CHECKING:  # commands do not wait for it
+if TYPE_CHECKING:  # a slow import, which commands need not wait for
     from lr_sglang.engine.tokenizer import Tokenizer
 
-TEXT = "It is 7 + 12 = 19.\n\nSo f(x) has 3 roots: été, 中文, 🎉"  # that a runtime tokenizes
+TEXT = "It is 7 + 12 = 19.\n\nSo f(x) has 3 roots: été, 中文, 🎉"  # see ``check_tokens``
 _POCKET = re.compile(
     r"(?:^|/)(?:pocket(?::|/weights/|/)|lr-sglang/bodies/[0-9a-f]{16}/)((?:target|draft|judge)(?:@[\w.-]+)?)/?$"
 )
@@ -30,7 +30,7 @@ class Attached:
     """A runtime that answers.
 
     Attributes:
-        worker_api_key: of the workers behind a router, where it is not the router's own.
+        worker_api_key: of the workers behind a router, if it differs from the router's own.
     """
 
     url: str
@@ -43,7 +43,7 @@ def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
     """Checks that the runtime at ``runtime.url``, a server or SGLang's router, answers.
 
     Raises:
-        RuntimeDown, RuntimeTimeout, RuntimeRefused, BadReply: it does not, or not as it should.
+        RuntimeDown, RuntimeTimeout, RuntimeRefused, BadReply: it does not answer, or with an error.
         ConfigError: its tokenizer cannot be found from here, an API key's variable is not set, or the workers behind a
             router run different models.
     """
@@ -88,7 +88,7 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
     try:
         return [probe.model_info(url, api_key=key, timeout=timeout, role=role)]
     except probe.NoSuchRoute:
-        with suppress(BadReply):  # the reply of some other server
+        with suppress(BadReply):  # not the reply of a router
             workers = router.read_workers(probe.document(url, "/workers", api_key=key, timeout=timeout, role=role))
         if workers is None:
             raise
@@ -101,7 +101,7 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
         try:
             infos.append(probe.model_info(worker, api_key=worker_key, timeout=timeout, role=role))
         except (RuntimeDown, RuntimeTimeout):
-            continue  # it may have died just now, or be in a network of its own
+            continue  # it may have just died, or be in a network that this machine cannot reach
     wrong = router.mixed((info.model for info in infos), url, role)
     if wrong is not None:
         raise wrong
@@ -111,10 +111,10 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
 
 
 def model_of(role: str, runtime: Runtime) -> str:
-    """The model's name; a runtime at a URL is asked. Directories of pocket models and shapes get their names back.
+    """The model's name; asks a runtime at a URL. For the directory of a pocket model or a shape, its short name.
 
     Raises:
-        LookaheadError: as ``what_runs``; a server without such a route is named by its tokenizer instead.
+        LookaheadError: as ``what_runs``; but a server that does not report its model is named by its tokenizer.
     """
     model = runtime.model
     if runtime.url:
@@ -134,7 +134,7 @@ def api_key(role: str, runtime: Runtime) -> str:
     """The key that ``runtime.api_key_env`` names, or an empty string.
 
     Raises:
-        ConfigError: the variable is not set, or holds what cannot be sent.
+        ConfigError: the variable is not set, or its value cannot be sent in a header.
     """
     return _key(role, runtime.api_key_env, "api_key_env")
 
@@ -142,7 +142,7 @@ def api_key(role: str, runtime: Runtime) -> str:
 def _key(role: str, variable: str, option: str) -> str:
     if not variable:
         return ""
-    key = os.environ.get(variable, "").strip()  # secrets that come from a file end in a newline
+    key = os.environ.get(variable, "").strip()  # a secret read from a file may end in a newline
     if not key:
         raise ConfigError(f"the variable {variable} ({option}) is not set", role=role)
     if not (key.isascii() and key.isprintable()):
@@ -151,10 +151,10 @@ def _key(role: str, variable: str, option: str) -> str:
 
 
 async def check_tokens(transport: Transport, known: Tokenizer, role: str, timeout: float = INFO_SECONDS) -> None:
-    """Has the runtime tokenize a text as ``known`` does. One that does not say how it does passes.
+    """Checks that the runtime tokenizes a text as ``known`` does. A runtime that cannot be asked passes.
 
     Raises:
-        ConfigError: its tokens are another text here.
+        ConfigError: the runtime has other tokens.
     """
     asked = {"prompt": TEXT, "add_special_tokens": False}
     try:

@@ -1,4 +1,4 @@
-"""From runtimes that are ready to backends that run programs on them."""
+"""Connects to runtimes that are ready: makes the backends that run programs on them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_CONTEXT = 32768
 def deployed(
     deployment: Deployment, logs: Path, progress: Progress | None = None, timeout: float = 600.0
 ) -> Iterator[dict[str, RuntimeBackend]]:
-    """Brings a deployment up, gives its backends by role, and takes everything down again.
+    """Starts a deployment, yields its backends by role, and finally stops everything.
 
     Raises:
         LookaheadError: as ``runtimes.launch``.
@@ -88,11 +88,11 @@ async def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[Client
         try:
             await router.refresh()
         except (RuntimeRefused, BadReply):
-            return server, []  # something else that passes requests on
+            return server, []  # a proxy of another kind
         if not router.workers:
             raise RuntimeDown(f"the router {router.url} has no workers", role=router.role) from refused
         return router, router.infos()
-    finally:  # answers may be made on another loop
+    finally:  # answers may run on another loop
         await server.disconnect()
         await router.disconnect()
 

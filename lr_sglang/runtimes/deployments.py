@@ -1,4 +1,4 @@
-"""Reading deployments: TOML files, ours by name or anybody's by path, and what the command line changes in them."""
+"""Reads deployments from TOML files, built-in ones by name and others by path, and applies the command line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def path_of(name_or_path: str | Path) -> Path:
 
 
 def summary(name_or_path: str | Path) -> str:
-    """What a deployment is for: the first comment line of its file."""
+    """A deployment's purpose: the first comment line of its file."""
     text = path_of(name_or_path).read_text(encoding="utf-8")
     return text.split("\n", 1)[0].removeprefix("#").strip() if text.startswith("#") else ""
 
@@ -45,7 +45,7 @@ def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
         name_or_path: a built-in name (see ``built_in``) or the path of a TOML file.
 
     Raises:
-        ConfigError: no such file, not TOML, or a key or value that cannot be; the message begins with the file's name.
+        ConfigError: no such file, not TOML, or an invalid key or value; the message begins with the file's name.
     """
     if not isinstance(name_or_path, str | Path):
         raise ConfigError(f"deployment: expected a name or a path, not {name_or_path!r:.80}")
@@ -64,7 +64,7 @@ def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
 
 
 def custom(target: str) -> Deployment:
-    """A deployment of nothing but a target: a URL, or a model."""
+    """A deployment of a target alone, given as a URL or a model."""
     return Deployment("custom", {"target": _other(None, target)})
 
 
@@ -73,12 +73,12 @@ def override_all(
     models: Mapping[str, str | None],
     gpus: Mapping[str, tuple[int, ...] | None] = MappingProxyType({}),
 ) -> Deployment:
-    """A copy in which roles are played by something else, or elsewhere; None leaves one as it is.
+    """A copy in which roles have other models, runtimes or GPUs; None leaves a role as it is.
 
     Args:
         models: by role, a URL to attach to; another role's name, to share its runtime; or a model: a path, a hub name
             or ``pocket:draft``. A new model keeps the runtime's other settings, except for the tokenizer.
-        gpus: by role, where to launch it. Several mean tensor parallelism, beside the data parallelism there is.
+        gpus: by role, where to launch it. Several are divided among tensor parallelism and the given data parallelism.
 
     Raises:
         ConfigError: no such role, or GPUs for a runtime that we do not launch.
@@ -146,9 +146,9 @@ def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
     made = Deployment.from_dict({**table, "runtimes": runtimes, "shared": shared}, "deployment")
     if made.judge_pairs:
         made = made.replace(judge_pairs=str(folder / made.judge_pairs))
-        pairs(made.judge_pairs)  # what is wrong with them is said here
+        pairs(made.judge_pairs)  # reports errors in the file now
     judge = made.runtime("judge")
-    if made.judge_prompt or (judge is not None and judge.url):  # which is asked for its model when it is needed
+    if made.judge_prompt or (judge is not None and judge.url):  # a judge at a URL is asked for its model later
         return made
     return made.replace(judge_prompt=prompt_for(judge.model if judge is not None else ""))
 

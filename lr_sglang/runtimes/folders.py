@@ -1,4 +1,4 @@
-"""Where files that outlive a process lie, for each user, and how a folder of them is made."""
+"""The folders of each user for files that outlive a process, and how such a folder is made."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SUMS = "checksums.json"  # written last: sizes in bytes and SHA-256 of the other
 
 
 def of_user(variable: str, otherwise: str) -> Path:
-    """Our part of a folder of the user's: the variable's if it is absolute (as XDG has it), else that in the home.
+    """Our part of a user's folder: of the variable's if that is absolute (the rule of XDG), else of that in the home.
 
     Raises:
-        SetupError: there is neither, as for a number without an account in a container.
+        SetupError: there is neither, as for a user without an account in a container.
     """
     given = Path(os.environ.get(variable) or "")
     if given.is_absolute():
@@ -32,14 +32,14 @@ def of_user(variable: str, otherwise: str) -> Path:
 
 
 def cached(kind: str, key: str, name: str, fill: Callable[[Path], None], role: str | None = None) -> Path:
-    """A folder of the user's cache, made if it is not there yet or is damaged: whole or not at all.
+    """A folder of the user's cache, made atomically if it does not exist or is damaged.
 
-    Several processes may need it at once.
+    Several processes may call this at once.
 
     Args:
-        kind, key: what is in it, and a digest of all that its content follows from.
+        kind, key: what is in it, and a digest of everything that determines its content.
         name: of the folder.
-        fill: writes the files into an empty folder; folders in it are not looked at again.
+        fill: writes the files into an empty folder; folders in it are not checked for damage.
 
     Raises:
         SetupError: it cannot be written.
@@ -66,7 +66,7 @@ def cached(kind: str, key: str, name: str, fill: Callable[[Path], None], role: s
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether all files are there, in the sizes that they were written in."""
+    """Whether all files exist with the sizes that were written."""
     try:
         sums = json.loads((folder / SUMS).read_text("utf-8"))
         return all((folder / name).stat().st_size == size for name, (size, _) in sums.items())

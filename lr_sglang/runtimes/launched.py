@@ -1,4 +1,4 @@
-"""What ``lr-sglang launch`` has brought up on this machine, by name: a file per deployment, for this user only."""
+"""The deployments that ``lr-sglang launch`` keeps up on this machine: a file for each, for this user only."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Launched:
     """A deployment that is up.
 
     Attributes:
-        pid: of the ``lr-sglang launch`` that keeps it up; ``born`` tells the process from a later one of that number.
+        pid: of the ``lr-sglang launch`` that keeps it up; ``born`` differs for a later process with the same pid.
         modes: that its servers were started for.
         layered: whether they have their token layer.
-        roles: url, model, pid of the server and its log, by role.
-        deployment: to attach with: every runtime by its URL.
-        sampling: as far as the deployment's file gives it.
+        roles: by role, url, model, pid of the server and its log.
+        deployment: for attaching, with every runtime at its URL.
+        sampling: the settings that the deployment's file itself gives.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Launched:
         return ahead if ahead in self.modes else self.modes[0]
 
     def alive(self) -> bool:
-        """Whether the process that keeps it up is there."""
+        """Whether the process that keeps it up still runs."""
         return born(self.pid) == self.born != 0
 
     def attachable(self) -> Deployment:
@@ -62,7 +62,7 @@ class Launched:
 
 
 def state_home() -> Path:
-    """Where deployments that are up are written down, and their servers' logs."""
+    """The folder of these files, and of the servers' logs."""
     return folders.of_user("XDG_STATE_HOME", ".local/state")
 
 
@@ -72,9 +72,9 @@ def path_of(name: str) -> Path:
 
 
 def born(pid: int) -> int:
-    """The start of a process in ticks of the kernel; 0 if there is no such process."""
+    """The start time of a process in ticks of the kernel; 0 if there is no such process."""
     try:
-        # The name, in brackets, may hold anything; the third field after it is counted from the state.
+        # Field 2 is the name in brackets, which may hold spaces; the fields behind it begin with the state.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return 0 if fields[0] == "Z" else int(fields[19])
     except (OSError, ValueError, IndexError):
@@ -99,7 +99,7 @@ def describe(fleet: Fleet, modes: list[str], layered: bool, sampling: dict[str, 
 
 
 def write(launched: Launched) -> Path:
-    """Writes the file, whole or not at all, for this user only.
+    """Writes the file atomically, for this user only.
 
     Raises:
         SetupError: it cannot be written.
@@ -115,7 +115,7 @@ def write(launched: Launched) -> Path:
 
 @contextmanager
 def _kept_in(folder: Path) -> Iterator[None]:
-    """Makes a folder for a ``with`` block, whose errors get its name."""
+    """Makes the folder; an OSError in the ``with`` block becomes a SetupError that names it."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         yield
@@ -134,7 +134,7 @@ def read(path: Path) -> Launched:
     """One file.
 
     Raises:
-        ConfigError: it cannot be read, another user could have written it, or another version of lr-sglang has.
+        ConfigError: it cannot be read, or another user or another version of lr-sglang can have written it.
     """
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as file:
@@ -178,13 +178,13 @@ def find(name: str) -> Launched:
 
 
 def _again(name: str) -> str:
-    """The command that brings a deployment up: its name is the user's own, unless it came with the package."""
+    """The command that starts a deployment: by name if it is built in, else by its file."""
     return f"lr-sglang launch {name}" if name in built_in() else f"lr-sglang launch FILE --name {name}"
 
 
 @contextmanager
 def claimed(name: str) -> Iterator[None]:
-    """Reserves a name among the ``lr-sglang launch`` of this user until this process ends, by a crash too.
+    """Reserves a name among this user's ``lr-sglang launch`` processes, until this one ends or crashes.
 
     Raises:
         ConfigError: another one has it. SetupError: as ``write``.
@@ -192,7 +192,7 @@ def claimed(name: str) -> Iterator[None]:
     path = path_of(name).with_suffix(".lock")
     with ExitStack() as stack:
         with _kept_in(path.parent):
-            file = stack.enter_context(path.open("a"))  # it stays: who took it away would let two others lock two files
+            file = stack.enter_context(path.open("a"))  # never deleted: two processes could lock two files
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -1,6 +1,6 @@
-"""What SGLang compiles with when a server starts, and where it keeps what it has compiled for later starts.
+"""The compilers that SGLang uses when a server starts, and the caches of compiled kernels for later starts.
 
-It takes a C++ compiler, and the CUDA toolkit or one made of pip's packages.
+It needs a C++ compiler, and the CUDA toolkit, in place of which we can link one together from pip's packages.
 
 tvm-ffi, SGLang and FlashInfer find the toolkit in the same places, run its ``bin/nvcc`` and link with its ``lib64``.
 pip's packages have the compiler and the libraries, but no ``lib64``, and no ``libcudart.so`` that a linker would find.
@@ -27,12 +27,12 @@ from lr_sglang.runtimes import folders
 
 DEFAULT = Path("/usr/local/cuda")
 PARTS = ("bin/nvcc", "lib64/libcudart.so")
-# Each is of another package, and a compilation needs all of them.
+# One file of each package that a compilation needs.
 PACKAGED = ("bin/nvcc", "nvvm/bin/cicc", "include/crt/host_config.h", "include/cuda_runtime.h", "include/cccl")
 
 
 def home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where it is looked for. An empty CUDA_PATH is taken as it is."""
+    """The folder where SGLang would look for the toolkit. An empty CUDA_PATH counts as given."""
     named = environ.get("CUDA_HOME") or environ.get("CUDA_PATH")
     if named is None:
         nvcc = shutil.which("nvcc", path=environ.get("PATH"))
@@ -41,13 +41,13 @@ def home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def lacking(folder: Path) -> list[str]:
-    """What a toolkit in this folder lacks."""
+    """The necessary files that a toolkit in this folder lacks."""
     return [name for name in PARTS if not (folder / name).exists()]
 
 
 def packaged() -> Path | None:
-    """The folder of pip's packages (``nvidia/cu13``), if what a compilation needs is there."""
-    spec = find_spec("nvidia")  # of many packages, and it has no code of its own
+    """The folder of pip's packages (``nvidia/cu13``), if it has all files that a compilation needs."""
+    spec = find_spec("nvidia")  # a namespace package
     places = (spec.submodule_search_locations or ()) if spec else ()
     found = sorted((one for place in places for one in Path(place).glob("cu[0-9]*")), reverse=True)
     whole = (one for one in found if all((one / name).exists() for name in PACKAGED) and _libraries(one))
@@ -55,9 +55,9 @@ def packaged() -> Path | None:
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables for a server: none where the toolkit that it would find is whole, or where there is none at all.
+    """Variables that lead a server to a complete toolkit; none if it finds one by itself, or if there is none at all.
 
-    An ``nvcc`` on the path may be a link or a script that leads to a toolkit elsewhere.
+    The toolkit of an ``nvcc`` on the path can be incomplete: that may be a link or a script to one elsewhere.
 
     Raises:
         SetupError: the folder of links cannot be written.
@@ -84,7 +84,7 @@ def linked(packages: Path) -> Path:
         (folder / "lib64" / "stubs").mkdir(parents=True)
         for name, library in libraries.items():
             (folder / "lib64" / name).symlink_to(library)
-        if driver is not None:  # what a toolkit has in its place is for machines without a driver
+        if driver is not None:  # a toolkit has a stub there, for machines without a driver
             (folder / "lib64" / "stubs" / "libcuda.so").symlink_to(driver)
 
     key = hashlib.sha256(repr((packages, sorted(libraries.items()), driver)).encode()).hexdigest()[:16]
@@ -92,14 +92,14 @@ def linked(packages: Path) -> Path:
 
 
 def _libraries(packages: Path) -> dict[str, Path]:
-    """By the name that a linker asks for: ``libcudart.so.13`` as ``libcudart.so``. Empty without that one."""
+    """Libraries by the name that a linker asks for (``libcudart.so`` for ``libcudart.so.13``, without which: none)."""
     found = {f"{path.name.partition('.so')[0]}.so": path for path in sorted((packages / "lib").glob("lib*.so*"))}
     found |= {path.name: path for path in (packages / "lib").glob("lib*.a")}
     return found if "libcudart.so" in found else {}
 
 
 def _driver() -> Path | None:
-    """The driver's library, which FlashInfer links with: ``libcuda.so.1``, where the system's loader finds it."""
+    """The path of the driver's library ``libcuda.so.1``, as the system's loader finds it; FlashInfer links with it."""
     command = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
     known = subprocess.run([command, "-p"], capture_output=True, text=True, check=False).stdout if command else ""
     found = re.search(r"libcuda\.so\.1 .*x86-64.*=> (\S+)", known)
@@ -107,19 +107,19 @@ def _driver() -> Path | None:
 
 
 def need_compiler(role: str | None = None, environ: Mapping[str, str] = os.environ) -> None:
-    """Makes sure that a server could compile n-gram speculation, before it is started.
+    """Checks before a server starts that it will be able to compile n-gram speculation.
 
-    It does so once for a machine, for 6 s or more.
+    The server compiles it once on a machine, which takes 6 s or more.
 
     Args:
-        environ: what the server will have: CXX may name another compiler than ``c++``.
+        environ: the server's environment: CXX may name another compiler than ``c++``.
 
     Raises:
         SetupError: there is no C++ compiler, or no ninja, which comes with SGLang.
     """
     command, path, why = environ.get("CXX", "c++"), environ.get("PATH"), "speculation from n-grams compiles C++, and"
     try:
-        compiler = shlex.split(command)[0]  # CXX is used as it is, also where it is empty
+        compiler = shlex.split(command)[0]  # an empty CXX counts as given
     except (ValueError, IndexError) as error:
         what = f"CXX={command!r} names no compiler: {error if isinstance(error, ValueError) else 'it is empty'}"
         raise SetupError(f"{why} {what}", role=role, hint="name a compiler, or unset CXX") from error
@@ -127,7 +127,7 @@ def need_compiler(role: str | None = None, environ: Mapping[str, str] = os.envir
         hint = "install one (on Debian or Ubuntu: apt-get install g++), or leave n-gram speculation out"
         raise SetupError(f"{why} there is no compiler {compiler!r}", role=role, hint=hint)
     if shutil.which("ninja", path=path) is None and not Path(sys.executable).with_name("ninja").is_file():
-        raise SetupError(f"{why} there is no ninja to do it with", role=role, hint="install it: pip install ninja")
+        raise SetupError(f"{why} there is no ninja to build it", role=role, hint="install it: pip install ninja")
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def cache_folders(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
         "torch extensions": ("TORCH_EXTENSIONS_DIR", extensions),
         "deep_gemm": ("SGLANG_DG_CACHE_DIR", cache / "deep_gemm"),
         "sglang": ("SGLANG_CACHE_DIR", cache / "sglang"),
-        "sglang jit": ("SGLANG_JIT_CACHE_DIR", ""),  # where it is not set, below the one above
+        "sglang jit": ("SGLANG_JIT_CACHE_DIR", ""),  # by default inside of "sglang"
         "cuda": ("CUDA_CACHE_PATH", home / ".nv" / "ComputeCache"),
     }
     named = {name: environ.get(variable) or default for name, (variable, default) in of.items()}
@@ -170,6 +170,6 @@ def _content(folder: Path) -> Content:
         for name in names:
             try:
                 sizes.append(os.lstat(os.path.join(root, name)).st_size)
-            except FileNotFoundError:  # a compiler's own, gone meanwhile
+            except FileNotFoundError:  # a compiler's temporary file
                 continue
     return Content(len(sizes), sum(sizes))

@@ -1,4 +1,4 @@
-"""What the log of a server that died says to the person who started it."""
+"""Why a server died, from its log: the error and a hint for the person who started it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 TAIL_BYTES = 1 << 18
 
-# The first pattern that is found in the log gives the hint; the more telling ones come first.
+# The first pattern that is found in the log gives the hint; the more specific ones come first.
 HINTS: tuple[tuple[str, str], ...] = (
     (
         r"error: unrecognized arguments|error: argument |invalid choice",
@@ -67,15 +67,15 @@ HINTS: tuple[tuple[str, str], ...] = (
 KILLED = "the system killed it, most likely for want of memory: take a smaller model or fewer runtimes"
 
 _ERROR = re.compile(r"^(?:\S+ )?(?:[\w.]*(?:Error|Exception|Exit)\b: ?.+|\S+: error: .+)$")
-# What a server says of ours, without the figures in brackets behind it.
+# Log lines that our code inside a server wrote, without the figures in brackets at their end.
 _NOTE = re.compile(r"(?:^|\] )lr-sglang: (.+?)(?: \([^()]*\))?$", re.MULTILINE)
 _NOISE = re.compile(r"Rank 0 scheduler died|Initialization failed")
-# Lines of a healthy start that name what a hint looks for: models that need other packages, all settings at once.
+# Lines of a healthy start that would match a pattern: models that need other packages, the list of all settings.
 _HARMLESS = re.compile(r"Ignore import error when|server_args=|No CUDA runtime is found|Warning: ")
 
 
 def tail(log: Path, lines: int = 30) -> str:
-    """The last lines of a log; what a progress bar wrote over itself counts as one line."""
+    """The last lines of a log; all states of a progress bar count as one line."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - TAIL_BYTES))
@@ -87,7 +87,7 @@ def tail(log: Path, lines: int = 30) -> str:
 
 
 def notes(log_text: str) -> list[str]:
-    """What our part of a server has to tell the person who started it, each once."""
+    """The notes that our code inside a server wrote into its log, each once."""
     return list(dict.fromkeys(_NOTE.findall(log_text)))
 
 
@@ -100,12 +100,12 @@ def cause(log_text: str) -> str:
 
 
 def hint(log_text: str, status: int | None) -> str:
-    """Advice for the user from the log or the exit status; empty if they tell nothing."""
+    """Advice for the user from the log or the exit status; empty if there is none."""
     why = cause(log_text)
     told = "\n".join(line for line in log_text.splitlines() if not _HARMLESS.search(line))
     for text in (why, told):
         for pattern, advice in HINTS:
             if re.search(pattern, text):
                 return advice
-    # SGLang ends itself with the same signal, but not without an error in its log.
+    # 137 without an error in the log: SGLang, which kills itself by the same signal, would have logged one.
     return KILLED if status == 137 and not why else ""

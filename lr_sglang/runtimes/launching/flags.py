@@ -1,4 +1,4 @@
-"""From a runtime's description to the command that starts it: data in, data out; nothing is started here."""
+"""Makes the command that starts a runtime from its description; nothing is started here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lr_sglang.sglang_api import server
 Device = Literal["cpu", "cuda"]
 Flags = dict[str, Any]
 
-# Fields of a runtime that are a flag where they differ from their default.
+# Fields of a runtime that become a flag if they differ from their default.
 FIELDS = {
     "tokenizer": "tokenizer-path",
     "tensor_parallel": "tp-size",
@@ -30,12 +30,12 @@ FIELDS = {
     "context_length": "context-length",
     "max_running_requests": "max-running-requests",
 }
-# SGLang finds both by the model's chat template, and does without what it does not find.
+# SGLang chooses both by the model's chat template, and goes without one that it does not know.
 PARSERS = {"tool-call-parser": "auto", "reasoning-parser": "auto"}
 # Deterministic inference turns the radix cache off with every other backend (SGLang's
 # RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND). Of these triton runs on every generation of GPUs.
 REPEATABLE_BACKENDS = ("triton", "fa3", "fa4")
-# SGLang's name for a loader that it does not have itself: ours, which computes a body (see ``pocket.loader``).
+# SGLang's name for a loader from outside: ours, which computes a body (see ``pocket.loader``).
 IN_MEMORY = "private"
 PRECOMPILE = "SGLANG_JIT_DEEPGEMM_PRECOMPILE"
 # Flags of `extra` with which a server uses other GPUs than tensor_parallel x data_parallel says.
@@ -43,7 +43,7 @@ SPREADING = frozenset(("pp-size", "pipeline-parallel-size", "base-gpu-id", "gpu-
 
 _ALIASES = {"tensor_parallel": ("tp", "tensor-parallel-size"), "data_parallel": ("dp", "data-parallel-size")}
 
-# Flags that `extra` may not set, by what to do instead.
+# Flags that `extra` may not set, and what to do instead.
 _INSTEAD = {
     "servers are for this machine only": ("host",),
     "write the flags into 'extra' one by one": ("config",),
@@ -92,11 +92,11 @@ def command(
     """The command that starts a server for a runtime.
 
     Args:
-        port: where it shall listen.
+        port: that the server listens on.
         platform: see ``platforms.platform``.
         model: what to load, where ``runtime.model`` is not yet a path that SGLang knows (see ``models.locate``).
         environ: our own variables: ``runtime.gpus`` counts within CUDA_VISIBLE_DEVICES, a given CXX is kept.
-        where: how to name the runtime in an error.
+        where: the runtime's name in an error.
         target: whether it is the target, which answers requests with tools that the endpoint passes on.
 
     Raises:
@@ -114,7 +114,7 @@ def command(
     default = Runtime(model="any")
     given = {flag: (getattr(runtime, name), getattr(default, name)) for name, flag in FIELDS.items()}
     flags |= {flag: value for flag, (value, usual) in given.items() if value != usual and value != ""}
-    if layer.on:  # SGLang leaves mixed chunks out with every token layer
+    if layer.on:  # SGLang has no mixed chunks with a token layer
         flags |= {"enable-mixed-chunk": None} | token_layer.flags(layer, where)
     flags |= extra
     flags = _load_formats(flags) | flags
@@ -126,17 +126,17 @@ def command(
     unless_given: dict[str, str] = {}
     if runtime.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
-        unless_given["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi counts; CUDA would begin with the fastest
+        unless_given["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order of nvidia-smi; CUDA's own begins with the fastest
     if flags.get("speculative-algorithm") == "NGRAM" and server.BUILD.applies():
         # SGLang compiles its n-gram corpus when it starts; 0.5.16's source lacks this header, which GCC 12 insists on.
         # 0.5.23 takes no options in CXX, and needs none.
         unless_given["CXX"] = "c++ -include cstddef"
     if on_gpu and "fp8" in f"{flags['model-path']} {runtime.quantization}".lower():
-        # On Hopper SGLang would compile DeepGEMM for all sizes of a batch at its first start, for minutes; without, for
-        # each size at its first use, and `launch --prime` begins with some.
+        # On Hopper SGLang would compile DeepGEMM for all batch sizes at its first start, which takes minutes. Without,
+        # it compiles each size at its first use; `launch --prime` does some in advance.
         unless_given[PRECOMPILE] = "0"
     env |= {name: value for name, value in unless_given.items() if name not in environ}
-    # -P: a file in the directory that we are called from must not stand in for a module that SGLang imports.
+    # -P: no file of the current directory may shadow a module that SGLang imports.
     return Command((sys.executable, "-P", "-m", platform.module, *arguments(flags)), env)
 
 
@@ -154,7 +154,7 @@ def extras(runtime: Runtime, where: str = "runtime") -> Flags:
 
 
 def meeting(runtime: Runtime, where: str = "runtime") -> str:
-    """The flag that tells a server at which port its processes meet; empty where it must choose several itself."""
+    """The flag for the port at which a server's processes meet; empty if the server must choose several itself."""
     return "" if runtime.data_parallel > 1 or "nccl-port" in extras(runtime, where) else "--nccl-port"
 
 
@@ -170,7 +170,7 @@ def arguments(flags: Flags) -> list[str]:
 
 
 def computes_bodies(runtime: Runtime, device: Device) -> bool:
-    """Whether a server computes its bodies in memory and reads no file: on a GPU, or where that is asked for."""
+    """Whether a server computes its bodies in memory instead of reading a file: on a GPU, or if asked for."""
     return bool(extras(runtime).get("load-format", IN_MEMORY if device == "cuda" else "auto") == IN_MEMORY)
 
 

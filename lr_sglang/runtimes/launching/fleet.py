@@ -27,7 +27,7 @@ from lr_sglang.runtimes.placement import models
 
 Progress = Callable[[ProgressEvent], None]
 
-# Concurrent answers that a token layer's server has slots for, where their number is not given.
+# Concurrent answers that a server with a token layer has slots for by default.
 ANSWERS = 16
 
 
@@ -39,7 +39,7 @@ class Fleet:
         urls: where each role answers; roles that share a runtime have the same address.
         tokenizers: a path or hub name to load each role's tokenizer from.
         keys: the API key of each role that needs one.
-        worker_keys: of the workers behind a role's router, where it is another one.
+        worker_keys: of the workers behind a role's router, if it differs from the router's.
         servers: the processes that we started; attached roles have none.
     """
 
@@ -52,7 +52,7 @@ class Fleet:
     _rooms: dict[str, probe.Room] = field(default_factory=dict)
 
     def room(self, role: str) -> probe.Room:
-        """How much the runtime of a role holds; it is asked once."""
+        """How many tokens the runtime of a role holds; it is asked once."""
         if role not in self._rooms:
             self._rooms[role] = probe.room(self.urls[role], self.keys.get(role, ""))
         return self._rooms[role]
@@ -68,7 +68,7 @@ class Fleet:
         return self.servers.get(self.deployment.shared.get(role, role))
 
     def notes(self) -> list[str]:
-        """What our part of the servers that we started wrote into their logs, with the roles that it is of."""
+        """The notes that our code inside the started servers wrote into their logs, each with its roles."""
         said: dict[str, list[str]] = {}
         for role, server in self.servers.items():
             for note in diagnosis.notes(server.tail(2000)):
@@ -109,7 +109,7 @@ def launch(deployment: Deployment, logs: Path, progress: Progress | None = None,
         timeout: seconds until all must be ready, without those of a download.
 
     Raises:
-        ConfigError: a model, flag, GPU or tokenizer that cannot be.
+        ConfigError: an invalid model, flag, GPU or tokenizer.
         LaunchError: a port is in use; a server died while starting (``detail``: the tail of its log) or is late.
         RuntimeDown: nothing answers at a runtime's ``url``. Also RuntimeTimeout, RuntimeRefused, BadReply.
     """
@@ -133,7 +133,7 @@ def launch(deployment: Deployment, logs: Path, progress: Progress | None = None,
 
 
 def prepared(deployment: Deployment, logs: Path) -> dict[str, Server]:
-    """The servers that ``launch`` would start, with their commands; nothing is started, and ports are given up again.
+    """The servers that ``launch`` would start, with their commands; nothing is started, and ports are released again.
 
     A runtime that asks for a GPU gets the command for one, also on a machine without.
 
@@ -165,7 +165,7 @@ def same_gpu(deployment: Deployment, one: str, other: str) -> bool:
 def _prepare(
     fleet: Fleet, role: str, runtime: Runtime, logs: Path, ports: ExitStack, device: flags.Device | None = None
 ) -> None:
-    """Adds a server that is to be started to the fleet; its port is kept until ``ports`` is closed."""
+    """Adds a server to the fleet without starting it; ``ports`` reserves its port until it is closed."""
     where, layer = f"[runtimes.{role}]", runtime.token_layer
     if runtime.api_key_env:
         raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
@@ -204,7 +204,7 @@ def _slots(deployment: Deployment, role: str) -> int | None:
 
 
 class _Launch:
-    """Starts the prepared servers, a thread for each, and gathers what becomes of them in the caller's thread."""
+    """Starts the prepared servers, each in a thread, and reports their progress in the caller's thread."""
 
     def __init__(self, fleet: Fleet, progress: Progress, timeout: float) -> None:
         self.fleet, self.progress, self.timeout, self.began = fleet, progress, timeout, time.monotonic()
@@ -215,7 +215,7 @@ class _Launch:
         self.progress(ProgressEvent(role, stage, time.monotonic() - self.began))
 
     def run(self) -> None:
-        """Returns when all are ready, or raises what the first one that fails raised."""
+        """Returns when all are ready; raises the error of the first one that fails."""
         waiting: dict[str, Future[Attached]] = {}
         pool = ThreadPoolExecutor(max(1, len(self.fleet.servers)), thread_name_prefix="lr-launch")
         try:

@@ -1,12 +1,12 @@
-"""Runs one command and sees to it that nothing of it survives us (Linux).
+"""Runs one command, and ends all its processes when the launcher ends, however that happens (Linux).
 
 ``python -I -S guardian.py FD COMMAND...``: FD is the reading end of a pipe whose writing end only the launcher holds.
 When that end closes, by the launcher or by its death, the command and all its descendants are ended.
 
 - The guardian leads the command's session, ends with its exit status, and adopts the orphans of its descendants as a
   "child subreaper". It imports nothing of the package.
-- It is two processes: the outer one ends what the inner one leaves, should that be killed, and the inner one ends with
-  the outer.
+- It is two processes: if the inner one is killed, the outer one ends the command's processes; if the outer one is
+  killed, the inner one ends them.
 - An empty variable TMPDIR asks for a temporary directory that is removed with the command: SGLang leaves sockets there.
 """
 
@@ -49,7 +49,7 @@ def main(pipe: int, command: list[str]) -> int:
             os._exit(_guard(pipe, command, variables, me, asked))
         os.close(pipe)
         while (ended := os.waitpid(inner, os.WNOHANG))[0] == 0:
-            # The parent's death shows without the pipe too: a forked copy of it may hold the writing end.
+            # The parent's death is checked as well, because a forked copy of the parent may hold the pipe open.
             if asked or os.getppid() != parent:
                 os.kill(inner, signal.SIGTERM)
             time.sleep(POLL / 2)
@@ -65,7 +65,7 @@ def _guard(pipe: int, command: list[str], variables: dict[str, str], parent: int
         env={**os.environ, **variables},
         preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
     )
-    closing = select.poll()  # not select(), which knows no file above the thousandth
+    closing = select.poll()  # not select(), which fails for descriptors above 1023
     closing.register(pipe, select.POLLIN)
     while child.poll() is None:
         if closing.poll(POLL * 1000) or asked or os.getppid() != parent:
@@ -74,7 +74,7 @@ def _guard(pipe: int, command: list[str], variables: dict[str, str], parent: int
     status = child.poll()
     _end_all()
     if variables:
-        shutil.rmtree(variables["TMPDIR"], ignore_errors=True)  # the outer process, whose it is, may have been killed
+        shutil.rmtree(variables["TMPDIR"], ignore_errors=True)  # the outer process, which made it, may have been killed
     return _shown(-signal.SIGKILL if status is None else status)
 
 
@@ -117,7 +117,7 @@ def _children() -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
-                # The name, in brackets, may hold anything; the parent is the second field after it.
+                # The name in brackets may hold spaces; the parent is the second field behind it.
                 if int(file.read().rpartition(b")")[2].split()[1]) == me:
                     found.append(int(entry))
     return found

@@ -1,4 +1,4 @@
-"""Keeping a fleet up: a server that ends is started again on its port, later each time that it ends soon."""
+"""Keeps a fleet up: starts a server that has ended again on its port, after a delay that grows if it ends early."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class Keeper:
         self._tell, self._lock, self._gpus = tell, threading.Lock(), threading.Lock()
 
     def watch(self) -> None:
-        """Returns when ``ending`` is set; the fleet's servers are left to its ``stop``.
+        """Returns when ``ending`` is set, and leaves the servers running: the fleet's ``stop`` ends them.
 
         Raises:
-            LaunchError: the target is given up, without which nothing can be answered.
+            LaunchError: the target is given up; without it, nothing can be answered.
         """
         pool = ThreadPoolExecutor(max(1, len(self.fleet.servers)), "lr-keeper")
         try:
@@ -94,7 +94,7 @@ class Keeper:
                 ends = 0
             error: LookaheadError | None = server.died()
             with ExitStack() as port:  # kept from other servers of this user until the server is up again
-                with suppress(LaunchError):  # it is taken: the server itself reports that, unless it is free by then
+                with suppress(LaunchError):  # if it is taken, the server will report that
                     port.callback(Reservation(int(server.url.rpartition(":")[2]), role).release)
                 while error is not None and not self.ending.is_set():
                     ends += 1
@@ -114,7 +114,7 @@ class Keeper:
                 self._tell(event)
 
     def _restart(self, role: str) -> LookaheadError | None:
-        """Starts a server again; returns why it is not ready, if it is not."""
+        """Starts a server again; returns the error if it does not get ready."""
         with self._gpus if self._neighbours(role) else nullcontext():
             with self._lock:
                 if self.ending.is_set():
@@ -134,7 +134,7 @@ class Keeper:
         return [other for other in self.fleet.servers if other != role and same_gpu(self.fleet.deployment, role, other)]
 
     def _argv(self, role: str, argv: Sequence[str]) -> Sequence[str]:
-        """The command, with a memory fraction for the same share of memory now that its neighbours are up."""
+        """The command, with a fraction that gives the same memory as before, although its neighbours are up now."""
         runtimes, neighbours = self.fleet.deployment.runtimes, self._neighbours(role)
         if FRACTION not in argv or not neighbours:
             return argv

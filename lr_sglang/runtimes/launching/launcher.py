@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> None:
     Args:
         arguments: as ``sglang.launch_server`` takes them.
     """
-    gc.disable()  # a third of the time of these imports would go into looking for garbage
+    gc.disable()  # garbage collection would take a third of these imports' time
     from sglang import launch_server
     from sglang.srt.entrypoints import http_server  # noqa: F401
     from sglang.srt.managers import detokenizer_manager, scheduler  # noqa: F401
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
 
     HookRegistry.register(server.SPAWNING.name, _fork_from_now_on, HookType.AFTER)
     load_plugins()
-    gc.freeze()  # what is imported stays: neither looked at again nor copied after the fork
+    gc.freeze()  # imported objects are neither scanned again nor copied after the fork
     gc.enable()
     server_args = prepare_server_args(arguments)
     try:

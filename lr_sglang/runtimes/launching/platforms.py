@@ -19,7 +19,7 @@ HOPPER = re.compile(r"\bG?H\d+\b")  # H100, H200, GH200 and so on
 
 
 def device(runtime: Runtime, role: str | None = None) -> Device:
-    """Where a runtime will run: what it asks for, or else on a GPU if there is one; a pocket model gains nothing there.
+    """Where a runtime will run: as it asks, else on a GPU if there is one. Pocket models gain nothing: on a CPU.
 
     Raises:
         ConfigError: it asks for a GPU and there is none.
@@ -38,12 +38,12 @@ def platform(kind: Device, model: str) -> Platform:
     """Flags and variables for a server of this model (a path or a hub name) on this kind of device.
 
     Raises:
-        SetupError: SGLang would not find what it needs of us on a CPU, or has not what we need of it; or the folder of
-            the CUDA toolkit cannot be written.
+        SetupError: our CPU package is not installed for SGLang, or this SGLang lacks an interface that we use; or the
+            folder of the CUDA toolkit cannot be written.
     """
     if kind == "cuda":
-        # With it a server reports when a request entered, and prefix reuse is known exactly. On a CPU it would cost a
-        # small model a twentieth of its speed.
+        # With metrics, a server reports when a request entered, so that prefix reuse is exact. On a CPU they would
+        # cost a small model a twentieth of its speed.
         return Platform("cuda", {"enable-metrics": True, **_attention()}, compilers.environment())
     if not entry_points(group="sglang.srt.platforms", name="lr_sglang_cpu"):
         raise SetupError(
@@ -63,7 +63,7 @@ def platform(kind: Device, model: str) -> Platform:
 
 
 def _attention() -> Flags:
-    """Triton attention on Hopper without fa3's library, where SGLang would choose fa3 all the same."""
+    """Triton attention on Hopper if fa3's library is missing: SGLang would choose fa3 all the same."""
     kernels = find_spec("sgl_kernel")
     folders = kernels.submodule_search_locations if kernels is not None else None
     if any(list(Path(folder).glob("flash_ops*")) for folder in folders or ()):

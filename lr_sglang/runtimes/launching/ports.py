@@ -7,7 +7,7 @@ import socket
 from lr_sglang.errors import LaunchError
 
 HOST = "127.0.0.1"
-ANY = "0.0.0.0"  # a server's own processes meet at a port of all of them
+ANY = "0.0.0.0"  # all addresses, as a server's own processes use one of these to meet
 
 
 class Reservation:
@@ -26,8 +26,8 @@ class Reservation:
 
     def __init__(self, port: int = 0, role: str | None = None, host: str = HOST) -> None:
         self._socket = socket.socket()
-        # A port of our choice is bound plainly at first, so that two launchers never choose the same one. A given
-        # port is bound with the option: connections of an earlier server that linger do not stand in the way.
+        # A free port is bound without the option at first, so that two launchers never get the same one. A given port
+        # is bound with it, because connections of an earlier server may linger there.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(bool(port)))
         try:
             self._socket.bind((host, port))
@@ -41,5 +41,5 @@ class Reservation:
         self.port: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
-        """Gives the port up; idempotent."""
+        """Releases the port; idempotent."""
         self._socket.close()

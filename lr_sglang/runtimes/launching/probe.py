@@ -1,6 +1,6 @@
-"""The few requests that tell whether a runtime is there, what it runs, and how much it holds.
+"""Requests that find out whether a runtime is up, which model it runs, and how many tokens it holds.
 
-``/health`` is not among them: it may generate a token and takes a second at least.
+They do not use ``/health``, which may generate a token and takes a second at least.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def model_info(url: str, *, api_key: str = "", timeout: float = 5.0, role: str |
 
 
 def warm(url: str, *, timeout: float, role: str | None = None, sampled: Mapping[str, Any] | None = None) -> None:
-    """Generates a few tokens, greedy and sampled, so that no question pays for what is compiled on first use.
+    """Generates a few tokens, greedy and sampled, so that no question waits for code that is compiled on first use.
 
     Raises: as ``model_info``.
     """
@@ -71,7 +71,7 @@ def document(
     role: str | None = None,
     retries: urllib3.Retry | bool = False,
 ) -> Any:
-    """Any JSON document of an address; one that is the reply to a body.
+    """The JSON document at a URL, or the JSON reply to a body that is posted there.
 
     Raises: as ``model_info``.
     """
@@ -103,11 +103,11 @@ def document(
 
 @dataclass(frozen=True)
 class Room:
-    """Tokens of prompt and answer together; None is not known.
+    """How many tokens prompt and answer may have together; None if not known.
 
     Attributes:
-        held: that the KV memory holds.
-        context: that the model itself can read.
+        held: tokens that the KV memory holds.
+        context: tokens that the model itself can read.
     """
 
     held: int | None = None
@@ -120,7 +120,7 @@ class Room:
 
 
 def room(url: str, api_key: str = "") -> Room:
-    """Asks a server; what it does not tell, as a router does not, is not known."""
+    """Asks a server; values that it does not report (a router reports none) are None."""
     try:
         info = document(url, "/server_info", api_key=api_key, timeout=30.0)
         models = document(url, "/v1/models", api_key=api_key, timeout=30.0)
@@ -143,6 +143,6 @@ def slots(info: Mapping[str, Any]) -> int | None:
 
 
 def state(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of its scheduler, the first where it has replicas."""
+    """The state of the runtime's scheduler, or of the first replica's."""
     states = info.get("internal_states") or [{}]
     return states[0] if isinstance(states[0], Mapping) else {}

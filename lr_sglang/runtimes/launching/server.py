@@ -1,4 +1,4 @@
-"""One SGLang server as a process of ours: start, wait until it is ready, watch, stop."""
+"""One SGLang server as a child process: start, wait until it is ready, watch, stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lr_sglang.runtimes.placement import models
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
 POLL = 0.25
-DEATH_LIMIT = 5.0  # seconds from a connection that broke to the end of a process that has died
+DEATH_LIMIT = 5.0  # seconds from a broken connection until the process that broke it has ended
 STOP_LIMIT = 20.0  # seconds in which the guardian must have ended everything; on a quiet machine it needs 1.3
 LOADING_MARK = "Load weight begin"  # in SGLang's log
 
@@ -41,21 +41,21 @@ class Server:
     """A server process with everything that descends from it.
 
     It runs under a guardian (see ``guardian.py``) in a session of its own, so that Ctrl-C in the terminal reaches us
-    and not the server, and so that nothing of it outlives this process, however that ends.
+    and not the server, and so that none of its processes outlives this one, however this one ends.
 
     Args:
         role: for errors and progress.
         argv: the command.
-        url: where it will answer.
+        url: of the server once it is ready.
         log: file for its output, written anew.
         env: variables on top of our own environment.
-        meeting: the flag that says at which port its processes meet, which is kept for it from each start until it is
-            ready: a port that it chooses itself can be taken by the time that it listens. Empty: it chooses.
-        model: of the hub, whose download is not part of the time in which it must be ready.
-        sampled: how the deployment draws tokens, with which it is warmed.
+        meeting: the flag for the port at which its processes meet. We reserve one from each start until it is ready,
+            because a port that it chooses itself can be taken before it listens. Empty: it chooses.
+        model: its name on the hub, if any; the timeout for ``ready`` leaves out the time of its download.
+        sampled: the deployment's sampling, for the warm-up request.
 
     Attributes:
-        fetched: seconds of such a download.
+        fetched: seconds of the download.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Server:
 
     def again(self, argv: Sequence[str]) -> Server:
         """A server in this one's place, not started yet; this one's log stays as ``ROLE.previous.log``."""
-        self.ask_to_stop()  # it may have ended by itself, and then its pipe is still open
+        self.ask_to_stop()  # closes the pipe, which is still open if the server has ended by itself
         with contextlib.suppress(OSError):
             self.log.replace(self.log.with_suffix(".previous.log"))
         return Server(self.role, argv, self.url, self.log, self.env, self._meeting, self.model, self.sampled)
@@ -206,10 +206,10 @@ class Server:
             self._stopped = True
             self._give_up_port()
             if self._pipe >= 0:
-                pipe, self._pipe = self._pipe, -1  # a signal may interrupt us, and no number may be closed twice
-                os.close(pipe)  # what the guardian waits for
+                pipe, self._pipe = self._pipe, -1  # a signal may interrupt this: never close twice
+                os.close(pipe)  # the guardian waits for this
                 if self._guardian is not None:
-                    self._guardian.terminate()  # the same, where a forked copy of us still has the pipe open
+                    self._guardian.terminate()  # also, in case a forked copy of us has the pipe open
 
     def stop(self) -> None:
         """Ends the server and all its descendants; returns when they are gone. Idempotent, from any thread."""
@@ -244,7 +244,7 @@ class Server:
 
 
 def _kill_tree(pid: int) -> None:
-    """Kills a guardian, and before it all below it: it adopts what they leave, which would outlive us without it."""
+    """Kills all descendants of a guardian, then the guardian, which must live until then to adopt their orphans."""
     import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
     def below() -> list[Any]:

@@ -47,7 +47,7 @@ class Algorithm:
 
 def _ngram(layer: TokenLayer) -> Flags:
     tokens = layer.tokens or TOKENS
-    # A trie of this depth still has all tokens behind a match of ngram_max.
+    # A trie of this depth holds all drafted tokens behind a match of length ngram_max.
     depth = None if layer.ngram_max is None else layer.ngram_max + tokens
     return {
         "speculative-num-draft-tokens": tokens + 1,
@@ -74,7 +74,7 @@ BUILT_IN: Mapping[str, Algorithm] = {
     "eagle": Algorithm("EAGLE", _model, takes=_TREE, on_cpu=True),
     "eagle3": Algorithm("EAGLE3", _model, takes=_TREE, on_cpu=True),
     "nextn": Algorithm("NEXTN", _model, "bundled", _TREE),
-    # without a number of tokens: as the draft was trained
+    # no number of tokens: the one that the draft was trained for
     "dflash": Algorithm("DFLASH", lambda it: {"speculative-num-draft-tokens": it.tokens and it.tokens + 1}),
     "dspark": Algorithm("DSPARK", lambda it: {"speculative-dspark-block-size": it.tokens}, "bundled"),
 }
@@ -110,10 +110,10 @@ def _of_package(name: str, where: str) -> Algorithm:
 
 
 def check(runtime: Runtime, device: str, where: str) -> None:
-    """What is clear before a server starts; nothing to do for a runtime without a token layer.
+    """Checks a runtime's token layer before its server starts.
 
     Raises:
-        ConfigError: settings that exclude each other, or that the algorithm or the device does not know.
+        ConfigError: settings that exclude each other, or that the algorithm or the device does not support.
     """
     layer = runtime.token_layer
     if not layer.on:
@@ -143,21 +143,21 @@ def check(runtime: Runtime, device: str, where: str) -> None:
     if layer.accept_length and not shapes.is_shape(runtime.model):
         hint = "it is for random weights (dummy:NAME), of whose tokens none would be accepted"
         refuse(f"with 'accept_length' {runtime.model} would write what was drafted", hint)
-    # SGLang 0.5.23 runs DFLASH so where the head of the model is split too, and 0.5.16 refuses it by itself.
+    # SGLang 0.5.23 runs DFLASH with it if the model's head is split too (enable-dp-lm-head); 0.5.16 refuses it itself.
     flags = {name for name, value in server_options.named(runtime.extra).items() if value}
     alone = {"ngram", "standalone"} | (set() if "enable-dp-lm-head" in flags else {"dflash"})
     if "enable-dp-attention" in flags and layer.algorithm in alone:
         refuse("SGLang does not run it with data-parallel attention")
     if "speculative-adaptive" in flags and not (layer.algorithm in ADAPTIVE and (layer.topk or 1) == 1):
         hint = f"it adapts those of {', '.join(ADAPTIVE)} with topk 1"
-        refuse("SGLang would not adapt its steps, and would say so in its log only", hint)
+        refuse("SGLang would not adapt its steps, and would only log that", hint)
 
 
 def environment(layer: TokenLayer) -> dict[str, str]:
     """Variables of a server with this token layer.
 
-    A simulated verification of a chain gives the drafted tokens. SGLang takes those of a tree, and all of n-grams, for
-    one (``NgramVerifyInput.tree_topk`` is -1), and then writes one and the same token again and again.
+    The simulated verification of a chain keeps the drafted tokens. For a tree SGLang repeats one token instead, and it
+    takes all n-grams for trees (``NgramVerifyInput.tree_topk`` is -1).
     """
     if not layer.accept_length:
         return {}
@@ -168,10 +168,10 @@ def environment(layer: TokenLayer) -> dict[str, str]:
 
 
 def check_vocabulary(model: str, draft_model: str, where: str) -> None:
-    """A whole model that drafts tokens for another must mean the same by their ids (where both are on this machine).
+    """Checks that a draft model of the token layer has the vocabulary of its target, if both are on this machine.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: it has another one.
     """
     for keys in (("tokenizer.json", "model", "vocab"), ("config.json", "vocab_size")):
         ours, theirs = (models.said(folder, *keys) for folder in (model, draft_model))

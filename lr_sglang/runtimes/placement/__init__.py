@@ -1,1 +1,1 @@
-"""Which models a deployment has, how much memory they take, and which GPUs they are given."""
+"""Which models a deployment has, how much memory they need, and which GPUs they get."""

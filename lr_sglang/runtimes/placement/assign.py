@@ -1,8 +1,8 @@
-"""Which role goes on which GPUs, and how roles that share one split its memory: numbers in, numbers out.
+"""Which role gets which GPUs, and how roles on the same GPU divide its memory. Pure computation.
 
-SGLang's ``memory_fraction`` is a share of what is *free when a server starts*: weights and KV memory are taken from it,
-what a forward pass needs is left. Servers on one GPU start one after the other, so the fraction of each depends on
-those before it; ``again`` says what it must be when one of them is started once more beside the others.
+SGLang's ``memory_fraction`` is a share of the memory that is *free when a server starts*: it holds weights and KV
+memory, and the rest is left for forward passes. Servers on one GPU start one after the other, so each one's fraction
+depends on those before it; ``again`` computes the fraction for a restart beside the others.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.placement.memory import Need, need
 
-# GiB of a GPU that a server takes beside weights and KV memory: CUDA itself, its graphs, one forward pass.
+# GiB of a GPU that a server needs beside weights and KV memory: CUDA itself, its graphs, one forward pass.
 OVERHEAD = 4.0
 # Tokens that each role must have room for, or the placement is refused: a long answer, and its branches.
 LEAST_TOKENS = 16_384
-# No more of a GPU than this for weights and KV memory of all its servers together.
+# The largest share of a GPU for weights and KV memory of all its servers together.
 MAX_SHARE = 0.9
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a role runs: GPUs, and its share of what is free on each of them when it starts."""
+    """Where a role runs: its GPUs, and its share of the memory that is free on each of them when it starts."""
 
     gpus: tuple[int, ...]
     memory_fraction: float
@@ -61,12 +61,12 @@ def place(needs: Mapping[str, Need], gpus: Sequence[float]) -> dict[str, Place]:
 
 
 def placed(deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, bool]) -> Deployment:
-    """A copy in which every runtime that goes on a GPU says on which, and with how much of its memory.
+    """A copy in which every runtime that runs on GPUs names them and its ``memory_fraction``.
 
     GPUs named in the deployment stay. Runtimes that name none get the GPUs that no other runtime names.
 
     Args:
-        on_gpu: by role, whether its runtime goes on a GPU.
+        on_gpu: by role, whether its runtime runs on GPUs.
 
     Raises:
         ConfigError: it does not fit, or the size of a model is unknown.
@@ -94,7 +94,7 @@ def placed(deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, b
 
 
 def fits(deployment: Deployment, gpus: Sequence[float]) -> bool:
-    """Whether the GPUs that a deployment names are there, with room for what it puts on them."""
+    """Whether the GPUs that a deployment names exist and have memory for its runtimes."""
     layout = {role: runtime.gpus for role, runtime in deployment.runtimes.items()}
     needs = {role: need(runtime, f"[runtimes.{role}]") for role, runtime in deployment.runtimes.items()}
     there = {gpu for numbers in layout.values() for gpu in numbers} <= set(range(len(gpus)))
@@ -102,11 +102,11 @@ def fits(deployment: Deployment, gpus: Sequence[float]) -> bool:
 
 
 def again(fractions: Mapping[str, float], role: str, up: Collection[str]) -> float:
-    """The fraction for starting one server of a GPU again, so that it gets the memory that it had before.
+    """The fraction with which one server of a GPU is restarted, so that it gets as much memory as before.
 
     Args:
         fractions: of the servers on one GPU, in the order in which they were started.
-        up: those that hold their memory now.
+        up: the servers that hold their memory now.
     """
     free, shares = 1.0, {}
     for name, fraction in fractions.items():
@@ -153,6 +153,6 @@ def _split(layout: Layout, needs: Mapping[str, Need], gpus: Sequence[float]) -> 
         free = memory
         for role in roles:
             static = weights[role] + (room - sum(weights.values())) * tokens[role] / least
-            fractions[role] = min(fractions[role], static / free)  # of several GPUs the fullest decides
+            fractions[role] = min(fractions[role], static / free)  # the GPU with the least memory decides
             free -= static + (memory - room) / len(roles)
     return {role: Place(numbers, round(fractions[role] - 0.0005, 3)) for role, numbers in layout.items()}, ""

@@ -1,7 +1,7 @@
 """``pocket:target@qwen3-0.6b``: a pocket model's words at the cost of a larger architecture (see ``pocket.body``).
 
-A body is made on first use, in the user's cache folder, by a process of its own: this one need not import torch. For a
-server that computes it in memory (see ``pocket.loader``), the folder has all but the weights.
+A body is made on first use, in the user's cache folder, by a child process, so that this one need not import torch. For
+a server that computes it in memory (see ``pocket.loader``), the folder has everything but the weights.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def without_weights(model: str) -> bool:
 
 
 def make(source: Path, shape: str, role: str | None = None, *, in_memory: bool = False) -> Path:
-    """The folder of a body, made if it is not there yet or is damaged.
+    """The folder of a body, made if it does not exist or is damaged.
 
     Args:
         in_memory: without the weights.

@@ -32,16 +32,16 @@ def visible(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
         reply = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    # A part of a GPU (MIG) is not in the table, and memory that GPU and processor share reads [N/A].
+    # The table has no part of a GPU (MIG), and [N/A] for memory that GPU and processor share.
     return read(reply.stdout, environ.get("CUDA_VISIBLE_DEVICES")) or _from_torch()
 
 
 def read(table: str, allowed: str | None) -> list[Gpu]:
-    """The table that ``nvidia-smi`` prints for ``ASKED``, with only what CUDA_VISIBLE_DEVICES names."""
+    """The GPUs of the table that ``nvidia-smi`` prints for ``ASKED``, limited to those in CUDA_VISIBLE_DEVICES."""
     found: dict[str, Gpu] = {}
     by_uuid: dict[str, str] = {}
     for line in table.splitlines():
-        with suppress(ValueError):  # no row, or memory that reads [N/A]: of a GPU that is split (MIG), say
+        with suppress(ValueError):  # not a row, or memory is [N/A], for example on a GPU split by MIG
             index, uuid, name, total, free, driver = (cell.strip() for cell in line.split(","))
             found[index] = Gpu(name, float(total) / 1024, float(free) / 1024, driver)
             by_uuid[uuid] = index
@@ -51,7 +51,7 @@ def read(table: str, allowed: str | None) -> list[Gpu]:
     for name in (part.strip() for part in allowed.split(",")):
         index = next((index for uuid, index in by_uuid.items() if name and uuid.startswith(name)), name)
         if index not in found:
-            break  # as CUDA does: what follows an unknown name is not seen
+            break  # as CUDA, which ignores all names after an unknown one
         chosen.append(found[index])
     return chosen
 

@@ -1,4 +1,4 @@
-"""How much GPU memory a model needs, as far as its configuration or its name tells, before anything is downloaded."""
+"""How much GPU memory a model needs, by its configuration or its name, before anything is downloaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.runtimes.placement import models, shapes
 
 GIB = 2**30
-# Bytes of a parameter: by the quantisation that SGLang is asked for, or that a model's name says it was published with.
+# Bytes of a parameter, by the quantisation in the runtime's settings or in the published model's name.
 QUANTISED = (("fp8", 1.0), ("w8a8", 1.0), ("int8", 1.0), ("awq", 0.6), ("gptq", 0.6), ("int4", 0.6), ("fp4", 0.6))
 WIDE = {"float32": 4.0, "float": 4.0}
 
@@ -24,13 +24,13 @@ _SUFFIXES = re.compile(r"-(?:instruct|chat|base|it|fp8|dynamic|awq|gptq|int[48]|
 
 @dataclass(frozen=True)
 class Need:
-    """What a runtime needs of GPUs, however many share it.
+    """The GPU memory that a runtime needs in all, on one GPU or several.
 
     Attributes:
         weights: GiB, those of a token layer's draft model too.
         token: MiB that one token takes in the KV memory.
         heads: attention heads, which tensor parallelism must divide; 0 is unknown.
-        parallel: GPUs that the deployment says it takes; 0 leaves that to the placement.
+        parallel: number of GPUs in the deployment; 0 lets the placement choose.
     """
 
     weights: float
@@ -40,7 +40,7 @@ class Need:
 
 
 def need(runtime: Runtime, where: str = "runtime") -> Need:
-    """What a runtime that we launch needs.
+    """The need of a runtime that we launch.
 
     Raises:
         ConfigError: neither a configuration here nor the model's name says how large it is.
@@ -53,7 +53,7 @@ def need(runtime: Runtime, where: str = "runtime") -> Need:
 
 
 def _need(model: str, runtime: Runtime, where: str) -> Need:
-    # Of a parameter, in bytes.
+    # Bytes of a parameter.
     names, wide = f"{runtime.quantization} {model}".lower(), WIDE.get(runtime.dtype, 2.0)
     width, config = next((size for name, size in QUANTISED if name in names), wide), _config(model)
     if config is not None:
@@ -69,7 +69,7 @@ def _need(model: str, runtime: Runtime, where: str) -> Need:
             hint="give 'gpus' (and 'memory_fraction', where roles share one), or the path of its directory",
         )
     billions = float(named[1])
-    # Without a configuration: what dense models with grouped attention have, 0.06 to 0.25 MiB from 1 to 32 billion.
+    # Without a configuration: as dense models with grouped attention, 0.06 to 0.25 MiB for 1 to 32 billion parameters.
     return Need(billions * 1e9 * width / GIB, 0.05 + 0.0065 * billions)
 
 
@@ -89,7 +89,7 @@ def _config(model: str) -> Mapping[str, Any] | None:
 
 
 def _plain(model: str) -> str:
-    """``Qwen/Qwen2.5-7B-Instruct`` as shapes are called: ``qwen2.5-7b``."""
+    """``Qwen/Qwen2.5-7B-Instruct`` as the name of a shape: ``qwen2.5-7b``."""
     name = model.rpartition("/")[2].lower()
     while (shorter := _SUFFIXES.sub("", name)) != name:
         name = shorter

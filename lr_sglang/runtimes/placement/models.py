@@ -14,7 +14,7 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.placement import bodies, shapes
 
 POCKET = "pocket:"
-FETCHING = 60.0  # seconds for which a download may stand still
+FETCHING = 60.0  # seconds for which a download may make no progress
 
 
 def is_pocket(model: str) -> bool:
@@ -23,12 +23,12 @@ def is_pocket(model: str) -> bool:
 
 
 def prompt_for(judge: str) -> str:
-    """The judge's prompt that suits a model, where no deployment file says one."""
+    """The judge's prompt that suits a model, if the deployment file gives none."""
     return "pocket" if is_pocket(judge) else "paper"
 
 
 def is_body(model: str) -> bool:
-    """True for such a model in a larger body: ``pocket:target@qwen3-0.6b``."""
+    """True for a pocket model in a larger body: ``pocket:target@qwen3-0.6b``."""
     return is_pocket(model) and "@" in model
 
 
@@ -38,10 +38,10 @@ def is_path(model: str) -> bool:
 
 
 def locate(model: str, role: str | None = None, *, in_memory: bool = False) -> str:
-    """What SGLang shall load.
+    """The path or hub name that SGLang loads.
 
     Args:
-        in_memory: of a body, a folder without its weights (see ``bodies.make``).
+        in_memory: for a body, a folder without its weights (see ``bodies.make``).
 
     Raises:
         ConfigError: a path, a pocket model, a body or a shape that does not exist. Hub names are left to SGLang.
@@ -71,18 +71,18 @@ def said(model: str, file: str, *keys: str) -> Any:
 
 
 def being_fetched(model: str) -> bool:
-    """Whether the hub's files of a model are on their way into the cache: one has grown within the last minute."""
+    """Whether a model is being downloaded from the hub: a file in its cache has grown within the last minute."""
     from huggingface_hub import constants
 
     kept = Path(constants.HF_HUB_CACHE, f"models--{model.replace('/', '--')}", "blobs")
     try:
         return any(time.time() - file.stat().st_mtime < FETCHING for file in kept.glob("*.incomplete"))
-    except OSError:  # it is whole now, and has another name
+    except OSError:  # a file was complete and renamed at this moment
         return True
 
 
 def body_config(model: str) -> dict[str, object]:
-    """The config.json of a body, which need not have been made.
+    """The config.json of a body, without making the body.
 
     Raises:
         ConfigError: there is no such pocket model or architecture.

@@ -1,8 +1,8 @@
 """Models without weights: published architectures with random numbers, to see what starts and how fast it is.
 
 ``dummy:qwen3-32b`` is a directory with the architecture of Qwen3-32B and the tokenizer of the pocket models, made on
-first use; SGLang fills in random weights (``--load-format dummy``). Nothing is downloaded. What such a model writes
-means nothing, and most of its token ids, which the small tokenizer does not know, are no text at all.
+first use; SGLang fills in random weights (``--load-format dummy``). Nothing is downloaded. Such a model writes random
+tokens, most of which the small tokenizer does not know and decodes to nothing.
 
 ``shapes.json`` has the config.json of these models on the hub: Qwen/Qwen3-32B, -1.7B and -0.6B,
 Qwen/Qwen2.5-7B-Instruct, deepseek-ai/DeepSeek-R1-Distill-Qwen-32B and -1.5B. The Eagle 3 heads are SpecForge's
@@ -64,7 +64,7 @@ def is_shape(model: str) -> bool:
 
 
 def name_of(model: str) -> str:
-    """``dummy:qwen3-32b`` for that name or its directory; empty for every other model."""
+    """The name of a shape (``dummy:qwen3-32b``), given that name or its directory; empty for every other model."""
     if model.startswith(PREFIX):
         return model
     made = _PATH.search(model)
@@ -72,7 +72,7 @@ def name_of(model: str) -> str:
 
 
 def make(name: str, role: str | None = None) -> Path:
-    """The directory of a shape, made if it is not there yet.
+    """The directory of a shape, made if it does not exist.
 
     Args:
         name: with or without ``dummy:``.
