@@ -16,7 +16,7 @@ from lr_sglang.cli.failures import guarded, nearest
 from lr_sglang.sglang_api import release
 
 PREFIX = "LR_SGLANG"  # of variables that stand for options
-# Name -> module and what the list of commands says. The module has the command under the command's own name.
+# Name -> module, and the command's line in the list. The module has the command under the same name.
 COMMANDS = {
     "run": ("lr_sglang.cli.run", "Answer one question, a task or a file of questions."),
     "try": ("lr_sglang.cli.compare", "Say whether looking ahead pays for your questions and servers."),
@@ -68,7 +68,7 @@ class Commands(click.Group):
 
 
 def unknown_variables(command: click.Command, name: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables that are called as if a command had such an option, each with the nearest one that it has, or "".
+    """Environment variables named like options that a command does not have, each with the nearest real one, or "".
 
     Args:
         name: the command's, below ``lr-sglang``.
@@ -82,7 +82,7 @@ def unknown_variables(command: click.Command, name: str, environ: Mapping[str, s
 
 
 def warn_of_variables(command: click.Command, name: str) -> None:
-    """Says on standard error which variables change nothing: one that is misspelt would be passed over in silence."""
+    """Warns on standard error of variables that have no effect, because click ignores a misspelt one silently."""
     for one, near in unknown_variables(command, name).items():
         meant = f"; did you mean {near}?" if near else ""
         click.echo(f"Warning: {one} is no option of {name}, and changes nothing{meant}", err=True)

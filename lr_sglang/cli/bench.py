@@ -140,7 +140,7 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
 
 
 def _filled(given: dict[str, Any]) -> dict[str, Any]:
-    """The options with presets in them; what the user gave goes before those."""
+    """The options, completed by presets; options that the user gave have precedence."""
     preset = presets.PRESETS[given["paper"]] if given["paper"] else None
     filled = dict(given)
     if preset is not None:
@@ -179,9 +179,9 @@ def _sources(given: Mapping[str, Any]) -> dict[str, Source]:
     found = {name: source.of_task(name, given) for name in given["task"]}
     if given["input"] is not None:
         if given["input"].name in found:
-            raise ConfigError(f"--input {given['input']}: a task is called so too", hint="give the file another name")
+            raise ConfigError(f"--input {given['input']}: a task has that name too", hint="give the file another name")
         found[given["input"].name] = source.of_file(given)
-    if given["dummy_weights"]:  # whether words that mean nothing are right is no figure
+    if given["dummy_weights"]:  # random text is not graded
         for name, one in found.items():
             found[name] = replace(one, questions=[replace(q, answer=None) for q in one.questions])
     return found
@@ -216,11 +216,11 @@ def _make(execution: Execution, given: Mapping[str, Any], sources: Mapping[str, 
         for task, one in {} if random else sources.items():
             execution.graders[task] = stack.enter_context(one.grader(given))
             if lacking := source.lacks(execution.graders[task]):
-                display.warn(f"{task}: {lacking}; lr-sglang grade does it later")
+                display.warn(f"{task}: {lacking}; lr-sglang grade can do it later")
         try:
             records = execution.run(resume=given["resume"])
         except KeyboardInterrupt:
-            if random and execution.done():  # it may be stopped when its time is over: the figures so far are of use
+            if random and execution.done():  # a run that is stopped early still has figures
                 _draw(bench_show.report_of(execution), execution)
             raise
         need_an_answer(records)
@@ -237,7 +237,7 @@ def _make(execution: Execution, given: Mapping[str, Any], sources: Mapping[str, 
 
 
 def _draw(report: Report, execution: Execution) -> None:
-    """Pictures of what was bought at which price, where matplotlib is installed."""
+    """Draws ``bench.budget``'s plots, where matplotlib is installed."""
     from lr_sglang.bench import budget
 
     try:

@@ -24,7 +24,7 @@ WORDS = ("task", "mode", "verifier", "token layer")
 
 
 def plan(execution: Execution, questions: Mapping[str, int]) -> None:
-    """What would be made, with which servers and in which order.
+    """Prints which answers would be made, with which servers and in which order.
 
     Args:
         questions: how many, by task.

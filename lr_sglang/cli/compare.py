@@ -83,7 +83,7 @@ def try_(**given: Any) -> None:
 
 
 def words(found: Gain) -> list[str]:
-    """The answer, and what stands behind it, a line each."""
+    """The verdict and the figures behind it, a line each."""
     speed, plain = found.speed, found.plain
     between = "" if speed.low is None or speed.high is None else f" (95 %: {speed.low:.2f} to {speed.high:.2f})"
     asked = f"{speed.questions} question{'s' * (speed.questions != 1)}"

@@ -34,10 +34,10 @@ from lr_sglang.steps.trace import StepRecord
 READY = ("ready", "attached")  # stages of a server
 # Mark and colour of a step, by its outcome.
 MARKS = {"accepted": ("+", "green"), "corrected": ("~", "yellow")}
-EVERY = 60.0  # seconds between two words about the time that is left, where no bar shows it
+EVERY = 60.0  # seconds between two lines about the time left, where there is no progress bar
 OWN = ("|", "cyan")
 LEGEND = (("+", "green", "drafted"), ("~", "yellow", "corrected"), ("|", "cyan", "the target's own"))
-# A model's text may hold terminal commands; they are not for the terminal.
+# Control characters, which a model's text may hold and the terminal would obey.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -65,7 +65,7 @@ class Starting:
         self.finish()
 
     def finish(self) -> None:
-        """Leaves one line of what is there."""
+        """Ends the live display; leaves one line with the stages that were reached."""
         if self._live.is_started:
             self._live.stop()
             ready = [f"{role} {stage} {at:.0f} s" for role, (stage, at) in self._stages.items()]
@@ -74,7 +74,7 @@ class Starting:
     def __rich__(self) -> Table:
         table = Table.grid(padding=(0, 2))
         now = time.monotonic() - self._began
-        stages = list(self._stages.items())  # we are in the screen's own thread, and more may come meanwhile
+        stages = list(self._stages.items())  # copied: this is rich's thread, and others add stages
         for role, (stage, at) in stages:
             ready = stage in READY
             sign: RenderableType = Text("+", style="bold green") if ready else self._spinner
@@ -103,16 +103,16 @@ class Display:
 
     @property
     def chatty(self) -> bool:
-        """Whether notes and progress are wanted."""
+        """Whether notes and progress are shown."""
         return not (self.as_json or self.quiet)
 
     def note(self, text: str) -> None:
-        """Something worth knowing."""
+        """Prints a note, unless ``as_json`` or ``quiet``."""
         if self.chatty:
             self.err.print(Text(text, style="dim"), soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """Something that the reader must know, however quiet it shall be."""
+        """Prints a warning, also if ``quiet``."""
         self.err.print(Text("Warning: ", style="yellow") + Text(text, style="none"), soft_wrap=True)
 
     def starting(self) -> Starting:
@@ -136,7 +136,7 @@ class Display:
             line = Table.grid(padding=(0, 1))
             line.add_row(Text(mark, style=f"bold {colour}"), Text(text))
             self.out.print(line)
-        else:  # as long as the model wrote it
+        else:  # without line breaks of our own
             self.out.print(Text(f"{mark} " + text.replace("\n", "\n  ")), soft_wrap=True)
         self._steps += 1
 
@@ -148,7 +148,7 @@ class Display:
         if self.quiet:
             self.out.file.write(clean(record["text"]).strip() + "\n")
             return
-        if not self._steps and (text := clean(record["text"]).strip()):  # a program's own words, or made before
+        if not self._steps and (text := clean(record["text"]).strip()):  # no steps were printed
             self.out.print(Text(text), soft_wrap=True)
         if record["tokens"]["draft"]["calls"] and self._steps:
             legend = Text()
@@ -162,7 +162,7 @@ class Display:
     # -- many questions
 
     def begin(self, total: int | None, done: int, what: str = "answering") -> None:
-        """Samples follow; a total of None is not known yet. The only answer of a command is shown by its steps."""
+        """Starts the progress bar; ``total`` is None if not known yet. A single answer shows its steps instead."""
         self._single = self.answers and total == 1
         self._began, self._had = time.monotonic(), done
         self._said = self._began
@@ -177,7 +177,7 @@ class Display:
             TimeRemainingColumn(),
             console=self.err,
             expand=True,
-            redirect_stdout=self.out.is_terminal,  # answers go above the bar there, and elsewhere where they should
+            redirect_stdout=self.out.is_terminal,  # on a terminal, answers are printed above the bar
         )
         self._bar.start()
         self._task = self._bar.add_task(what, total=total, completed=done)
@@ -188,7 +188,7 @@ class Display:
             self._bar.update(self._task, completed=done, total=total)
 
     def sample(self, record: Record, done: int, total: int, so_far: Running) -> None:
-        """One more sample has its record."""
+        """Shows that one more sample is complete."""
         if self._single:
             return
         if self._bar is not None:
@@ -198,7 +198,7 @@ class Display:
         elif self._bar is None:
             self.note(f"{done}/{total}  {clean(formats.line(record))}")
         now = time.monotonic()
-        if now - self._said >= EVERY and done > self._had and not self.err.is_terminal:  # where the bar says it
+        if now - self._said >= EVERY and done > self._had and not self.err.is_terminal:  # there the bar shows it
             self._said = now
             minutes = (now - self._began) / (done - self._had) * (total - done) / 60
             self.note(f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left")
@@ -232,5 +232,5 @@ def comparison(records: list[Record]) -> RenderableType:
 
 
 def clean(text: str) -> str:
-    """Text with nothing in it that a terminal would obey."""
+    """The text without control characters that a terminal would obey."""
     return _CONTROL.sub("", text.replace("\r\n", "\n"))

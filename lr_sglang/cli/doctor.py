@@ -29,7 +29,7 @@ _SETTINGS = re.compile(
 # MAX_TOKENS and TOKEN_LAYER are none.
 _SECRET = re.compile(r"KEY|TOKEN$|SECRET|PASS|CREDENTIAL|AUTH|COOKIE", re.I)
 _LOOKS_SECRET = re.compile(r"\b(?:hf|sk|ghp|gho|pk|xox[a-z])[-_][\w-]{8,}|\bBearer\s+\S+|\beyJ[\w-]{10,}\.[\w.-]+")
-# A password may hold a comma; what follows it ends at one.
+# A password may hold a comma; the part after it ends at one.
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?:[^\s/?#]*@)?[^\s,;'\"]*", re.I)
 _HIDDEN = "(set, not shown)"
 
@@ -132,14 +132,14 @@ def issue_text(found: checks.Findings, variables: Mapping[str, str] = os.environ
 
 
 def settings(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Variables that change what we do; of secrets only that they are set."""
+    """Variables that change what we do; of a secret only that it is set, not its value."""
     for name, value in sorted(variables.items()):
         if _SETTINGS.match(name):
             yield name, _HIDDEN if _SECRET.search(name) and value else " ".join(clean(value).split())
 
 
 def clean(value: str) -> str:
-    """The text without what identifies its user: keys, hosts' credentials and queries, the home directory."""
+    """The text without data of the user: keys, credentials and queries in URLs, the home directory."""
     value = _URL.sub(lambda hit: hit["scheme"] + _host(hit[0][len(hit["scheme"]) :]), value)
     value = _LOOKS_SECRET.sub("(secret)", value)
     home = os.path.expanduser("~")

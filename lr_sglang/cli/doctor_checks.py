@@ -1,4 +1,4 @@
-"""What ``lr-sglang doctor`` looks at: the machine, what of lr-sglang is installed, and what it can reach."""
+"""The checks of ``lr-sglang doctor``: the machine, the installed parts of lr-sglang, and what it can reach."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DRIVER = 580
 
 @dataclass(frozen=True)
 class Check:
-    """One line: ``ok``, ``missing`` (with how to ``get`` it), or ``note`` for what something can do without."""
+    """One line: ``ok``, ``missing`` (with how to ``get`` it), or ``note`` if only some features need it."""
 
     name: str
     status: Literal["ok", "missing", "note"]
@@ -49,7 +49,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Findings:
-    """All checks, and what follows. ``cpu``: the embedded default can run; ``gpu``: models on a GPU can."""
+    """All checks and their result. ``cpu``: the embedded default can run; ``gpu``: models on a GPU can."""
 
     checks: list[Check]
     cpu: bool
@@ -132,7 +132,7 @@ def compiler() -> Check:
 
 
 def code_execution() -> Check:
-    """What would keep the code of answers apart."""
+    """Which sandbox the code of answers would run in."""
     from lr_sglang.grading import sandbox
 
     apart = sandbox.standing()
@@ -152,7 +152,7 @@ def port() -> Check:
 
 
 def sglang() -> Iterator[Check]:
-    """Whether the installed SGLang was tested, and has what we need of its insides."""
+    """Whether the installed SGLang was tested, and has the internal interfaces that we use."""
     found = release.version()
     if not found:
         yield Check("sglang", "missing", "not installed", INSTALL)
@@ -199,22 +199,22 @@ def pack() -> Check:
 
 
 def pocket_models() -> Check:
-    """Whether their weights came along."""
+    """Whether their weights are installed."""
     lacking = [role for role in pocket.ROLES if not list(pocket.weights(role).glob("*.safetensors"))]
     found = f"without weights: {', '.join(lacking)}" if lacking else "target, draft, judge"
     return needed("pocket models", not lacking, found, "install from a complete checkout, or make pocket (hours)")
 
 
 def hub() -> Check:
-    """Whether models can be fetched; paths and the pocket models need no hub."""
+    """Whether models can be downloaded; models at paths and the pocket models need no hub."""
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return Check("model hub", "note", "offline mode (HF_HUB_OFFLINE)", "models by their path, or from the cache")
     address = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     reached: list[bool] = []
 
     def ask() -> None:
-        try:  # by way of the proxy, where the environment names one, as models are fetched
-            opener = urllib.request.build_opener()  # urlopen's own knows the proxies of when it was first used
+        try:  # by the environment's proxy, if any, as for downloads of models
+            opener = urllib.request.build_opener()  # urlopen would use the proxies of its first call
             opener.open(urllib.request.Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
             reached.append(True)
         except urllib.error.HTTPError:

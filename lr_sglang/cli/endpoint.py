@@ -1,4 +1,4 @@
-"""What ``lr-sglang serve`` does: runtimes up (or attached to) and kept up, the endpoint over them, and both down."""
+"""``lr-sglang serve`` at work: starts runtimes (or attaches), keeps them up, serves the endpoint, and stops both."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from lr_sglang.serve.logs import log, set_up
 from lr_sglang.serve.settings import Service
 from lr_sglang.verifiers import verifier_registry
 
-# Fields of ``Service`` whose options are called otherwise.
+# Fields of ``Service`` whose options have another name.
 NAMES = {"stall": "stall_timeout", "timeout": "request_timeout", "model": "model_name"}
 
 
 class Ending(Protocol):
-    """A server or a supervisor that can be told to end."""
+    """A server or a supervisor that can be ended."""
 
     def end(self) -> None:
         """Ends it as a signal does; from any thread."""
 
 
-Up = Iterator[tuple[Fleet | None, Ending, Callable[[], Any]]]  # servers, what answers, and the call that serves
+Up = Iterator[tuple[Fleet | None, Ending, Callable[[], Any]]]  # runtimes, the server, and the call that serves
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def serve(given: Given, display: Display) -> None:
     """Serves until a signal ends it.
 
     Raises:
-        LookaheadError: an option that cannot be, a port in use, or as ``runtimes.launch``; the target was given up.
+        LookaheadError: an invalid option, a port in use, or as ``runtimes.launch``; the target was given up.
     """
     plan = settle(given).checked()
     if len(plan.server_sets(plan.modes)) > 1:
@@ -126,17 +126,17 @@ def serve(given: Given, display: Display) -> None:
             needed.replace(sampling=plan.sampling), service, allowed, sock, logs, given, lean, progress, ready
         )
         with endpoint.several() if given["processes"] > 1 else endpoint.alone() as (fleet, server, run):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or it could not listen beside old ones
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else old connections would prevent listen()
             with _kept_up(fleet, given["restarts"], given["launch_timeout"], server):
                 run()
             display.note("stopped")
 
 
 def service_of(plan: Plan, given: Given) -> Service:
-    """What the options allow.
+    """The endpoint's settings by the options.
 
     Raises:
-        ConfigError: a verifier or a depth that cannot be.
+        ConfigError: an invalid verifier or depth.
     """
     options = {field.name: given.get(NAMES.get(field.name, field.name)) for field in dataclasses.fields(Service)}
     look, verifiers = plan.lookahead, dict.fromkeys((plan.lookahead.verifier, "exact", *given["allow_verifier"]))
@@ -147,7 +147,7 @@ def service_of(plan: Plan, given: Given) -> Service:
     layered = plan.layered(plan.modes[0])  # its servers can do these modes as well
     able = [name for name, mode in MODES.items() if mode.token_layer in (None, layered)]
     able = [name for name in able if not MODES[name].ahead or "draft" in plan.models]
-    # auto is no slower than the target alone when there is much to do; another policy that was asked for is kept
+    # auto is no slower than the target alone under load; it would replace a policy that was asked for
     auto = ("auto",) if MODES[plan.modes[0]].ahead and given["policy"] is None else ()
     served = plan.modes if given["mode"] else tuple(dict.fromkeys((*auto, *plan.modes, *able)))
     if all(MODES[name].lossless for name in served):
@@ -165,7 +165,7 @@ def service_of(plan: Plan, given: Given) -> Service:
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that is bound before anything slow begins, and keeps the address from others that would do the same.
+    """A socket bound to the address before the slow start of servers, so that no other process takes it meanwhile.
 
     Raises:
         LaunchError: the address cannot be listened on.
@@ -178,7 +178,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections too: no step waits for an ACK
         sock.bind(address)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-    except (OSError, UnicodeError) as error:  # the latter of a name such as 0..0.0
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name such as 0..0.0
         if sock is not None:
             sock.close()
         hint = "give another --port, or 0 for any that is free" if sock is not None else "give another --host"

@@ -32,13 +32,13 @@ SIMULATED = "these runtimes are simulated: the figures say nothing of models"
 
 @dataclass
 class Execution:
-    """What is to be made, and where its records go.
+    """The samples to make, and where their records go.
 
     Attributes:
-        command: for run.json of a benchmark, what was asked for; a run's folder is that of its records itself.
-        graders: by task; without one the last box is compared with the right answer.
-        warm_up: is answered first in every mode on every set of servers; no record is kept, and nothing learnt.
-        stores: by folder, while it is carried out.
+        command: a benchmark's options, for its run.json; empty for a run.
+        graders: by task; without one, the last box is compared with the right answer.
+        warm_up: a question that is answered first in every mode on every set of servers, without a record.
+        stores: by folder, while ``run`` is at work.
     """
 
     folder: Path
@@ -62,14 +62,14 @@ class Execution:
         return [one for one in turn.works if not self.stores[turn.variant.folder].done(one.key)]
 
     def done(self) -> int:
-        """Samples that need not be made any more."""
+        """Number of samples that need not be made any more."""
         return self.total - sum(len(self.left(turn)) for turn in self.order.turns)
 
     def open(self, stack: ExitStack, *, resume: bool) -> None:
         """Opens a store for each folder of records.
 
         Raises:
-            RecordError: as ``Store``, or a record is of another question than the one that has its name now.
+            RecordError: as ``Store``, or a record's question differs from the present one of that name.
         """
         here = machine.machine()
         for folder in dict.fromkeys(variant.folder for variant in self.order.variants):
@@ -111,8 +111,8 @@ class Execution:
         """Makes the samples that have no record yet; returns the records of all.
 
         Raises:
-            LookaheadError: servers do not come up, or the target is gone; the records that there are stay.
-            KeyboardInterrupt: the user wants no more; the records that there are stay.
+            LookaheadError: servers do not come up, or the target is gone; records so far are kept.
+            KeyboardInterrupt: the user stops it; records so far are kept.
         """
         display = self.display
         with ExitStack() as stack:
@@ -128,7 +128,7 @@ class Execution:
                     watches = self._servers(stretch.servers, up)
                     found = ((v.plan, v.modes, watches[v.key].live, v.concurrency) for v in variants)
                     sessions.tell_shortages((one for about in found for one in sessions.shortages(*about)), display)
-                    from lr_sglang.api.runner import Runner  # it imports SGLang, which was done while servers started
+                    from lr_sglang.api.runner import Runner  # SGLang was imported while servers started
 
                     runners = {}
                     for variant in variants:
@@ -166,7 +166,7 @@ class Execution:
             return self.records()
 
     def _keep(self, variant: Variant, record: Record) -> Record:
-        """Stores a record, with its grade where that takes no time; ``_graded`` stores it again."""
+        """Stores a record, with its grade if grading takes no time; else ``_graded`` stores it again."""
         if grader := self.graders.get(variant.task):
             record = grader.postponed(record)
         self.stores[variant.folder].append(record)
@@ -200,7 +200,7 @@ class Execution:
 
     @contextmanager
     def _resumable(self) -> Iterator[None]:
-        """Says how many samples there are already, and how to go on when they are interrupted."""
+        """Prints how many samples are done, and after an interruption how to go on."""
         if before := self.done():
             self.display.note(f"{before} of {self.total} samples are done already")
         try:
@@ -212,7 +212,7 @@ class Execution:
             raise
 
     def _servers(self, numbers: Sequence[int], up: ExitStack) -> dict[Key, Watch]:
-        """Brings up the sets that are to be up together; what two of them would start alike is started once."""
+        """Starts sets of servers that are up at the same time; servers that are alike in several sets start once."""
         known: dict[str, Runtime] = {}
         watches: dict[Key, Watch] = {}
         lean = all(variant.plan.lean() for variant in self.order.variants)
@@ -236,7 +236,7 @@ class Execution:
         return watches
 
     def _write_command(self, started: dict[str, Any]) -> None:
-        """What was asked for and in which order, and what was up when: a run may have been stopped and resumed."""
+        """Writes run.json: the command, its order, and when which servers started (again, after a resumption)."""
         path = self.folder / RUN
         try:
             earlier = json.loads(path.read_text(encoding="utf-8"))["starts"]
@@ -246,7 +246,7 @@ class Execution:
             write_whole(path, {**self.command, "order": self.order.about, "starts": [*earlier, started]})
 
     def _warm_up(self, variants: Sequence[Variant], watches: Mapping[Key, Watch]) -> None:
-        """One answer of each mode on each set of servers, of which no record is kept and nothing is learnt."""
+        """Makes one answer in each mode on each set of servers, without a record and without effect on policies."""
         from lr_sglang.api.runner import Runner
 
         warmed = set()
@@ -268,12 +268,12 @@ def need_an_answer(records: Sequence[Record]) -> None:
 
 
 class Watch:
-    """Says once what has gone wrong with draft or judge, while the answers go on without them."""
+    """Warns once of each failure of draft or judge, while the answers go on without them."""
 
     def __init__(self, live: sessions.Session, display: Display) -> None:
         self.live, self.display = live, display
         self.told, self.ended = set[str](), {"target"}  # the end of the target's server ends the command
-        if "judge" in live.roles:  # that a judge is not trusted is said like any other warning
+        if "judge" in live.roles:  # its warning that it is not trusted
             live.roles["judge"].checks.warn = display.warn
 
     def servers(self) -> None:

@@ -17,11 +17,11 @@ from lr_sglang.errors import LookaheadError
 
 DEBUG = "LR_SGLANG_DEBUG"
 BUG_STATUS = 70  # EX_SOFTWARE
-ALIKE = 0.65  # of 1; what options share by their form alone, as two dashes, is not looked at
+ALIKE = 0.65  # least similarity (0 to 1) of a suggested name
 
 
 class Failure(click.ClickException):
-    """An error on its way to the terminal: a named one, or one that we did not foresee."""
+    """An error as it is printed: one of ours with its hint, any other as a bug."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -50,7 +50,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Turns what a command raises into what its user should see, and into an exit status."""
+    """Turns an exception of a command into a message for its user and an exit status."""
     try:
         with _signals():
             yield
@@ -59,7 +59,7 @@ def guarded() -> Iterator[None]:
         raise click.exceptions.Exit(getattr(error, "exit_code", 130)) from None
     except click.NoSuchOption as error:
         known = [flag for one in (error.ctx.command.params if error.ctx else ()) for flag in one.opts]
-        near = nearest(error.option_name, known, "--")  # click's own may share two dashes, and little else
+        near = nearest(error.option_name, known, "--")  # click's own suggestions count the dashes as likeness
         raise click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx) from None
     except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
@@ -70,15 +70,15 @@ def guarded() -> Iterator[None]:
 
 
 def styled(text: str, **style: Any) -> str:
-    """Coloured, where colour is wanted (click itself takes it out where there is no terminal)."""
+    """Coloured text, unless NO_COLOR is set (click itself removes colour where there is no terminal)."""
     return text if os.environ.get("NO_COLOR") else click.style(text, **style)
 
 
 def nearest(name: str, known: Iterable[str], common: str = "") -> list[str]:
-    """The known names most like a misspelt one, best first, for "did you mean"; none where nothing is like it.
+    """The known names most like a misspelt one, best first, for "did you mean"; empty if none is like it.
 
     Args:
-        common: what all of them begin with, which makes any two look alike.
+        common: the common beginning of all names, which is not compared.
     """
     bare = {one.removeprefix(common).lower(): one for one in known}
     return [bare[one] for one in get_close_matches(name.removeprefix(common).lower(), bare, cutoff=ALIKE)]
@@ -86,7 +86,7 @@ def nearest(name: str, known: Iterable[str], common: str = "") -> list[str]:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a command as Ctrl-C does: records kept, servers stopped."""
+    """Makes SIGTERM and SIGHUP end a command as Ctrl-C does: records are kept, servers stopped."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise Stopped(number)
@@ -94,7 +94,7 @@ def _signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ends = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]  # as under nohup
+    ends = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]  # nohup ignores it
     before = {number: signal.signal(number, end) for number in ends}
     try:
         yield

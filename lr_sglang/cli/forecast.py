@@ -1,4 +1,4 @@
-"""What ``lr-sglang plan`` finds out, and how it is shown."""
+"""The figures of ``lr-sglang plan``, and how they are shown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAYERS = {"both": "both layers", "tokens": "the token layer alone", "steps": "lo
 
 
 class Forecast:
-    """Every figure, by its name. ``step_seconds`` is the time of a target step, where it is known."""
+    """All figures of a plan. ``step_seconds`` is the time of a target step, None if it is not known."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Forecast:
 
 
 def _row(case: Case, depth: int) -> dict[str, Any]:
-    """A depth; ``branches`` are target steps at once, ``formula`` is S1 or S2."""
+    """The figures of a depth; ``branches`` are parallel target steps, ``formula`` is the speed-up S1 or S2."""
     return {
         "depth": depth,
         "k1": {s: paper.k1_of(s, depth) for s in SCHEDULES},
@@ -83,7 +83,7 @@ def _row(case: Case, depth: int) -> dict[str, Any]:
 
 
 def show(found: Forecast, picture: Path | None) -> None:
-    """Prints it for people; where a picture went is said on standard error."""
+    """Prints a plan for people; the path of a picture goes to standard error."""
     out = Console(highlight=False)
     for line in _lines(found):
         out.print(Text(line) if isinstance(line, str) else line, soft_wrap=isinstance(line, str | Text))

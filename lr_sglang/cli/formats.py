@@ -21,7 +21,7 @@ MAX_WITH_COUNTS = 3  # modes beside each other, for which 80 columns hold counts
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[object]], left: Collection[str] = (), apart: int = 2) -> Table:
-    """A table without lines: columns to the right, but for those ``left``; ``apart`` spaces between them."""
+    """A table without lines: columns aligned right, except those in ``left``; ``apart`` spaces between them."""
     table = Table(box=None, padding=(0, apart, 0, 0), header_style="bold")
     for name in head:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=name in left)
@@ -53,7 +53,7 @@ def line(record: Record) -> str:
 
 
 def answer(record: Record) -> str:
-    """What was answered, in one line: the final answer, or else the last words."""
+    """The answer in one line: the final answer, or else the last words of the text."""
     words = record["answer"] or next((one for one in reversed(record["text"].splitlines()) if one.strip()), "")
     return shorten(" ".join(words.split()), ANSWER)
 

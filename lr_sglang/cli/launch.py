@@ -97,7 +97,7 @@ def launch(**given: Any) -> None:
         if not given["prime"]:
             _keep(running, plan, given, display)
             return
-        for role, server in running.servers.items():  # what they compile on first use no later start waits for
+        for role, server in running.servers.items():  # compiles what a later start would compile on first use
             probe.warm(server.url, timeout=given["launch_timeout"], role=role, sampled=plan.sampling.drawn())
     _show_caches(deployment.name, before, display)
 
@@ -139,9 +139,9 @@ def _list(display: Display) -> None:
 
 
 def _print(deployment: Deployment, given: Given, display: Display) -> None:
-    """The servers' exact commands; without a given port, each time with another free one."""
+    """Prints the servers' exact commands; without a given port, each call chooses other free ports."""
     servers = fleet.prepared(deployment, given["logs"])
-    # An empty TMPDIR asks our guardian for a folder that goes with the server; to a shell it would mean nothing.
+    # An empty TMPDIR asks our guardian for a folder that is removed with the server; a shell knows no such rule.
     envs = {role: {k: v for k, v in one.env.items() if (k, v) != ("TMPDIR", "")} for role, one in servers.items()}
     if display.as_json:
         found = {role: {"env": envs[role], "argv": one.argv, "url": one.url} for role, one in servers.items()}
@@ -156,7 +156,7 @@ def _print(deployment: Deployment, given: Given, display: Display) -> None:
 
 
 def _keep(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
-    """Keeps it up until a signal ends it, and written down for runs that attach."""
+    """Keeps servers up until a signal ends this, and keeps their description in a file for runs that attach."""
     layered, sampling, started = plan.layered(plan.modes[0]), sampling_of_file(given), time.strftime(STAMP)
 
     def remember() -> launched.Launched:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 AHEAD = [name for name, mode in MODES.items() if mode.ahead]
-# What one is, and whether in seconds (or in target steps).
+# By unit: its size, and whether that is in seconds (else in target steps).
 UNITS = {"": (1.0, False), "%": (0.01, False), "s": (1.0, True), "ms": (0.001, True)}
 
 
@@ -128,7 +128,7 @@ def _tokens(given: dict[str, Any], measured: Measured | None) -> Tokens | None:
 
 
 def _step_seconds(given: dict[str, Any], measured: Measured | None) -> float | None:
-    """The seconds of a target step; None is not known."""
+    """The seconds of a target step; None if not known."""
     seconds: float | None = given["step_time"]
     if seconds is not None and not 0 < seconds < math.inf:
         raise ConfigError(f"step_time: {seconds:g} is not possible; it must be more than 0 seconds")
@@ -147,7 +147,7 @@ def _judge(given: dict[str, Any], measured: Measured | None) -> float:
 
 
 def _deepest(case: Case, max_depth: int) -> int:
-    """Lookahead refuses trees that are too large."""
+    """The largest depth up to ``max_depth`` whose tree ``Lookahead`` allows."""
     from lr_sglang.config import Lookahead
 
     for depth in range(1, max_depth + 1):

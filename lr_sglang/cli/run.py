@@ -65,7 +65,7 @@ def run(question: str | None, **given: Any) -> None:
         if asked.name:
             grader = execution.graders[task] = stack.enter_context(asked.grader(given))
             if lacking := source.lacks(grader):
-                display.warn(f"{lacking}; lr-sglang grade {folder} does it later")
+                display.warn(f"{lacking}; lr-sglang grade {folder} can do it later")
         records = execution.run(resume=given["resume"])
     if len(records) == 1:
         display.single(records[0], folder)

@@ -15,7 +15,7 @@ def read(folder: Path) -> list[Record]:
     """The records of a run, by its folder or their file.
 
     Raises:
-        RecordError: there are none, or they are none.
+        RecordError: there are no records, or a line is no record.
     """
     path = folder / RECORDS if folder.is_dir() else folder
     try:
@@ -27,10 +27,10 @@ def read(folder: Path) -> list[Record]:
 
 @contextmanager
 def complete(*folders: Path) -> Iterator[None]:
-    """While records are read whose fields were not checked.
+    """For code that reads fields of unchecked records: turns its KeyError and the like into a named error.
 
     Raises:
-        RecordError: one lacks a field.
+        RecordError: a record lacks a field.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The runtimes of one command: started (or attached to), connected to, whether they have room, and taken down."""
+"""The runtimes of one command: starts them (or attaches), connects, checks their memory, and stops them."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class Session:
 
     @property
     def simulated(self) -> bool:
-        """Whether any of them waits instead of computing."""
+        """Whether any of them is simulated: waits instead of computing."""
         return any(backend.simulated for backend in self.roles.values())
 
     @property
     def versions(self) -> dict[str, str]:
-        """What ``versions`` in records says of the runtimes."""
+        """The runtimes' part of ``versions`` in records."""
         caches = ", ".join(dict.fromkeys(backend.prefix_cache for backend in self.roles.values()))
         return {"runtimes": "simulated"} if self.simulated else {"prefix_cache": caches}
 
     def started(self) -> dict[str, Runtime]:
-        """The servers that were started, for others that would start the same: by role, each at its URL."""
+        """The started servers by role, each as a runtime at its URL, for other sessions that need the same server."""
         fleet, found = self.fleet, {}
         for role in fleet.servers if fleet else ():
             assert fleet is not None
@@ -69,21 +69,21 @@ class Session:
 def session(
     deployment: Deployment, logs: Path, progress: Callable[[ProgressEvent], None], timeout: float, *, lean: bool
 ) -> Iterator[Session]:
-    """Brings a deployment up, and takes down what it started. SGLang is imported while the servers start.
+    """Starts a deployment, and finally stops what it started. SGLang is imported while the servers start.
 
     Args:
         lean: see ``Plan.lean``.
 
     Raises:
-        LookaheadError: as ``runtimes.launch``; one that comes of a server that died has the end of its log.
+        LookaheadError: as ``runtimes.launch``; after the death of a server with the end of its log.
     """
     to_start = sum(not runtime.url for runtime in deployment.runtimes.values())
     importing = threading.Thread(target=_import, args=(lean,), name="lr-import", daemon=True)
 
     def tell(event: ProgressEvent) -> None:
-        """Imports once every server has started, or the first is further (they can be started in turn).
+        """Begins the import when the last server has been started, or the first has gone on (some start in turn).
 
-        Not before: an import holds the interpreter's lock, and the servers, which take longer, would start later.
+        An earlier import would hold the interpreter's lock and delay the servers, which take longer.
         """
         nonlocal to_start
         progress(event)
@@ -102,7 +102,7 @@ def session(
 
 @contextmanager
 def logs_told(fleet: Fleet) -> Iterator[None]:
-    """An error that comes of a server that died has the end of its log."""
+    """Adds the end of a server's log to an error that follows from the death of that server."""
     try:
         yield
     except RuntimeDown as error:
@@ -135,13 +135,13 @@ def _with_log(error: LookaheadError, fleet: Fleet) -> LookaheadError:
 
 
 def tell_shortages(shortages: Iterable[tuple[bool, str]], display: Display) -> None:
-    """Each once: a warning where the branches of one answer do not fit, a note where those of all at a time do not."""
+    """Prints each once: as a warning if one answer's branches do not fit, as a note if those of all answers do not."""
     for text, urgent in {text: urgent for urgent, text in shortages}.items():
         (display.warn if urgent else display.note)(text)
 
 
 def of_servers(plan: Plan, modes: Collection[str], fleet: Fleet) -> Iterator[tuple[bool, str]]:
-    """What the servers say of themselves, and what their memory does not hold: as ``shortages``, without backends."""
+    """Notes from the servers' logs, and shortages of memory: the part of ``shortages`` that needs no backends."""
     yield from ((False, note) for note in fleet.notes())
     roles = {role for mode in modes for role in plan.roles(mode)} & fleet.urls.keys()
     own = [role for role in ROLES if role in roles and fleet.deployment.shared.get(role, role) == role]
@@ -149,10 +149,10 @@ def of_servers(plan: Plan, modes: Collection[str], fleet: Fleet) -> Iterator[tup
 
 
 def memory(plan: Plan, rooms: Mapping[str, Room]) -> Iterator[tuple[bool, str]]:
-    """What runtimes cannot hold of an answer.
+    """Which runtimes have too little memory or context for an answer.
 
     Args:
-        rooms: of the roles that take part and share no other's runtime.
+        rooms: of the roles that are used and have a runtime of their own.
     """
     target, limits, look = rooms.get("target", Room()), plan.limits, plan.lookahead
     wanted = max(limits.max_tokens or 0, limits.max_total_tokens or 0)
@@ -176,10 +176,10 @@ def memory(plan: Plan, rooms: Mapping[str, Room]) -> Iterator[tuple[bool, str]]:
 
 
 def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -> Iterator[tuple[bool, str]]:
-    """What each runtime lacks, and whether it lacks it for one answer alone.
+    """What each runtime has too little of, each with True if that is too little for one answer already.
 
     Args:
-        answers: how many are made at a time.
+        answers: number of concurrent answers.
     """
     ahead = [mode for mode in modes if MODES[mode].ahead]
     asked: dict[str, list[Role]] = {}

@@ -1,4 +1,4 @@
-"""Settles what answers are made with: the command line over the deployment file over the model family over defaults."""
+"""The settings of answers: from the command line, else the deployment file, else the model family, else defaults."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lr_sglang.runtimes.attach import model_of
 from lr_sglang.runtimes.launching import token_layer
 from lr_sglang.runtimes.placement.models import prompt_for
 
-Given = Mapping[str, Any]  # options by name; None, empty and missing stand for what was not given
-# How a family's makers advise to sample it; the first name that stands in the model's name counts.
+Given = Mapping[str, Any]  # options by name; one that was not given is None, empty or missing
+# The sampling that the makers of a family advise; the first name that is part of the model's name counts.
 FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("deepseek-r1", {"temperature": 0.6, "top_p": 0.95}),
     ("qwen3", {"temperature": 0.6, "top_p": 0.95, "top_k": 20}),
@@ -29,10 +29,10 @@ DEFAULT_LAYER = "ngram"  # what the paper uses, and what needs no model of its o
 
 
 def settle(given: Given) -> Plan:
-    """From the options of a command, the deployment file that they name, and the models.
+    """Makes a plan from the options of a command, the deployment file that they name, and the models.
 
     Raises:
-        ConfigError: an option or a value that cannot be; ``Plan.checked`` checks what the modes need.
+        ConfigError: an invalid option or value; ``Plan.checked`` checks what the modes need.
         LookaheadError: a runtime at a URL does not answer.
     """
     if given.get("attach") and given.get("deployment"):
@@ -58,12 +58,12 @@ def settle(given: Given) -> Plan:
 
 
 def _bare(given: Given) -> bool:
-    """A target and no file: draft and judge are then those that are given, not the pocket models."""
+    """Whether a target and no file is given: then draft and judge do not default to the pocket models."""
     return bool(given.get("target")) and not (given.get("deployment") or given.get("attach"))
 
 
 def _deployment(given: Given) -> Deployment:
-    """The deployment of the file, else the roles that are given, else the pocket deployment."""
+    """The deployment of the file, else of the roles that are given, else the pocket deployment."""
     if given.get("attach"):
         deployment = launched.find(given["attach"]).attachable()
     elif _bare(given):
@@ -110,7 +110,7 @@ def with_layers(given: Given, deployment: Deployment, modes: Sequence[str]) -> D
     """A copy with the token layers that the modes need and the options ask for, role by role.
 
     Raises:
-        ConfigError: an option that means nothing to any runtime, or a layer that cannot be.
+        ConfigError: an option that applies to no runtime, or an invalid layer.
     """
     layers = {role: runtime.token_layer for role, runtime in deployment.runtimes.items() if not runtime.url}
 
@@ -161,7 +161,7 @@ def with_layers(given: Given, deployment: Deployment, modes: Sequence[str]) -> D
 
 
 def _suited(name: str) -> tuple[str, ...]:
-    """The roles of a token layer that names none: the target, and the draft if the layer needs no draft model."""
+    """The roles that a token layer without a role is for: the target, and the draft if it needs no draft model."""
     with_model = name != "none" and token_layer.find(TokenLayer(name), "--token-layer").draft != "none"
     return ("target",) if with_model else ("target", "draft")
 

@@ -16,7 +16,7 @@ from lr_sglang.sglang_api.light_import import leave_torch_out
 if TYPE_CHECKING:
     from lr_sglang.simulated.simulation import Simulation
 
-# What ``bench simulated`` says, and how.
+# The figures that ``bench simulated`` prints, and their formats.
 FIGURES = {
     "speed-up": "{speedup:.3f}x",
     "event-driven bound": "{event_driven:.3f}x",
@@ -68,10 +68,10 @@ simulation = options.together(
 
 
 def simulation_of(given: dict[str, Any]) -> Simulation:
-    """What the options say.
+    """The simulation that the options describe.
 
     Raises:
-        ConfigError: a value that cannot be.
+        ConfigError: an invalid value.
         RecordError: there are no records to trace.
     """
     from lr_sglang.simulated.model import Model
@@ -213,7 +213,7 @@ def simulated(context: click.Context, /, json: bool, times: Path | None, **given
         given["schedule"],
         given["depth"],
         given["width"],
-        max_step_tokens=setting.model.longest + 1,  # a blank line ends each step, as almost all of real models
+        max_step_tokens=setting.model.longest + 1,  # a blank line ends each step, as almost always in real models
         verifier=given["verifier"],
     )
     leave_torch_out()

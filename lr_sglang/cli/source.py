@@ -28,7 +28,7 @@ Given = Mapping[str, Any]  # options by name
 
 @dataclass(frozen=True)
 class Source:
-    """Questions of a task, of a file, or the one of the command line, which has no ``name``."""
+    """The questions of a task or of a file, or that of the command line (without a ``name``)."""
 
     name: str
     questions: list[Question]
@@ -42,7 +42,7 @@ class Source:
 
 
 def of_command(given: Given, question: str | None = None) -> Source:
-    """What ``run`` and ``try`` ask.
+    """The questions of ``run`` and ``try``.
 
     Raises:
         UsageError: none or several of a question, a task and a file are given.
@@ -84,7 +84,7 @@ def _chosen(
 
 
 def folder_for(name: str, given: Given) -> Path:
-    """Where records go: --output, or a folder in ``runs`` that is new or, with --resume, the newest of that name."""
+    """The folder of the records: --output, else a new one in ``runs``, or with --resume the newest of that name."""
     name, output, resume = re.sub(r"[^\w.-]+", "-", given.get("name") or name), given["output"], given.get("resume")
     if output is None:
         return newest_folder(RUNS, name) if resume else new_folder(RUNS, name)
@@ -94,7 +94,7 @@ def folder_for(name: str, given: Given) -> Path:
 
 
 def rules(given: Given) -> Rules:
-    """What grading may do.
+    """What the options allow grading to do.
 
     Raises:
         ConfigError: the rater is no URL.
@@ -105,7 +105,7 @@ def rules(given: Given) -> Rules:
 
 
 def lacks(made: Grader) -> str:
-    """Why all answers will stay ungraded; empty where they will not."""
+    """Why no answer will be graded; empty if answers will be."""
     if made.name in ("humaneval", "livecodebench") and not made.rules.execute:
         return "answers are not graded: their code is run only with --allow-code-execution"
     if made.name == "mt-bench" and made.rules.rater is None:
@@ -114,7 +114,7 @@ def lacks(made: Grader) -> str:
 
 
 def tell_failures(records: Iterable[Record], display: Display, folder: Path) -> None:
-    """Says that grading failed, how often and why.
+    """Warns if grading failed for some answers, with their number and the reason.
 
     Raises:
         GradingError: it failed for every answer, so that nothing was graded.
@@ -123,7 +123,7 @@ def tell_failures(records: Iterable[Record], display: Display, folder: Path) -> 
     failed = grading_failed(answers)
     if not failed:
         return
-    reason, again = failed[-1]["grade"]["reason"], f"lr-sglang grade {folder} does it again"
+    reason, again = failed[-1]["grade"]["reason"], f"lr-sglang grade {folder} tries again"
     if len(failed) == len(answers):
         raise GradingError(f"no answer could be graded: {reason}", hint=f"the answers are kept; {again}")
     display.warn(f"{len(failed)} of {len(answers)} answers could not be graded: {reason}; {again}")

@@ -1,4 +1,4 @@
-"""``lr-sglang tasks``: what there is to ask, where it comes from, and whether it can be had here."""
+"""``lr-sglang tasks``: the tasks, their sources, and whether their questions can be read on this machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tasks(name: str | None, check: bool, json: bool) -> None:
         for one in plugin_files.outside(known.GROUP):
             try:
                 all_found.append(known.get(one))
-            except ConfigError as error:  # of another package: not a reason to hide the others
+            except ConfigError as error:  # a broken task of another package must not hide the others
                 click.echo(f"Warning: {error}", err=True)
         shown, text = [about(one, check) for one in all_found], _list
     else:
@@ -51,10 +51,10 @@ def tasks(name: str | None, check: bool, json: bool) -> None:
 
 
 def about(found: Found, check: bool = False) -> dict[str, Any]:
-    """What there is to say about a task.
+    """The description of a task.
 
     Args:
-        check: whether its questions are loaded; they are in any case if that needs no network.
+        check: whether its questions are loaded even if that needs the network.
     """
     from lr_sglang.errors import LookaheadError
 
