@@ -1,4 +1,4 @@
-"""SGLang's two attention operators: what the `intel_amx` backend calls, for a whole batch in one call per layer."""
+"""The two attention operators that SGLang's `intel_amx` backend calls, for a whole batch in one call per layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +14,8 @@ from lr_sglang.cpu.kv_buffer import KeptRows
 class BatchedAttention:
     """The two attention operators of one backend, with one plan for all layers of a forward pass.
 
-    A plan is used again for the same tensor objects, and only until the next `new_forward`: SGLang may change
-    a tensor in place from one pass to the next. The arguments are those of sgl_kernel's operators.
+    A plan is reused for the same tensor objects until the next `new_forward`, because SGLang may change a tensor
+    in place from one pass to the next. The arguments are those of sgl_kernel's operators.
     """
 
     def __init__(self) -> None:
@@ -71,10 +71,10 @@ class BatchedAttention:
         output.copy_(attend_decode(plan, query, k_cache, v_cache, sm_scale, logit_cap, sinks))
 
     def decode_step(self, backend: Any, forward_batch: Any, group: int) -> Callable[..., torch.Tensor]:
-        """The decode step of `forward_batch`, stripped for a plain model, as one function for its layers.
+        """The decode step of `forward_batch` for a plain model, as one function that all layers call.
 
-        It takes a layer's number, its scale, query [batch, heads, dim], key and value [batch, kv_heads, dim],
-        and returns [batch, heads, dim].
+        The function takes a layer's number, its scale, query [batch, heads, dim], key and value [batch, kv_heads,
+        dim], and returns [batch, heads, dim].
         """
         pool, loc = backend.token_to_kv_pool, forward_batch.out_cache_loc
         # The branches of a draft have a table of their own, and each step of the draft its own backend.
@@ -83,7 +83,7 @@ class BatchedAttention:
             forward_batch.seq_lens,
             forward_batch.req_pool_indices,
         )
-        # Under speculation others write to the rows of a batch between its decode steps.
+        # Under speculation, verification also writes to the rows of a batch between its decode steps.
         keep = forward_batch.spec_info is None
         plan = self._decode_plan(table, requests, seq_lens, group, 0, keep)
         kept = self._kept if keep and isinstance(plan, Padded) else None
@@ -107,7 +107,7 @@ class BatchedAttention:
         seq_lens, extend_lens, _, tree_mask = backend.extend_metadata
         drafted = plan_drafted(table, requests, seq_lens, extend_lens, group, tree_mask)
         plans = () if drafted else self._extend_plan(table, requests, seq_lens, extend_lens, group, 0, tree_mask)
-        # From one verification of a chain to the next, nothing else writes here. A tree's accepted rows are moved.
+        # Between two verifications of a chain, nothing else writes to its rows; those of a tree are moved.
         chain = forward_batch.forward_mode.is_target_verify() and tree_mask is None
         kept = self._kept if chain and len(plans) == 1 and plans[0].queries is None else None
         if kept is None:

@@ -1,4 +1,4 @@
-"""Attention itself, over keys and values that lie ready, and what its plans share."""
+"""Attention over gathered keys and values, and helpers that all plans use."""
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ def attend(
         keys, values: [batch, kv_heads, width, dim], in any layout.
         mask: float32, added to the scores; broadcast to [batch, 1, rows, width].
         logit_cap: where above 0, scores become cap * tanh(score / cap).
-        sinks: [heads]; each takes weight as one more column would, and gives no value.
+        sinks: [heads]; each adds a column to the softmax that has no value.
 
     Returns:
         [batch, kv_heads, rows, dim].
@@ -49,7 +49,7 @@ def additive(visible: torch.Tensor) -> torch.Tensor:
 def padded_rows(req_to_token: torch.Tensor, requests: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
     """The KV-cache rows of a batch, [batch, width] int64; 0, which is never written, where not `used`."""
     table = req_to_token[:, : used.shape[1]].index_select(0, requests)
-    if table.shape[1] < used.shape[1]:  # the rounding went past the table's end
+    if table.shape[1] < used.shape[1]:  # rounded up past the table's end
         table = F.pad(table, (0, used.shape[1] - table.shape[1]))
     return (table * used).to(torch.int64)
 

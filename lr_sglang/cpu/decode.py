@@ -1,8 +1,8 @@
-"""A decode step, one new token per sequence: which rows of the KV cache to read how, and attention over them.
+"""A decode step, one new token per sequence: how to read the rows of the KV cache, and attention over them.
 
-Two ways, by what they cost. Together: every query meets every row that any sequence reads, and a mask hides what
-is not its own; a shared prefix is read once, and where the rows lie side by side nothing is copied. Padded: each
-sequence's rows are gathered into one rectangle, for sequences whose rows are scattered over the cache.
+A plan is the cheaper of two. Together: all queries attend over the rows of all sequences, and a mask hides those of
+other sequences; a shared prefix is read once, and adjacent rows are not copied. Padded: each sequence's rows are
+gathered into one rectangle, which is cheaper for sequences whose rows are scattered over the cache.
 """
 
 from dataclasses import dataclass
@@ -37,9 +37,9 @@ def plan_decode(
 ) -> DecodePlan:
     """Plan a decode step.
 
-    `seq_lens` [batch] counts the new token; `group` query heads share a KV head; `window` > 0 hides what is
-    further back. By measurement a row costs about 10 + batch * group units where it lies, 30 more if it is
-    gathered, and 28 for each sequence in a padded rectangle, or 18 if that is kept from step to step.
+    `seq_lens` [batch] includes the new token; `group` query heads share a KV head; `window` > 0 hides tokens
+    further back. By measurement a row costs about 10 + batch * group units if it is read in place, 30 more if it
+    is gathered, and 28 for each sequence in a padded rectangle, or 18 if `kept` from step to step.
     """
     column = torch.arange(round_up(int(seq_lens.max())))
     visible = column < seq_lens.view(-1, 1)
@@ -48,13 +48,13 @@ def plan_decode(
         visible &= column >= (seq_lens - window).view(-1, 1)
     batch, width = rows.shape
     padded = (18 if kept else 28) * batch * width
-    own = torch.where(visible, rows, rows.gather(1, seq_lens.view(-1, 1) - 1))  # not padding, but a row seen anyway
+    own = torch.where(visible, rows, rows.gather(1, seq_lens.view(-1, 1) - 1))  # a visible row in place of padding
     plan = plan_together(own, group, padded)
     return plan or Padded(rows.view(-1), additive(visible).view(batch, 1, 1, width))
 
 
 def plan_together(own: Tensor, group: int, padded: int) -> Together | None:
-    """Plan for reading together, unless that costs more than `padded`.
+    """A plan of the kind Together; None if that costs more than `padded`.
 
     `own` [queries, width] int64 has the rows that each query sees, in any order and with repetitions.
     """
@@ -66,9 +66,9 @@ def plan_together(own: Tensor, group: int, padded: int) -> Together | None:
 
 
 def rows_together(own: Tensor, queries: int, padded: int) -> tuple[Tensor | slice, Tensor, int] | None:
-    """The rows that `queries` read together, where each of `own` is among them, and how many they are.
+    """The rows that `queries` read together, the place of each of `own` among them, and their number.
 
-    None where that costs more than `padded`.
+    None if that costs more than `padded`.
     """
     width = own.shape[1]
     start, end = int(own.min()), int(own.max()) + 1
@@ -137,5 +137,5 @@ def seen(column: Tensor, count: int) -> Tensor:
 
 
 def together_mask(mask: Tensor, group: int) -> Tensor:
-    """[queries, count] as the mask of queries whose `group` heads lie side by side, [1, 1, queries * group, count]."""
+    """The mask [queries, count] repeated for each of a query's `group` heads, [1, 1, queries * group, count]."""
     return mask.repeat_interleave(group, dim=0).view(1, 1, -1, mask.shape[1])

@@ -1,6 +1,6 @@
-"""A pass over a few new tokens per sequence, drafted ones among them, whose keys and values are in the cache already.
+"""A pass over a few new (possibly drafted) tokens per sequence, whose keys and values are in the cache already.
 
-Branches of one answer share nearly all of their prefix: it is read once for the new tokens of all of them.
+Branches of one answer share nearly all of their prefix, so it is read once for the new tokens of all branches.
 """
 
 import torch
@@ -15,10 +15,10 @@ MAX_TOKENS = 128
 def plan_drafted(
     req_to_token: Tensor, requests: Tensor, seq_lens: Tensor, extend_lens: Tensor, group: int, tree_mask: Tensor | None
 ) -> Together | None:
-    """Plan it as a decode step of as many sequences: nothing is copied where their rows lie side by side.
+    """Plan the pass like a decode step in which each new token is a sequence; adjacent rows are then not copied.
 
-    The arguments are those of plan_extend. None where that does better, or cannot be done: trees with different
-    numbers of new tokens, many tokens, rows that are scattered over the cache.
+    The arguments are those of plan_extend. None where plan_extend must be used (trees with different numbers of new
+    tokens) or is cheaper (many tokens, rows that are scattered over the cache).
     """
     if int(extend_lens.sum()) > MAX_TOKENS:
         return None
@@ -35,7 +35,7 @@ def plan_drafted(
 
 
 def _plan_chains(own: Tensor, seq_lens: Tensor, extend_lens: Tensor, group: int, padded: int) -> Together | None:
-    """Every new token sees what `own` [batch, width] has up to itself; behind `seq_lens` stands a row seen by all."""
+    """Every new token sees the rows of `own` [batch, width] up to its own; padding repeats a row that all see."""
     batch, tokens = own.shape[0], int(extend_lens.sum())
     found = rows_together(own, tokens * group, padded)
     if found is None:
@@ -60,7 +60,7 @@ def _plan_trees(
     tree = tree_mask[: batch * new * new].view(batch, new, new).to(torch.bool)
     visible = (torch.arange(width) < prefix).expand(batch, new, width).contiguous()
     visible.scatter_(2, token.view(batch, 1, new).expand(-1, new, -1), tree)
-    # Every token sees itself. Its own row stands wherever it sees nothing.
+    # Every token sees itself, so its own row replaces the rows that it does not see.
     rows = rows.unsqueeze(1).expand(-1, new, -1)
     own = torch.where(visible, rows, rows.gather(2, token))
     return plan_together(own.view(batch * new, width), group, padded)

@@ -1,6 +1,6 @@
 """An extend step, several new tokens per sequence: plan and attention, padded to one rectangle for the batch.
 
-Where a long prompt would make the rectangle mostly padding, neighbours of unlike size go into several.
+If a long prompt would make that rectangle mostly padding, the batch is split into several.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class ExtendPlan:
     """One rectangle: several new tokens per sequence, after a prefix that is in the KV cache.
 
     tokens: which of the step's tokens are its sequences'.
-    rows: [batch * width] int64, KV-cache row of every column (0, never written, where padded).
+    rows: [batch * width] int64, KV-cache row of every column (0, which is never written, for padding).
     mask: [batch, 1, longest * group, width] float32; `group` query heads share a KV head and lie side by side.
     queries: [tokens] int64, row of each token among batch * longest padded ones; None where nothing is padded.
     columns: [tokens] int64, column of each token's own key among batch * width.
@@ -61,7 +61,7 @@ def plan_extend(
 
 
 def _parts(extend_lens: list[int], seq_lens: list[int]) -> list[slice]:
-    """Neighbours that share a rectangle: as long as no more than half of it is padding, or it is small."""
+    """Splits the batch into rectangles of adjacent sequences: each is small, or at most half padding."""
     parts, start, longest, width, own = [], 0, 0, 0, 0
     for i, (new, total) in enumerate(zip(extend_lens, seq_lens, strict=True)):
         longest, width, own = max(longest, new), max(width, total), own + new * total

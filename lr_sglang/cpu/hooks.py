@@ -54,8 +54,8 @@ def install() -> None:
 def _allow_intel_amx() -> None:
     """Keep `--attention-backend intel_amx`: ServerArgs would turn it into torch_native.
 
-    Only what the arguments are settled by is changed. Everywhere else the answer stays no, so that linear layers and
-    norms keep their PyTorch forward; HookRegistry would change it in every module.
+    Only the check for ServerArgs is changed. For all other modules it stays negative, so that linear layers and norms
+    keep their PyTorch forward; HookRegistry would change it in every module.
     """
     from sglang.srt import runtime_context
     from sglang.srt.arg_groups import overrides
@@ -73,9 +73,9 @@ def _use_batched_attention(result: None, backend: Any, *args: object, **kwargs: 
     backend.extend_attention_fwd = partial(_extend, backend)
 
 
-# SGLang 0.5.23 hands over two scales more, those of an 8-bit KV cache, and last whether attention is causal. 0.5.16
-# works out the lengths for a pass under speculation and then hands over the batch's own, which leave the drafted tokens
-# out (sgl-project/sglang#36430): the right ones are put in; `seq_lens` is the 11th and the 9th argument.
+# SGLang 0.5.23 passes three more arguments: two scales of an 8-bit KV cache, and whether attention is causal. 0.5.16
+# passes the batch's own lengths under speculation, which lack the drafted tokens (sgl-project/sglang#36430), though it
+# has computed the right ones; we put these in. `seq_lens` is the 11th and the 9th argument.
 
 
 def _decode(backend: Any, *arguments: Any) -> None:
@@ -108,8 +108,8 @@ def _begin_forward(backend: Any, *args: object, **kwargs: object) -> None:
 def _lay_out_weight(result: None, method: Any, layer: Any) -> None:
     """Keep a linear layer's weight as [in, out] in memory, seen as [out, in] as before.
 
-    MKL multiplies one to eight float32 rows 1.5 to 4 times as fast so, and then gives a row the same result
-    whether it comes with one other row or thirty.
+    With this layout MKL multiplies one to eight float32 rows 1.5 to 4 times as fast, and a row's result is the same
+    with one other row as with thirty.
     """
     if layer.weight.dtype == torch.float32:
         layer.weight.data = layer.weight.data.t().contiguous().t()
@@ -121,7 +121,7 @@ def _lay_out_weight(result: None, method: Any, layer: Any) -> None:
 def load_alone(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Around load_jit, with which a server compiles n-gram speculation on first use: one server at a time.
 
-    It loads a library as soon as its file is there: the linker of another server may still be writing it.
+    load_jit loads a library as soon as its file exists, while the linker of another server may still be writing it.
     """
     folder = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,8 +134,8 @@ def mask_on_cpu(backend: Any, server_args: Any, *args: object, **kwargs: object)
     """After create_grammar_backend: let xgrammar's own function apply the masks of its grammars.
 
     A grammar is a regex or a JSON schema. SGLang applies their masks with a GPU kernel, and a CPU server ends at the
-    first request that has one. The classes whose methods are meant are not hooked before: importing them takes two
-    seconds, in every process.
+    first request that has one. The classes with the methods are hooked here and not at the start, because importing
+    them takes two seconds in every process.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 

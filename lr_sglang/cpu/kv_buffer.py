@@ -1,7 +1,7 @@
 """Padded keys and values, kept from one decode step to the next, or from one verification of drafted tokens.
 
-Sequences that share nothing spend most of a decode step in gathering their rows again. Between two steps of the
-same batch only one row per sequence is new, or as many as are drafted.
+Without it, sequences that share no prefix spend most of a decode step on gathering their rows. Between two steps of
+the same batch only one row per sequence is new, or as many as are drafted.
 """
 
 import torch
@@ -14,8 +14,8 @@ SPARE = 128
 class KeptRows:
     """Every layer's padded rectangle of keys and values, [batch, room, kv_heads, dim], for one batch.
 
-    It stands for the KV cache only while nothing else writes there: `clear` it at every other pass. A step that
-    does not follow from the last one (other sequences, other rows, more tokens) clears it by itself.
+    It equals the KV cache only while nothing else writes there: call `clear` at every pass that does not use it. A
+    step that does not continue the last one (other sequences, other rows, more tokens) clears it by itself.
     """
 
     def __init__(self) -> None:
@@ -26,16 +26,16 @@ class KeptRows:
         self._newest = torch.empty(0, dtype=torch.int64)
 
     def clear(self) -> None:
-        """Forget everything; the next step gathers anew."""
+        """Forget everything; the next step gathers all rows again."""
         self._layers.clear()
         self._seq_lens = self._seq_lens[:0]
 
     def begin(self, rows: Tensor, seq_lens: Tensor, new: int = 1) -> None:
-        """Begin a step over cache `rows` [batch, width], 0 behind the `seq_lens` [batch], of which `new` are new."""
+        """Begin a step over cache `rows` [batch, width], 0 from `seq_lens` [batch] on; `new` per sequence are new."""
         if not self._follows(rows, seq_lens - new):
             self._layers.clear()
             self._room = -(-rows.shape[1] // SPARE) * SPARE + SPARE
-        self._rows, self._seq_lens = rows, seq_lens.clone()  # SGLang counts in place
+        self._rows, self._seq_lens = rows, seq_lens.clone()  # SGLang increments it in place
         starts = torch.arange(rows.shape[0]) * self._room + seq_lens - new
         self._newest = (starts.view(-1, 1) + torch.arange(new)).view(-1)
 
@@ -57,9 +57,9 @@ class KeptRows:
         return keys[:, :width], values[:, :width]
 
     def _follows(self, rows: Tensor, known: Tensor) -> bool:
-        """Whether every row but the new ones was there in the last step; `known` [batch] says how many those are.
+        """Whether the first `known` [batch] rows of each sequence, all but the new ones, are those of the last step.
 
-        A step may go on from any of the last one's tokens: of drafted ones, from those that were accepted.
+        A step may continue from any token of the last one: after a verification, from the last accepted token.
         """
         before, width = self._rows, min(self._rows.shape[1], rows.shape[1])
         if self._seq_lens.shape != known.shape or rows.shape[1] > self._room:

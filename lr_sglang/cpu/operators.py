@@ -18,11 +18,11 @@ NAMESPACE = "sgl_kernel"
 
 
 def _attend(kind: str, *arguments: object) -> None:
-    """BatchedAttention's operator with nothing remembered."""
+    """BatchedAttention's operator without a plan kept from call to call."""
     getattr(BatchedAttention(), kind)(*arguments)
 
 
-# The operators with the arguments that they write to; the rest of a schema says the signature.
+# The attention operators, each with the arguments that it writes to; the signature gives the rest of the schema.
 _ATTENTION = {"decode": ("k_cache", "v_cache", "output"), "extend": ("o_extend",)}
 _LINKS = ("positions", "retrive_index", "retrive_next_token", "retrive_next_sibling")
 _SPECULATION: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (

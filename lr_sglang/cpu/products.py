@@ -1,9 +1,9 @@
-"""Matrix products of a decoder's layers, each with its own way to keep a weight, and which of them computes a layer.
+"""Matrix products of a decoder's layers, each with its own format of the weight, and the choice among them.
 
-For bfloat16 it is the one that a short test finds fastest on this processor. Processors without bfloat16 multiply it
-three times as slowly as float32 (oneDNN converts at every product), or not at all. There a weight is kept as float32,
-or as 8-bit numbers where that is clearly faster: it is coarser. A product of a model in bfloat16 takes its weight over:
-what is left of the layer's has its shape, and no memory.
+For weights in bfloat16, a short test finds the fastest on this processor. Processors without bfloat16 multiply it three
+times as slowly as float32 (oneDNN converts at every product), or not at all. There a weight is kept as float32, or as
+8-bit numbers, which are less exact, if these are clearly faster. The product then owns the weight: the layer keeps an
+empty tensor of the same shape.
 """
 
 import logging
@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 LEAST_ROWS = 4
-# Of a batch: one branch, several, and several with drafted tokens.
+# Rows of a batch in the test: one branch, several branches, and several with drafted tokens.
 ROWS = (1, 8, 24)
 SHAPE = 5632, 2048
-COPIES = 3  # of a matrix, in turns: together they do not fit into a cache
+COPIES = 3  # of a matrix, used in turns, so that it is not read from the processor's cache
 CLEARLY = 0.8
 
 
@@ -36,7 +36,7 @@ class Product(Protocol):
 
 
 class Float32:
-    """Reads a float32 weight where it lies."""
+    """A float32 weight, used in place."""
 
     def __init__(self, linear: Any) -> None:
         self._weight = linear.weight.t()
@@ -88,7 +88,7 @@ class Int8:
 
     def __init__(self, linear: Any) -> None:
         weight = _taken(linear).float()
-        # The scale is rounded first, so that the numbers belong to it as it is.
+        # The scale is rounded before the weight is divided by it.
         self._scale = (weight.abs().amax(1) / 127).clamp_min(1e-30).bfloat16()
         self._weight = (weight / self._scale.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
 
@@ -120,7 +120,7 @@ def of(linear: Any) -> Product:
 
 @cache
 def for_bfloat16() -> Kind:
-    """The kind for weights in bfloat16, tested once in a process; the log says if it is another than theirs."""
+    """The kind of product for weights in bfloat16, tested once in a process; logs it if it is not ``BFloat16``."""
     seconds = measured()
     kind = chosen(seconds)
     if kind is not BFloat16:
@@ -132,7 +132,7 @@ def for_bfloat16() -> Kind:
 
 
 def chosen(seconds: Mapping[Kind, float]) -> Kind:
-    """What was asked for where it is the fastest, else float32, unless 8 bits are clearly faster."""
+    """``BFloat16`` if it is faster than ``Widened``; else ``Widened``, unless ``Int8`` is clearly faster."""
     wide = seconds[Widened]
     if seconds.get(BFloat16, wide) < wide:
         return BFloat16
@@ -148,7 +148,7 @@ def measured(batches: Sequence[int] = ROWS) -> dict[Kind, float]:
     total = dict.fromkeys(kinds, 0.0)
     for rows in batches:
         x = torch.ones(rows, SHAPE[1], dtype=torch.bfloat16)
-        # In turns, and in time of the processor: other work on the machine shall not decide.
+        # In turns and in processor time, so that other work on the machine has no influence.
         times = [[_seconds(made[kind][turn % COPIES], x) for kind in kinds] for turn in range(3 * COPIES)]
         for kind, seconds in zip(kinds, map(min, zip(*times, strict=True)), strict=True):
             total[kind] += seconds

@@ -1,10 +1,10 @@
 """Qwen3's forward pass for a CPU: the same arithmetic in about a third of the calls.
 
-A small model on one core spends its time between the operators, not in them. This walks the weights that
-SGLang has loaded: residual additions go into the matrix products, queries and keys are normed and rotated
-together, and what all layers share (rotary angles, the rows of the KV cache) is computed once. Results are
+A small model on one core spends its time between the operators, not in them. This uses the weights that SGLang
+has loaded, but the matrix products include the residual additions, queries and keys are normed and rotated
+together, and values for all layers (rotary angles, the rows of the KV cache) are computed once. Results equal
 those of SGLang's own layers up to rounding. With weights in bfloat16 the residual stream, norms and rotations
-are float32, which SGLang rounds in every layer.
+stay float32, which SGLang rounds in every layer.
 """
 
 from collections.abc import Callable, Collection
@@ -71,7 +71,7 @@ class Qwen3Forward:
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
         """Token ids and positions [tokens] -> normed hidden states [tokens, hidden], in the weights' type.
 
-        Where layers are `captured`, for an EAGLE3 head to draft from, also what goes into each of them.
+        If layers are `captured` (for an EAGLE3 head), also the input of each of them.
         """
         residual = (self._embed(input_ids) if input_embeds is None else input_embeds).float()
         tokens, dtype = residual.shape[0], self._dtype
@@ -97,7 +97,7 @@ class Qwen3Forward:
         return (x * self._scale(x)).mul_(weight)
 
     def _scale(self, x: Tensor) -> Tensor:
-        """1 / root mean square of the last dimension. A matrix product is slower, and depends on the other rows."""
+        """1 / root mean square of the last dimension. A matrix product would be slower and depend on the other rows."""
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return torch.addcmul(self._eps, norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
 
@@ -107,7 +107,7 @@ class Qwen3Forward:
         return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
     def _attention(self, forward_batch: Any, tokens: int) -> Callable[..., Tensor]:
-        """The layers' attention: straight to BatchedAttention where that is what SGLang uses, else through SGLang."""
+        """The layers' attention: a direct call of BatchedAttention if SGLang uses that, else through SGLang."""
         from sglang.srt.model_executor.forward_context import get_attn_backend
 
         backend, mode = get_attn_backend(), forward_batch.forward_mode

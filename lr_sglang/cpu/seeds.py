@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-# SGLang 0.5.23 samples tokens and, for the requests that this field lists, what their filters left; 0.5.16 only tokens.
+# For requests that this field lists, SGLang 0.5.23's sampler also returns the filtered tokens; 0.5.16 lacks the field.
 CAPTURED = "sampling_mask_batch_indices"
 Sampled: TypeAlias = Tensor | tuple[Tensor, Any]
 
-FEW = 64  # tokens that filters are first tried on: finding them is several times as fast as sorting all
+FEW = 64  # most probable tokens, which the filters try first: several times as fast as sorting all
 NO_SEED = torch.iinfo(torch.int64).min
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -74,8 +74,8 @@ def draw(
 
     probs: [batch, vocabulary] float32, after temperature. seeds, positions: [batch] integers.
     top_ks, top_ps, min_ps: [batch], or None where no row filters; the filters are SGLang's own: the `top_k`
-    largest, those before which less than or just `top_p` has been summed, those of at least `min_p` times the
-    largest. Returns [batch] int32 token ids.
+    largest; those whose predecessors sum to at most `top_p`; those of at least `min_p` times the largest. Returns
+    [batch] int32 token ids.
     """
     if top_ks is None and top_ps is None and min_ps is None:
         weights, token_ids = probs, torch.arange(probs.shape[1]).expand_as(probs)
@@ -88,7 +88,7 @@ def draw(
 def _filter(
     probs: Tensor, top_ks: Tensor | None, top_ps: Tensor | None, min_ps: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """What the filters keep, in falling order: weights, 0 where a row keeps fewer than another, and their token ids."""
+    """The tokens that the filters keep, most probable first: weights (0 where a row keeps fewer), and token ids."""
     for most in (min(FEW, probs.shape[1]), probs.shape[1]):
         weights, token_ids = _largest(probs, most)
         keep = torch.ones_like(weights, dtype=torch.bool)
@@ -99,7 +99,7 @@ def _filter(
         if min_ps is not None:
             keep &= weights >= weights[:, :1] * min_ps.view(-1, 1)
         kept = keep.sum(-1, keepdim=True)
-        # Enough if what is kept lies above the last of these: tokens as probable as that may be missing here.
+        # Complete if all kept tokens are more probable than the last of these, with which others may be equal.
         if most == probs.shape[1] or bool((weights.gather(1, kept - 1) > weights[:, -1:]).all()):
             break
     width = int(kept.max())

@@ -1,4 +1,4 @@
-"""With which settings servers without a GPU start fast, and live together on few cores."""
+"""Settings with which several servers start fast and run together on few cores, without a GPU."""
 
 import importlib.util
 import os
@@ -23,23 +23,23 @@ def flags(*, max_total_tokens: int = 20_000, max_running_requests: int = 32) -> 
     """
     return {
         "device": "cpu",
-        # Of models that fit into the processor's caches. Larger ones are faster in bfloat16 (``dtype`` of the runtime).
+        # For models that fit into the processor's caches; larger ones are faster in bfloat16 (the runtime's ``dtype``).
         "dtype": "float32",
         # The backend that calls our operators; the other one, torch_native, loops over the sequences.
         "attention-backend": "intel_amx",
         # Without it, SGLang's scheduler keeps a core busy while it waits.
         "sleep-on-idle": True,
-        # A share of the memory that is free at the start. What counts is max-total-tokens; a small share fails when
-        # other servers take memory while this one loads.
+        # A share of the memory that is free at the start. max-total-tokens is the actual limit; a small share would
+        # fail when other servers take memory while this one loads.
         "mem-fraction-static": 0.8,
         "max-total-tokens": max_total_tokens,
         "max-running-requests": max_running_requests,
-        # There is no second device to overlap with: it only delays every result by a step.
+        # Without a second device to overlap with, it only delays every result by a step.
         "disable-overlap-schedule": True,
-        # A new branch's few tokens are computed in one pass with the next token of the running ones, which would wait
-        # for them otherwise: a tenth of the time of a lookahead answer (benchmarks/pocket_speed.py).
+        # A new branch's few tokens share a pass with the next tokens of running branches, which would wait otherwise:
+        # that is a tenth of the time of a lookahead answer (benchmarks/pocket_speed.py).
         "enable-mixed-chunk": True,
-        # Ready means ready: the first request is not answered twice.
+        # Our own first request warms the server.
         "skip-server-warmup": True,
         # A line for every request and every 40 steps costs more than a step of a small model.
         "log-level": "warning",
@@ -63,12 +63,12 @@ def environment(*, threads: int = 1, all_models: bool = False) -> dict[str, str]
         # SGLang has small functions of speculative decoding compiled on first use: 20 to 40 s of the first request, for
         # what PyTorch does in microseconds.
         "TORCHDYNAMO_DISABLE": "1",
-        # glibc shall keep large blocks instead of giving every one back: a batch with long prefixes spends half of
-        # its attention in page faults otherwise.
+        # Makes glibc keep large blocks instead of returning them to the system: otherwise a batch with long prefixes
+        # spends half of its attention in page faults.
         "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
         "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-        # Empty is off: Python shall keep the bytecode of SGLang, torch and transformers. Compiling it anew in every
-        # process is half of a cold start, and some container images switch the keeping off.
+        # Empty is off: Python caches the bytecode of SGLang, torch and transformers. Compiling it in every process is
+        # half of a cold start, and some container images switch the cache off.
         "PYTHONDONTWRITEBYTECODE": "",
     }
     if shutil.which("ninja") is None:  # it comes with SGLang, beside a Python that need not be on the path

@@ -1,7 +1,7 @@
-"""The operators that say where drafted and accepted tokens lie in the KV cache, and move them there.
+"""The operators that look up and move the rows of drafted and accepted tokens in the KV cache.
 
 Names and arguments are those of SGLang's calls. A request's row of `req_to_token` [requests, pool_len] lists the
-cache rows of its tokens; `pool_len` says again how long that is and is not needed.
+cache rows of its tokens; the argument `pool_len` is not used.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ def assign_req_to_token_pool_cpu(
     out_cache_loc: Tensor,
     pool_len: int,
 ) -> None:
-    """Enter new cache rows into `req_to_token`: for each request its columns from start to end.
+    """Write new cache rows into `req_to_token`: for each request, into its columns from start to end.
 
     `req_pool_indices`, `start_offset` and `end_offset` are [batch]; `out_cache_loc` holds the requests' new rows one
     request after the other.
@@ -35,7 +35,7 @@ def assign_extend_cache_locs_cpu(
     out_cache_loc: Tensor,
     pool_len: int,
 ) -> None:
-    """The reverse: read those columns into `out_cache_loc`, one request after the other; its rest stays as it is."""
+    """The reverse: read those columns into `out_cache_loc`, one request after the other; its rest is unchanged."""
     requests, columns = _stretches(req_pool_indices, start_offset, end_offset)
     out_cache_loc[: columns.shape[0]] = req_to_token[requests, columns]
 
@@ -61,11 +61,11 @@ def assign_draft_cache_locs_contiguous_cpu(
 def build_draft_decode_metadata_cpu(
     req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor, topk: int, num_steps: int, pool_len: int
 ) -> Tensor:
-    """A table of rows for the branches of a draft, as `req_to_token` is one for requests.
+    """A table of cache rows for the branches of a draft, like `req_to_token` for requests.
 
     Branch t of request b, in line b * topk + t, sees the request's `seq_lens[b]` tokens and then its own
-    `num_steps`. Returns [batch * topk, width], only as wide as the longest needs: a line of full length would be
-    longer to write than a small model's step.
+    `num_steps`. Returns [batch * topk, width], only as wide as the longest branch: writing lines of full length would
+    take longer than a small model's step.
     """
     batch = req_pool_indices.shape[0]
     prefix = int(seq_lens.max()) if batch else 0
@@ -80,7 +80,7 @@ def build_draft_decode_metadata_cpu(
 
 
 def fill_accept_out_cache_loc_cpu(accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor) -> None:
-    """The cache rows of accepted tokens, side by side in `accept_out_cache_loc`; its rest stays as it is.
+    """Write the cache rows of accepted tokens, side by side, into `accept_out_cache_loc`; its rest is unchanged.
 
     `accept_index`, of any shape, numbers tokens of the step, -1 where a request accepted no more;
     `out_cache_loc` [tokens] has their rows.

@@ -1,12 +1,12 @@
 """Sampling under speculation: every token is one draw from the target's distribution, independent of the draft.
 
 Without a GPU, SGLang verifies drafts against the target's most probable tokens, at any temperature. Here the
-target draws a token after every node of the draft tree, as it would if that node were the end of the text, and the
-tree is walked with the drawn tokens: a drafted token is kept where it is the one that was drawn. A draft so decides
-how many tokens a step gives, never which. A request's seed gives the same tokens as without speculation, because
+target draws a token after every node of the draft tree, as if that node were the end of the text, and the tree is
+walked along the drawn tokens: a drafted token is kept if it is the drawn one. So the draft decides how many tokens
+a step yields, never which. A request's seed gives the same tokens as without speculation, because
 a seeded draw depends on nothing but the seed, the place in the text and the probabilities (`lr_sglang.cpu.seeds`).
 
-Penalties and `min_new_tokens` depend on the tokens before. SGLang counts the last token of a step only, and gives all
+Penalties and `min_new_tokens` depend on the previous tokens. SGLang counts only the last token of a step, and gives all
 nodes of a tree the same penalties; here every node has those of its own text.
 """
 
@@ -38,7 +38,7 @@ def sample_and_verify(
 ) -> Verified:
     """Around eagle_sample: trees of requests that sample or have penalties by `verify`, the others by SGLang.
 
-    mask: what a grammar allows after every node: a tensor in its own format, or an object that applies it (0.5.23).
+    mask: the tokens that a grammar allows after every node: a tensor, or an object that applies it (0.5.23).
     """
     greedy = batch.forward_mode.is_idle() or batch.sampling_info.is_all_greedy
     if "SGLANG_SIMULATE_ACC_LEN" in os.environ:  # SGLang overwrites what was verified
@@ -51,7 +51,7 @@ def sample_and_verify(
 
 
 def refuse_processors(result: None, server_args: Any) -> None:
-    """After the settings of speculation were read: raise ValueError for one that verification leaves out."""
+    """After the settings of speculation were read: raise ValueError for a setting that our verification ignores."""
     if server_args.speculative_algorithm and server_args.enable_custom_logit_processor:
         raise ValueError(
             "--enable-custom-logit-processor has no effect on drafted tokens: SGLang does not call the processors when "
@@ -60,10 +60,10 @@ def refuse_processors(result: None, server_args: Any) -> None:
 
 
 def scale_penalties(logits: Tensor, scales: Tensor) -> None:
-    """Instead of apply_scaling_penalties, in place: a repetition penalty makes a token that there was less likely.
+    """Instead of apply_scaling_penalties, in place: a repetition penalty makes tokens of the text less likely.
 
-    SGLang compiles it when a request first has such a penalty. That stops a server for seconds, and ends it where
-    torch finds no C++ compiler.
+    SGLang compiles its own when a request first has such a penalty. That stops a server for seconds, and ends it
+    where torch finds no C++ compiler.
     """
     logits.copy_(torch.where(logits < 0, logits * scales, logits / scales))
 
@@ -71,11 +71,11 @@ def scale_penalties(logits: Tensor, scales: Tensor) -> None:
 def verify(verify_input: Any, batch: Any, logits: Tensor, mask: Any, sample: Sample) -> Verified:
     """Draw a token for every node, and walk the trees of `n` nodes each with them.
 
-    logits: [batch * n, vocabulary], what the target gives after every node; penalties, biases and masks are applied in
-    place, the temperature is not (SGLang computes log probabilities from them afterwards). mask: as above.
+    logits: [batch * n, vocabulary], the target's after every node; penalties, biases and masks are applied in place,
+    the temperature is not (SGLang computes log probabilities from them afterwards). mask: as above.
 
-    Returns int32 tensors: tokens [batch * n], one per node; how many each sequence got [batch]; and, of those, at
-    which nodes they are [batch, depth], -1 behind the last.
+    Returns int32 tensors: the tokens [batch * n], one per node; the number of tokens that each sequence got [batch];
+    and the nodes of these tokens [batch, depth], -1 behind the last.
     """
     n, info = verify_input.draft_token_num, batch.sampling_info
     candidates = verify_input.draft_token.view(-1, n)
@@ -114,7 +114,7 @@ def draw(logits: Tensor, info: Any, positions: Tensor, sample: Sample) -> Tensor
         of_requests = getattr(info, name)
         if of_requests is not None:
             setattr(nodes, name, of_requests[free].repeat_interleave(n, dim=0))
-    # The batch's own answers count its greedy requests too, and such as have left.
+    # The batch's own flags include greedy requests, and requests that have ended.
     nodes.need_top_k_sampling = bool((nodes.top_ks < logits.shape[1]).any())
     nodes.need_top_p_sampling = bool((nodes.top_ps != 1).any())
     nodes.need_min_p_sampling = bool((nodes.min_ps > 0).any())
@@ -139,8 +139,8 @@ def penalise(
     """Frequency, presence and repetition penalties and `min_new_tokens`, in place, for every node's own text.
 
     logits: [batch * n, vocabulary]. candidates and the links between nodes: [batch, n]. Only generated tokens count,
-    as in SGLang's penalizers; a request's last token is the root of its tree. What is added comes before what is
-    multiplied, which is the order of SGLang where it speculates.
+    as in SGLang's penalizers; a request's last token is the root of its tree. Added penalties come before multiplied
+    ones, as in SGLang's own speculation.
     """
     n = candidates.shape[1]
     for i, request in enumerate(requests):

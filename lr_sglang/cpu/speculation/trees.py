@@ -1,9 +1,9 @@
 """The operators that build trees of drafted tokens.
 
-A tree has `n` nodes in an order in which parents come before their children; node 0 is the last token that is
-certain. A batch numbers them through: node i of sequence b is token b * n + i of the step. `retrive_index` [batch, n]
-holds that number, `retrive_next_token` a node's first child and `retrive_next_sibling` the next node that has the
-same parent, within the tree, or -1. Trees have few nodes: lists are quicker than tensors here.
+A tree has `n` nodes, parents before their children; node 0 is the last accepted token. Nodes are numbered through the
+batch: node i of sequence b is token b * n + i of the step. `retrive_index` [batch, n] holds that number,
+`retrive_next_token` a node's first child and `retrive_next_sibling` the next node with the same parent, numbered within
+the tree, or -1. Trees have few nodes, so lists are faster than tensors here.
 
 Names and arguments are those of SGLang's calls, misspellings included.
 """
@@ -32,10 +32,10 @@ def build_tree_kernel_efficient_cpu(
 ) -> None:
     """Trees from the drafted tokens that were selected.
 
-    A draft step continues `topk` tokens by `topk` each, and all that it proposed are numbered through:
+    A draft step continues `topk` tokens by `topk` each. All proposed tokens are numbered in order:
     `selected_index` [batch, n - 1] has the numbers of those that became nodes 1 and up, rising.
-    Number k was proposed in continuing the token whose own number is `parent_list[b, k // topk]`, or the root where
-    k // topk is 0. A node whose parent was not selected (rounding can make the two equally likely) is not linked.
+    Number k continues the token with the number `parent_list[b, k // topk]`, or the root if k // topk is 0. A
+    node whose parent was not selected (rounding can make the two equally likely) is not linked.
 
     Written: the links (see above); `positions` [batch * n], how deep a node lies below `verified_seq_len` [batch];
     `tree_mask`, flat: which nodes each node sees, [n, n] per sequence, or behind the tokens before them,
@@ -82,9 +82,9 @@ def reconstruct_indices_from_tree_mask_cpu(
     batch_size: int,
     draft_token_num: int,
 ) -> None:
-    """Links and positions from what the nodes see: `tree_mask`, flat, is [n, n] per sequence.
+    """Links and positions from the visibility of nodes: `tree_mask`, flat, is [n, n] per sequence.
 
-    A node's parent is the last node before it that it sees; one that sees no other is not linked. Written are
+    A node's parent is the last node before it that it sees; a node that sees no other is not linked. Writes
     `positions` [batch * n] and the three tables of links [batch, n].
     """
     n = draft_token_num

@@ -1,4 +1,4 @@
-"""The operators that take what the target makes of drafted tokens; `trees` says how a tree is described."""
+"""The operators that verify drafted tokens against the target's; `trees` explains the tables of a tree."""
 
 import torch
 from torch import Tensor
@@ -14,13 +14,13 @@ def verify_tree_greedy_cpu(
     retrive_next_sibling: Tensor,
     target_predict: Tensor,
 ) -> None:
-    """Walk each tree from its root, always to the child that is the token which the target wants next.
+    """Walk each tree from its root, at every node to the child that has the token which the target predicts.
 
-    `candidates` [batch, n] are the nodes' tokens, `target_predict` [batch, n] what the target wants after each.
+    `candidates` [batch, n] are the nodes' tokens, `target_predict` [batch, n] the target's prediction after each.
 
-    Written: `accept_index` [batch, longest], the numbers of the nodes on the way, root first and -1 behind them, at
-    most `longest`; `accept_token_num` [batch], how many they are without the root; `predicts` [batch * n],
-    for each of them what the target wants after it. Elsewhere `predicts` stays as it is.
+    Written: `accept_index` [batch, longest], the numbers of the visited nodes, root first and -1 behind them, at
+    most `longest`; `accept_token_num` [batch], their number without the root; `predicts` [batch * n], the
+    prediction after each visited node (unchanged elsewhere).
     """
     longest = accept_index.shape[1]
     wanted = target_predict.view(-1)
@@ -42,7 +42,7 @@ def verify_tree_greedy_cpu(
 
 
 def fill_bonus_tokens_cpu(accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int) -> None:
-    """The last accepted token of each sequence, into `bonus_tokens` [batch].
+    """Write the last accepted token of each sequence into `bonus_tokens` [batch].
 
     `accept_tokens` has `accept_stride` places per sequence, of which the first `accept_lens` [batch] are taken.
     """
@@ -74,7 +74,7 @@ def rotate_input_ids_cpu(
 def _walk(
     tokens: list[int], numbers: list[int], children: list[int], siblings: list[int], wants: list[int], longest: int
 ) -> list[int]:
-    """The numbers of the nodes on the way down one tree; `wants` is by number."""
+    """The numbers of the visited nodes of one tree; `wants` has the target's prediction by number."""
     node, way = 0, [numbers[0]]
     while len(way) < longest:
         wanted, node = wants[way[-1]], children[node]
