@@ -1,1 +1,1 @@
-"""What a run leaves behind: records, the folder they are in, and the figures made of them."""
+"""The results of a run: records, their folder, and the figures made of them."""

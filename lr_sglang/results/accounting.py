@@ -1,7 +1,7 @@
 """Where the time of an answer went: its critical path, followed back from the last step to the question.
 
-A step that was kept waited for the latest of its verdict, its versions and the step before; a branch waited for its
-prefix, or for what the program waited for. The pieces lie end to end and sum to the answer's time (docs/reports.md).
+A kept step waited for its verdict, its versions or the previous step, whichever ended last; a branch waited for its
+prefix, or else for the last event before it. The spans are contiguous and sum to the answer's time (docs/reports.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MEANING = {
     "controller": "controller",
 }
 PARTS = tuple(MEANING)
-AT_ONCE = 0.005  # What begins so soon after its prefix was there, in seconds, began because of it.
+AT_ONCE = 0.005  # seconds; a branch that begins so soon after its prefix was complete was caused by it
 _SAME = 1e-5  # times in records are rounded
 
 
@@ -41,7 +41,7 @@ class Span:
 
 @dataclass(frozen=True)
 class _End:
-    """Something that ended and that others may have waited for; ``kind`` is "keep" or the role of a branch."""
+    """An event that others may have waited for: a step is kept (``kind`` "keep"), or a branch of that role ends."""
 
     when: float
     position: int
@@ -55,7 +55,7 @@ class _End:
         return self.when, self.kind != "keep", self.start, self.position
 
     def before(self, now: float, below: _End | None) -> bool:
-        """Whether it can have caused what happened; of the steps kept in one moment the earlier one is the cause."""
+        """Whether it can have caused ``below``, which began at ``now``. Of steps kept together, earlier cause later."""
         if self.when > now + _SAME or self is below:
             return False
         if self.kind == "keep":
@@ -63,7 +63,7 @@ class _End:
         return self.start < now - _SAME
 
     def spans(self, part: str, began: float, now: float) -> Iterator[Span]:
-        """Its writing, prefill and queueing until ``now``, the last first."""
+        """A branch's writing, prefill and queueing up to ``now``, in this order (backwards in time)."""
         start = max(began, self.start)
         queued = min(start + self.queued, now)
         wrote = min(queued + self.prefill, now)
@@ -80,7 +80,7 @@ def parts(record: Record) -> dict[str, float]:
 
 
 def total(records: Iterable[Record]) -> dict[str, Any]:
-    """Of many answers together: seconds by part, their sum, and the wall time that they explain.
+    """Sums over many answers: seconds by part, their sum, and the wall time that it explains.
 
     ``waits_known`` says whether the runtimes reported queueing and prefill; else both are in the other parts.
     """
@@ -96,7 +96,7 @@ def total(records: Iterable[Record]) -> dict[str, Any]:
 def critical_path(record: Record) -> list[Span]:
     """From the question to the last step that was kept; no gaps, no overlaps. Empty for an answer without a step.
 
-    A program is taken to have waited for the generation that ended last; the path goes along it, and on from its start.
+    A program is assumed to have waited for the generation that ended last; the path goes back along it, and so on.
     """
     back = _of_program(record) if "program" in record else _back(record, 0.0)
     return [piece for piece in back if piece.end > piece.start][::-1]
@@ -105,13 +105,13 @@ def critical_path(record: Record) -> list[Span]:
 def _of_program(record: Record) -> Iterator[Span]:
     generations = record["program"]["generations"]
     if not record["steps"] or not all("branches" in one for one in generations):
-        return  # a record from before these were kept
+        return  # a record of an older release
     now, branches = float(record["seconds"]), iter(record["branches"])
     made = [(one, list(islice(branches, one["branches"]))) for one in generations]
     for one, own in sorted(made, key=lambda pair: pair[0]["began"] + pair[0]["seconds"], reverse=True):
         began, ended = one["began"], one["began"] + one["seconds"]
         if ended > now + _SAME or began >= now:
-            continue  # it went on beside another one that was waited for
+            continue  # parallel to a generation that is on the path
         yield Span("controller", min(ended, now), now, one["first"])
         yield from _of_generation(record, one, own, min(ended, now))
         now = began
@@ -119,7 +119,7 @@ def _of_program(record: Record) -> Iterator[Span]:
 
 
 def _of_generation(record: Record, one: dict[str, Any], branches: list[dict[str, Any]], ended: float) -> Iterator[Span]:
-    """The path of one generation of a program, as that of an answer of its own; its steps count from 0 there."""
+    """The path of one generation of a program, computed like that of an answer, whose steps count from 0."""
     first, began = one["first"], one["began"]
     steps = one.get("aside") or (record["steps"][first : first + one["steps"]] if one["in_answer"] else [])
     if not one["lookahead"] or not steps:  # one request, or a generation that has failed
@@ -131,7 +131,7 @@ def _of_generation(record: Record, one: dict[str, Any], branches: list[dict[str,
 
 
 def _back(record: Record, began: float) -> Iterator[Span]:
-    """The path of an answer that began then, from its last piece to its first; some are empty."""
+    """The path of an answer that began at ``began``, from its last span to its first; some are empty."""
     steps = record["steps"]
     if not steps:
         return
@@ -142,7 +142,7 @@ def _back(record: Record, began: float) -> Iterator[Span]:
     everything = sorted(chain(kept, *of.values()), key=lambda end: end.rank)
 
     def cause(now: float, needed: list[_End], below: _End | None) -> _End | None:
-        """The latest of what was needed; if that was there long before, the latest of anything that was heard of."""
+        """The last of the ``needed`` ends; if it was long before ``now``, the last end of any kind after it."""
         ready = max((end for end in needed if end.before(now, below)), key=lambda end: end.rank, default=None)
         if ready is not None and now - ready.when <= AT_ONCE:
             return ready
@@ -166,9 +166,9 @@ def _back(record: Record, began: float) -> Iterator[Span]:
         late = end.kind == "target" and 0 < n <= len(steps) and _late(steps[n - 1])
         yield from end.spans("late" if late else end.kind, began, now)
         now = min(now, max(began, end.start))
-        if end.kind == "judge":  # it needs both versions
+        if end.kind == "judge":  # a verdict needs both versions
             needed = [other for other in of[n] if other.kind != "judge"]
-        elif n > 0:  # another branch needs the step before
+        elif n > 0:  # another branch needs the previous step
             needed = [*of[n - 1], *kept[n - 1 : n]]
         else:
             break
@@ -184,13 +184,13 @@ def _waits(branch: dict[str, Any]) -> tuple[float, float]:
 
 
 def _branches(record: Record, kept: list[_End]) -> Iterator[_End]:
-    """The branches that ended by themselves: the answer waited for no cancelled one."""
+    """The branches that ended before they were given up: the answer can have waited for no other."""
     corrected = [end for end, step in zip(kept, record["steps"], strict=True) if step["source"] == "target"]
     for branch in record["branches"]:
         ended, position, started = branch["ended"], branch["position"], branch["started"]
         if ended is None:
             continue
-        # It was given up as a step before it was corrected, or at the end; steps are kept one after the other.
+        # It was given up when a step up to its own was corrected (steps are kept in order), or at the end.
         first = bisect_right(corrected, started, key=lambda end: end.when)
         within = first < len(corrected) and corrected[first].position <= position
         if branch["outcome"] != "cancelled" or ended <= (corrected[first] if within else kept[-1]).when:
@@ -198,7 +198,7 @@ def _branches(record: Record, kept: list[_End]) -> Iterator[_End]:
 
 
 def _verdicts(record: Record, kept: list[_End]) -> Iterator[_End]:
-    """The verdicts of verifiers in this process, which have no branch: each begins when both versions are there."""
+    """The verdicts of verifiers in this process, which have no branch: each begins when both versions are complete."""
     asked = {branch["position"] for branch in record["branches"] if branch["role"] == "judge"}
     written: dict[int, list[float]] = defaultdict(list)
     for branch in record["branches"]:

@@ -40,7 +40,7 @@ ROWS = {key: [Row(name, *row) for row in zip(TASKS, *columns, strict=True)] for 
 
 
 def beside(measures: Sequence[Measures]) -> Table | None:
-    """A row for each acceptance that was measured, and the paper's row that goes with it; None for other targets."""
+    """A row for each measured alpha, with the comparable row of the paper; None for targets of another size."""
     cells: dict[tuple[str, str], dict[str, Measures]] = {}
     for m in measures:
         if SIZE in m.group.models.get("target", "").lower() and m.group.mode in ("lookahead", "sd", "lookahead+sd"):

@@ -1,7 +1,7 @@
 """Calibration from the verdicts in records: thresholds for a cascade, and a curve for the draft's confidence.
 
-Thresholds need a run with ``--verifier cascade:likelihood,judge``, which asks both about every pair; the last one's
-verdict is the reference. The curve needs a run with ``--gate``.
+Thresholds need a run with ``--verifier cascade:likelihood,judge``, which asks both about every pair; the verdict of the
+last stage is the reference. The curve needs a run with ``--gate``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lr_sglang.theory.shares import wilson
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.verifier_registry import Stage
 
-LEAST = 20  # pairs on one side of a threshold, below which it is not believed
+LEAST = 20  # a threshold needs as many pairs on its side
 _DECIDED_WITHOUT = ("guard", "ending", "special", "late", "draft", "certain")
 
 Truth = Callable[[str, str], bool]  # of the target's and the drafted version
@@ -28,7 +28,7 @@ Truth = Callable[[str, str], bool]  # of the target's and the drafted version
 
 @dataclass(frozen=True)
 class Sample:
-    """One pair: the scores of the stages, in order (None where one gave none), and whether the versions agree."""
+    """One pair: the stages' scores in order (None for a stage that gave none), and whether the versions agree."""
 
     scores: tuple[float | None, ...]
     agree: bool
@@ -36,12 +36,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Confidence:
-    """What the draft's confidence in a step is worth.
+    """How well the draft's confidence in a step predicts its acceptance.
 
     Attributes:
-        accepted: how many of the curve's verdicts were acceptances.
-        auc: the chance that of an accepted and a refused step the accepted one had more confidence; 0.5 says nothing,
-            None where there is only one kind.
+        accepted: number of acceptances among the curve's verdicts.
+        auc: the chance that an accepted step had more confidence than a rejected one; 0.5 predicts nothing, None if
+            all steps were accepted or all rejected.
     """
 
     curve: policy.Calibration
@@ -70,9 +70,9 @@ class Calibration:
     """Thresholds for every stage but the last.
 
     Attributes:
-        stages: of each ``verifier``, ``reject_below``, ``accept_above``, and what it would have done to the ``pairs``
-            that reached it: how many it accepts and rejects, how many of these rightly, with the 95 % interval of that
-            share, and how many it leaves to the next.
+        stages: of each ``verifier``, ``reject_below``, ``accept_above``, and their effect on the ``pairs`` that
+            reached it: how many it accepts and rejects, how many of these rightly, with the 95 % interval of that
+            share, and how many it leaves to the next stage.
     """
 
     precision: float
@@ -85,12 +85,12 @@ class Calibration:
 
 
 def calibrate(records: Sequence[Record], precision: float, truth: Truth | None = None) -> Calibration:
-    """Chooses each stage's thresholds so that it decides as many pairs as it can with that precision.
+    """Chooses each stage's thresholds so that it decides as many pairs as possible with the wanted precision.
 
     Args:
         records: of one cascade that measured all its stages.
         precision: share of the pairs that a stage accepts alone (and of those that it rejects) that must be right.
-        truth: whether two versions agree; None is what the last stage said.
+        truth: whether two versions agree; None: the verdict of the last stage.
 
     Raises:
         RecordError: the records hold no such run, or several.
@@ -111,10 +111,10 @@ def calibrate(records: Sequence[Record], precision: float, truth: Truth | None =
 
 
 def thresholds(scored: Sequence[tuple[float, bool]], precision: float) -> tuple[float | None, float | None]:
-    """``reject_below`` and ``accept_above``; None where no threshold is that precise with enough pairs beyond it."""
+    """``reject_below`` and ``accept_above``; None if no threshold with enough pairs reaches the precision."""
     accept = _furthest(scored, precision)
     reject = _furthest([(-score, not agree) for score, agree in scored], precision)
-    if reject is not None:  # from the next score on it is not rejected any more
+    if reject is not None:  # scores from the next one on are not rejected
         reject = min((score for score, _ in scored if score > -reject), default=math.nextafter(-reject, math.inf))
     if reject is None or accept is None:
         return reject, accept
@@ -122,9 +122,9 @@ def thresholds(scored: Sequence[tuple[float, bool]], precision: float) -> tuple[
 
 
 def _furthest(scored: Iterable[tuple[float, bool]], precision: float) -> float | None:
-    """The lowest score at and above which the share of the right is high enough.
+    """The lowest score from which on upwards the share of right pairs is high enough.
 
-    It is the score of a right one: a threshold is not lowered only to let wrong ones in as long as that can be borne.
+    It is the score of a right pair: a lower threshold, as far as the precision allows one, would add wrong pairs only.
     """
     right, number, found = 0, 0, None
     for score, tied in groupby(sorted(scored, key=lambda one: -one[0]), key=lambda one: one[0]):

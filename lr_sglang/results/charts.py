@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_BARS = 8  # beside each other, for a task
+MAX_BARS = 8  # of a task
 MAX_LINES = 4  # in a panel, with intervals
-MAX_PANELS = 4  # of tasks, that can be read beside each other
-LEAST_JUDGED = 5  # below that a share is noise
+MAX_PANELS = 4  # of tasks, in a row
+LEAST_JUDGED = 5  # a share of fewer steps is noise
 _ONE: Any = {"color": "#333333", "linewidth": 1}  # the line of no speed-up
 
 Item = TypeVar("Item")
 
 
 def draw(report: Report, folder: Path) -> list[Path]:
-    """Draws every plot that there are figures for; returns the files.
+    """Draws every plot for which the report has figures; returns the files.
 
     Raises:
-        SetupError: matplotlib is not there.
+        SetupError: matplotlib is not installed.
         RecordError: the folder cannot be written.
     """
     makers = {
@@ -53,7 +53,7 @@ def _by(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Ite
 
 
 def _few(measures: Sequence[Measures], most: int) -> list[Measures]:
-    """All groups if they fit beside each other, else the fastest variant of every mode."""
+    """All groups if there are at most ``most``, else the fastest variant of every mode."""
     if len(measures) <= most:
         return list(measures)
     variants = _by(measures, lambda m: m.group.mode)
@@ -168,7 +168,7 @@ def time(report: Report) -> Figure | None:
 
 
 def depth(report: Report) -> Figure | None:
-    """Speed-up against depth, and what the formulas expect of the measured numbers; at the least concurrency."""
+    """Measured and expected speed-up against depth, at the lowest concurrency."""
     known = [m for m in report.measures if m.expected and m.expected.measured is not None]
     known = [m for m in known if isinstance(m.group.value("depth"), int)]
     alone = min((m.group.concurrency for m in known), default=1)
@@ -200,7 +200,7 @@ def depth(report: Report) -> Figure | None:
 
 
 def _curves(of: Sequence[Expected], name: Any, depths: Sequence[int]) -> tuple[list[float], list[float]]:
-    """The paper's formula and ours, with the means of what was measured at all depths."""
+    """The curves of the paper's formula and of ours, from the means of the values measured at all depths."""
     schedule: Schedule = "sync" if name == "sync" else "async"
     alpha, c1, judge = fmean(e.alpha for e in of), fmean(e.c1 for e in of), fmean(e.verdict for e in of)
     slower, steps = [e.slower for e in of if e.slower], round(fmean(e.steps for e in of))
@@ -222,14 +222,14 @@ def sd_tokens(report: Report) -> Figure | None:
     for task in tasks:
         for mode, modes in (("sd", ("sd",)), ("lookahead+sd", ("lookahead", "lookahead+sd"))):
             of = [m for m in found if (m.group.task, m.group.mode) in [(task, name) for name in modes]]
-            # By drafted tokens, where their number is known; where more was varied, the fastest's.
+            # By number of drafted tokens, if known; of several variants with the same number, the fastest.
             speeds = sorted(
                 ((tokens[m.group.name], m.speed.tokens) for m in of if m.speed), key=lambda one: one[1].value
             )
             at = {int(number): speed for number, speed in speeds if number is not None}
             if not at:
                 continue
-            if mode == "sd":  # no drafted token is what it is compared with
+            if mode == "sd":  # 0 drafted tokens: plain decoding
                 at = {0: Estimate(1.0, None, None, 0, 0), **at}
             colour, marker, _ = plots.look(mode)
             label = f"{task}: {mode}" if len(tasks) > 1 else mode
@@ -255,7 +255,7 @@ def concurrency(report: Report) -> Figure | None:
             point = m.group.concurrency, m.rate.scaled(m.group.concurrency)
             series[who, m.group.mode, ", ".join([who, *words])].append(point)
     shown = list(series)
-    if len(shown) > MAX_BARS:  # of every task and mode the one with the highest throughput
+    if len(shown) > MAX_BARS:  # for every task and mode, the variant with the highest throughput
         shown = [
             max(of, key=lambda key: max(e.value for _, e in series[key])) for of in _by(shown, lambda k: k[0]).values()
         ]

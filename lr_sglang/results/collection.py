@@ -1,4 +1,4 @@
-"""Records of one or more folders, sorted into what was measured in one way: a task, a mode and its settings."""
+"""Records of one or more folders, sorted into groups of the same task, mode and settings."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Collection:
         return "; ".join(f"{role} {', '.join(of)}" for role, of in names.items() if of)
 
     def base(self, group: Group, mode: str = "autoregressive") -> Group | None:
-        """What a group is compared with: one of this mode that is comparable; of several the one with the likest
-        settings."""
+        """The group of this mode that a group is compared with; of several comparable ones, that with the most settings
+        in common."""
         alike = [g for g in self.groups if g.mode == mode and g is not group and g.comparable(group)]
         wanted = group.settings.items()
         return max(alike, key=lambda g: sum(item in wanted for item in g.settings.items()), default=None)
@@ -68,11 +68,11 @@ def read(arguments: Sequence[str | Path]) -> Collection:
     """Reads folders of runs; several of one task, mode and setting are merged.
 
     Args:
-        arguments: folders with ``records.jsonl``, folders of such folders, or the reference's. Before one of the
-            latter may stand ``MODE=`` or ``MODE@TASK=``, which its files do not say.
+        arguments: folders with ``records.jsonl``, folders of such folders, or the reference's. ``MODE=`` or
+            ``MODE@TASK=`` before one of the latter says what its files do not.
 
     Raises:
-        RecordError: nothing is there, or something that is no record.
+        RecordError: there is nothing, or a line is no record.
     """
     groups: dict[str, Group] = {}
     notes: list[str] = []
@@ -122,7 +122,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _read(folder: Path, mode: str, task: str, notes: list[str]) -> tuple[list[Record], int]:
-    """The records of a folder, each once, and how many answers were made at a time."""
+    """The records of a folder, each once, and the concurrency of the run."""
     path = folder if folder.is_file() else folder / RECORDS
     if not path.exists():
         return reference.read(folder, mode, task), 1

@@ -1,4 +1,4 @@
-"""What the formulas expect of a run, from its measured alpha, c1 and verdicts, and what takes it from there."""
+"""The speed-up that the formulas expect of a run, from its measured alpha, c1 and verdicts, term by term."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from lr_sglang.theory.planner import Case
 
 @dataclass(frozen=True)
 class Expected:
-    """Speed-ups in tokens per second, each with one thing more than the one before.
+    """Speed-ups in tokens per second; from ``paper`` to ``slowdown``, each takes one more effect into account.
 
     Attributes:
-        paper: S1 or S2 (async), f_sync: steps of equal cost, a verdict that takes no time, endless answers.
-        judge: with verdicts that take what they took.
-        ends: with answers as long as these.
-        slowdown: with target steps as slow beside each other as they were; all that the formulas know.
-        alpha, c1, verdict, steps, slower: what it was worked out from; a verdict's time in target steps.
-        measured: what it was; the rest is in no formula (uneven steps, late drafts, prefill, queueing, controller).
+        paper: S1 or S2 (async), f_sync: steps of equal cost, verdicts without cost, endless answers.
+        judge: with the measured time of verdicts.
+        ends: with the measured length of answers.
+        slowdown: with the measured slowdown of parallel target steps; everything that the formulas include.
+        alpha, c1, verdict, steps, slower: the measured inputs; the time of a verdict is in target steps.
+        measured: the real speed-up; no formula has the rest (uneven steps, late drafts, prefill, queueing, controller).
     """
 
     paper: float
@@ -40,13 +40,13 @@ class Expected:
 
 
 def expected(collection: Collection, group: Group) -> Expected | None:
-    """Of a group that looks ahead; None where there is nothing to measure from, or drafting is no faster.
+    """The expectation for a lookahead group; None if its records do not suffice, or drafting is no faster.
 
-    The formulas are of one answer at one depth, and not of what a program makes of several.
+    The formulas hold for one answer at one depth, and not for programs that make several generations.
     """
     if group.mode not in AHEAD or not _at_one_depth(group.records[0]) or program(group):
         return None
-    base = collection.base(group, without(group.records))  # that of the same token layer, if there is one
+    base = collection.base(group, without(group.records))  # the group with the same token layer, if any
     found = _measured([*group.records, *(base.records if base else ())], group.mode)
     if found is None:
         return None
@@ -66,7 +66,7 @@ def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float
 
     Args:
         records: of the run.
-        length: acceptance length of the target's token layer, which is taken to cost nothing; None without one.
+        length: acceptance length of the target's token layer, whose cost is taken as 0; None without one.
     """
     if mode not in AHEAD:
         return length
@@ -79,7 +79,7 @@ def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float
 
 
 def _case(found: Measured) -> Case:
-    """With all that the formulas know."""
+    """The case with all measured inputs."""
     return Case(found.alpha, found.c1, found.judge, found.slowdown or 1.0, steps=min(found.steps, MAX_STEPS))
 
 
@@ -89,7 +89,7 @@ def _at_one_depth(record: Record) -> bool:
 
 
 def _measured(records: Sequence[Record], mode: str) -> Measured | None:
-    """What the formulas go by; None where there is nothing to measure from, or drafting is no faster."""
+    """The inputs of the formulas; None if the records do not suffice, or drafting is no faster."""
     try:
         found = measure(records, mode)
     except (ConfigError, ZeroDivisionError):

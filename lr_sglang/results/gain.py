@@ -20,7 +20,7 @@ class Gain:
 
     Attributes:
         speed: seconds of the plain mode over those of the mode.
-        accuracy: what the mode adds to it; None where no right answer is known.
+        accuracy: the mode's less the plain mode's; None if no right answer is known.
         written, plainly: tokens that the target generated for each token of an answer, with the mode and without.
         read: tokens of prompts that the target computed for each token of an answer, with the mode and without.
     """
@@ -34,13 +34,13 @@ class Gain:
 
     @property
     def pays(self) -> bool:
-        """Whether it is faster beyond chance, and not found to be less accurate."""
+        """Whether it is significantly faster, and not significantly less accurate."""
         worse = self.accuracy is not None and self.accuracy.verdict == "worse"
         return self.speed.low is not None and self.speed.low > 1 and not worse
 
     @property
     def clear(self) -> bool:
-        """Whether more questions are hardly needed: the interval of the speed lies on one side of 1."""
+        """Whether the interval of the speed lies on one side of 1, so that more questions are hardly needed."""
         return not self.speed.holds(1.0) and self.speed.low is not None
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Gain:
 
 
 def gain(collection: Collection, mode: str, plain: str) -> Gain:
-    """What a mode gains over another in the records of both.
+    """The gain of a mode over another, from the questions that both have answered.
 
     Raises:
         RecordError: no question was answered in both.

@@ -12,7 +12,7 @@ from typing import Any
 from lr_sglang.modes import MODES
 from lr_sglang.results.record import Record
 
-Pair = tuple[str, int, int]  # question, sample, and which of several of that name
+Pair = tuple[str, int, int]  # question, sample, and a number where several folders have these
 
 # Names of settings in tables.
 _SHORT = {
@@ -28,9 +28,9 @@ class Group:
     """Records that were made in one way.
 
     Attributes:
-        settings: the configuration, flat, without what may differ.
-        label: what tells it from others of its task and mode; empty if there is no other.
-        marks: what a reader must know of all its figures: ``simulated``, ``dummy weights``, ``simulated acceptance``,
+        settings: the configuration, flat, without the settings that may differ within a group.
+        label: the settings that distinguish it from other groups of its task and mode; empty if there is none.
+        marks: warnings about all its figures: ``simulated``, ``dummy weights``, ``simulated acceptance``,
             ``reference``.
     """
 
@@ -61,7 +61,7 @@ class Group:
         return [record for record in self.records if record["error"] is None]
 
     def by_pair(self) -> dict[Pair, Record]:
-        """Each record under its question and sample; what several folders have comes under 0, 1 and so on."""
+        """Each record by its question and sample; those of several folders are numbered 0, 1 and so on."""
         seen: Counter[tuple[str, int]] = Counter()
         found = {}
         for record in self.records:
@@ -117,13 +117,13 @@ def labelled(groups: list[Group]) -> list[Group]:
         for group in alike:
             words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
             words += [f"{group.concurrency} at once"] if many else []
-            words += [f"program {program(group)}"] if programs and program(group) else []  # a plain run is beside it
-            words += [group.settings["fair"]] if group.settings.get("fair") else []  # also where all have it
+            words += [f"program {program(group)}"] if programs and program(group) else []  # others have none
+            words += [group.settings["fair"]] if group.settings.get("fair") else []  # even if it is the same for all
             made.append(replace(group, label=", ".join(dict.fromkeys(words))))
     tasks, modes = list(dict.fromkeys(group.task for group in groups)), list(MODES)
 
     def place(group: Group) -> tuple[Any, ...]:
-        """Settings that are numbers count, so that a sweep comes in its order."""
+        """A sort key with the settings that are numbers, so that a sweep is in order."""
         numbers = sorted((k, float(v)) for k, v in group.settings.items() if type(v) in (int, float))
         rank = modes.index(group.mode) if group.mode in modes else len(modes)
         return tasks.index(group.task), rank, numbers, group.concurrency
@@ -132,13 +132,13 @@ def labelled(groups: list[Group]) -> list[Group]:
 
 
 def program(group: Group) -> str:
-    """Its ``--program``; empty where the mode's own program answered."""
+    """The group's ``--program``; empty for the mode's own program."""
     found: str = group.settings.get("program") or ""
     return "" if found in {mode.program for mode in MODES.values()} else found
 
 
 def _differing(alike: Sequence[Group]) -> list[str]:
-    """Settings that differ; one of those that differ together, rather the target's than the draft's."""
+    """Settings that differ. Of settings that always differ together only one, the target's before the draft's."""
     names = {name for group in alike for name in group.settings}
     found: dict[str, str] = {}
     for name in sorted(names, key=lambda name: (not name.startswith("lookahead."), name not in _SHORT, name)):

@@ -1,4 +1,4 @@
-"""What a run was made with and on: versions of the packages, and the machine's processors."""
+"""The environment of a run: versions of the packages, and the machine's processors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = ("lr-sglang", "sglang", "torch", "transformers")
 
 
 def versions() -> dict[str, str]:
-    """Versions by package; nothing heavy is imported for it."""
+    """Versions by package, without importing the packages."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -37,7 +37,7 @@ def machine() -> dict[str, Any]:
 
 
 def cpuinfo(key: str) -> str:
-    """What the kernel says of the first processor under this key; empty where it says nothing."""
+    """The first processor's value of a key in /proc/cpuinfo; empty if there is none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""All figures of a group of records: quality, speed, acceptance, where the time went, and what the formulas expect."""
+"""All figures of a group of records: quality, speed, acceptance, parts of the time, and the formulas' expectation."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MAX_POSITIONS = 16
 
 @dataclass(frozen=True)
 class Speed:
-    """How much faster than another group, on the same questions and samples.
+    """The speed-up over another group, on the same questions and samples.
 
     Attributes:
-        seconds: summed seconds of the other over summed seconds.
-        tokens: tokens per second over the other's: an answer may also have become longer or shorter.
+        seconds: the other's summed seconds over the group's.
+        tokens: tokens per second over the other's; differs from ``seconds`` if answers are longer or shorter.
         each: geometric mean of single answers' ratios of seconds.
     """
 
@@ -45,9 +45,9 @@ class Measures:
     Attributes:
         spread: standard deviation of accuracy over the samples (what the paper gives as +-), with two or more.
         alpha, alpha_mean: pooled over all judged steps; the mean over answers.
-        runs: alpha by how many steps were accepted before in the same cycle; ``positions``: by step of the answer.
-        judge_seconds: of verdicts that were asked for.
-        thinks: "</think>" in an answer, on average.
+        runs: alpha by the number of steps accepted before in the same cycle; ``positions``: by step of the answer.
+        judge_seconds: time of a verdict, without those that asked no verifier.
+        thinks: mean number of "</think>" in an answer.
     """
 
     group: Group
@@ -89,7 +89,7 @@ def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> 
     """Measures one group.
 
     Args:
-        margin: by how much accuracy may be less and still count as kept, as a share of 1.
+        margin: the loss of accuracy that still counts as kept, as a share of 1.
     """
     base = collection.base(group) if group.mode != "autoregressive" else None
     sd = collection.base(group, "sd") if group.mode == "lookahead+sd" else None
@@ -155,8 +155,8 @@ def _pairs(group: Group, base: Group) -> Iterable[tuple[tuple[str, int, int], Re
 
 
 def _judged(record: Record) -> Iterable[tuple[int, int, bool]]:
-    """Steps of which a drafted version was compared or came too late: position, how many steps were accepted just
-    before, and whether this one was."""
+    """The judged steps (a draft was compared, or came too late): position, number of steps accepted directly before,
+    and whether this one was accepted."""
     before = 0
     for place, step in enumerate(record["steps"]):
         if any(v is not None and not v["failed"] for v in step["verdicts"]):
@@ -193,7 +193,7 @@ def _counts(records: Iterable[Record], count: Callable[[Record], tuple[float, fl
 
 
 def _per(records: Sequence[Record], of: Callable[[Record], tuple[float, float]]) -> Estimate | None:
-    """A sum over another, both over all records."""
+    """The ratio of two sums over all records."""
     columns = list(zip(*(pair for pair in _counts(records, of).values() if any(pair)), strict=True))
     return st.product(columns, [1, -1], len(records)) if columns else None
 

@@ -1,4 +1,4 @@
-"""Records that take little room: a run of the paper's size has tens of thousands, of up to a megabyte each."""
+"""Records in little memory: a run of the paper's size has tens of thousands, of up to a megabyte each."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-# What is long, and looked at seldom: compressed JSON (``bytes``) until then.
+# Long fields that are rarely read: kept as compressed JSON (``bytes``).
 _LONG = ("question", "extra", "text", "steps", "branches", "program")
-# What is the same in most records of a run: kept once.
+# Fields that are the same in most records of a run: kept once.
 _SHARED = ("config", "versions")
 
 
 class Packed(UserDict[str, Any]):
-    """A record, to be read as any other; what is in it must not be changed, but fields may be set anew.
+    """A record that is read like any other. Fields may be replaced, but their values must not be changed in place.
 
     An answer of 1,000 branches takes 0.09 MB in place of 1.4 MB.
 
     Attributes:
-        steps: their number, for which they need not be unpacked.
+        steps: the number of steps, known without unpacking them.
     """
 
     steps = 0
@@ -46,7 +46,7 @@ def steps(record: Mapping[str, Any]) -> int:
     return record.steps if isinstance(record, Packed) else len(record["steps"])
 
 
-@lru_cache(maxsize=8)  # a field that was read is soon read again
+@lru_cache(maxsize=8)  # the same field is often read several times in a row
 def _unpacked(value: bytes) -> Any:
     return json.loads(zlib.decompress(value))
 

@@ -1,4 +1,4 @@
-"""Plots of a report as PNG and SVG, drawn by matplotlib (the extra ``plots``): how they look, and how they are kept."""
+"""Common style and files (PNG and SVG) of a report's plots, drawn by matplotlib (the extra ``plots``)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MODES = {
     "lookahead+sd": (GREEN, "^", "\\\\"),
     "lossless": (PURPLE, "v", ".."),
 }
-# Of a part of the critical path.
+# Colour and hatch of the parts of the critical path.
 _LOOKS = ((BLUE, ""), (SKY, ".."), (GREEN, "//"), (ORANGE, "\\\\"), (YELLOW, ""), (PURPLE, "xx"), (GREY, ""))
 PART_LOOKS = {part: {"color": colour, "hatch": hatch} for part, (colour, hatch) in zip(PARTS, _LOOKS, strict=True)}
-# Text stays text, and nothing in the file depends on when it was drawn: the same numbers make the same file.
+# Text stays text, and the file does not depend on the time: the same numbers make the same file.
 FIXED: Any = {"svg.fonttype": "none", "svg.hashsalt": "lr-sglang"}
 STYLE: Any = {
     **FIXED,
-    # A model's name or an answer may hold a dollar sign, which is no formula.
+    # A dollar sign in a model's name or an answer begins no formula.
     "text.parse_math": False,
     **{"font.size": 12, "axes.titlesize": 13, "lines.linewidth": 1.8, "lines.markersize": 7, "hatch.linewidth": 0.6},
     **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "axes.axisbelow": True},
@@ -54,12 +54,12 @@ def look(mode: str) -> tuple[str, str, str]:
 def draw_each(
     makers: Mapping[str, Callable[[Subject], Figure | None]], subject: Subject, folder: Path, warning: str
 ) -> list[Path]:
-    """Draws a picture by each maker that has figures for one; returns the files.
+    """Draws the picture of each maker that has figures; returns the files.
 
-    What must be said of the figures stands in the picture itself, which travels alone.
+    A warning about the figures is drawn into the picture, because that may be passed on alone.
 
     Raises:
-        SetupError: matplotlib is not there.
+        SetupError: matplotlib is not installed.
         RecordError: the folder cannot be written.
     """
     words, made = warning[:1].upper() + warning[1:], []
@@ -76,7 +76,7 @@ def draw_each(
                 with writing(path, "give another --plots"):
                     folder.mkdir(parents=True, exist_ok=True)
                     save(figure, path, 150)
-                figure.set_layout_engine("none")  # all its files have the first one's
+                figure.set_layout_engine("none")  # all files of a picture get the layout of the first
                 made.append(path)
     return made
 
@@ -85,7 +85,7 @@ def matplotlib() -> Any:
     """The module.
 
     Raises:
-        SetupError: it is not there.
+        SetupError: it is not installed.
     """
     try:
         import matplotlib as module
@@ -114,7 +114,7 @@ def new_grid(width: float, height: float, rows: int, columns: int) -> tuple[Figu
 
 
 def whiskers(axes: Axes, points: Sequence[tuple[float, Estimate]], **style: Any) -> Any:
-    """Draws estimates at their places, with their intervals; none where there is no interval."""
+    """Draws estimates with their intervals, if they have one."""
     down = [0.0 if e.low is None else e.value - e.low for _, e in points]
     up = [0.0 if e.high is None else e.high - e.value for _, e in points]
     places, values = [place for place, _ in points], [e.value for _, e in points]

@@ -1,4 +1,4 @@
-"""The record of one sample: everything that is needed to judge it, and to make it again."""
+"""The record of one sample: everything that is needed to judge it and to repeat it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lr_sglang.steps.tree import Branch
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed, correct
 
-if TYPE_CHECKING:  # it imports SGLang, which takes seconds; a results folder is looked at before that
+if TYPE_CHECKING:  # it imports SGLang, which takes seconds
     from lr_sglang.algorithm.answer_request import AnswerRequest
 
 SCHEMA = 1  # raised when a field changes its meaning
@@ -23,7 +23,7 @@ Key = tuple[str, int, str]
 
 
 def key(record: Record) -> Key:
-    """What tells the samples of a run apart: question, sample and mode."""
+    """The key of a sample in its run: question, sample and mode."""
     return record["question_id"], record["sample"], record["mode"]
 
 
@@ -38,7 +38,7 @@ def make(
     """The record of an answer. Times are seconds since the question was asked.
 
     Args:
-        error: what it ended in; the record then has what had been written until then.
+        error: that ended the answer; the record then has the part written before.
     """
     trace, failure = job.record, None
     answer = boxed(trace.text) if error is None else None

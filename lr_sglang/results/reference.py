@@ -20,7 +20,7 @@ _NEEDED = ("question", "generation_text", "time_taken")
 
 
 def is_reference(folder: Path) -> bool:
-    """Whether a folder looks like one of theirs."""
+    """Whether a folder looks like a result folder of the paper's code."""
     return folder.is_dir() and any(_FILE.match(path.name) for path in folder.iterdir())
 
 
@@ -28,11 +28,11 @@ def read(folder: Path, mode: str = "", task: str = "") -> list[Record]:
     """Its records, in the order of the questions.
 
     Args:
-        mode: which it was run in; their files do not say.
-        task: what it is called here; left out, the folder's prefix.
+        mode: of the run; the files do not have it.
+        task: our name of it; by default the folder's prefix.
 
     Raises:
-        RecordError: a file is no JSON object, or lacks what every one of theirs has.
+        RecordError: a file is no JSON object, or lacks a field that all of them have.
     """
     named = _FOLDER.match(folder.name)
     task = task or (named["prefix"] if named else folder.name)
@@ -57,7 +57,7 @@ def _record(path: Path, mode: str, task: str) -> Record:
     text, gold = str(table["generation_text"]), table.get("gold")
     gold, answer = None if gold is None else str(gold), boxed(text)
     target, draft = (of if isinstance(of := table.get(f"{role}_config"), dict) else {} for role in ("target", "draft"))
-    # Families at most; the target's configuration names the judge.
+    # Names of families at best; the target's configuration names the judge.
     models = {"target": target.get("name"), "draft": draft.get("name"), "judge": target.get("judge_model")}
     config: dict[str, Any] = {
         "questions": task,

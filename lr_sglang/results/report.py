@@ -1,4 +1,4 @@
-"""A report of one or more runs: every figure, the tables that people read, and both as Markdown, JSON and CSV."""
+"""A report of one or more runs: all figures and tables, as Markdown, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -103,5 +103,5 @@ def _columns(group: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _harmless(value: Any) -> Any:
-    """A spreadsheet takes text that begins like this for a formula."""
+    """Quotes text that a spreadsheet would take for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

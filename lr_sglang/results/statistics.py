@@ -24,8 +24,8 @@ Verdict = Literal["kept", "worse", "open"]
 RESAMPLES = 2000
 # Fewer questions than this give too few different resamples to studentise; the t interval stands in.
 LEAST_BOOTSTRAP = 8
-# So does it where more than a tenth of the resamples have less of the error than this: one question then makes most
-# of it, and those without that question know no spread to divide by.
+# The t interval also stands in if more than a tenth of the resamples have a smaller part of the error than this: then
+# one question makes most of it, and resamples without that question have no spread to divide by.
 LEAST_SPREAD, MAX_WITHOUT = 0.1, 0.1
 MARGIN = 0.02
 
@@ -55,7 +55,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference(Estimate):
-    """Accuracy of one way less that of another on the same questions and samples, in shares of 1.
+    """Accuracy of one group less that of another, on the same questions and samples, in shares of 1.
 
     ``verdict`` is ``kept`` if all of the interval is above -margin, ``worse`` if all of it is below, else ``open``.
     """
@@ -79,11 +79,11 @@ def _estimate(value: float, low: float, high: float, samples: int, questions: in
 
 
 def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
-    """A share, as accuracy or alpha.
+    """A share, such as accuracy or alpha.
 
     Args:
-        counts: by question, successes and trials. With one trial per question the interval is Wilson's own; else the
-            number of trials in it is that of independent ones with the same standard error.
+        counts: by question, successes and trials. With one trial per question the interval is Wilson's own; else it is
+            Wilson's for the number of independent trials that would have the same standard error.
     """
     kept = [(s, t) for s, t in counts.values() if t]
     if not kept:
@@ -98,7 +98,7 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
     else:
         error = _error(good, tried)
         worth = min(trials, value * (1 - value) / error**2) if error else trials
-        # Where all went the same way, they are worth as many as there are questions.
+        # If all trials had the same result, each question counts as one trial.
         low, high = wilson_of(value, questions if value in (0.0, 1.0) else worth, _t(questions))
     return _estimate(value, low, high, trials, questions)
 
@@ -114,9 +114,9 @@ def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: 
     """A product of powers of sums, such as seconds / seconds: the studentised bootstrap of its logarithm.
 
     Args:
-        columns: for each factor, what each question adds to its sum; the questions are the same in all.
+        columns: for each factor, the summand of each question; the questions are the same for all factors.
         powers: of the factors, in their order.
-        samples: for the estimate.
+        samples: of the estimate, which shows it.
     """
     table = np.array(columns, float)
     if table.size == 0 or (table.sum(axis=1) <= 0).any():
@@ -126,7 +126,7 @@ def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: 
     middle = float(signs @ np.log(sums))
     if questions < 2:
         return Estimate(exp(middle), None, None, samples, questions)
-    # How much each question moves the logarithm: the sum of power * its part of the factor's sum.
+    # The influence of each question on the logarithm: the sum of power * its share of the factor's sum.
     influence = (signs[:, None] * table / sums[:, None]).sum(axis=0) - signs.sum() / questions
     spread = sqrt(float((influence**2).sum()) * questions / (questions - 1))
     down = up = _t(questions)
@@ -136,7 +136,7 @@ def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: 
 
 
 def _studentised(table: Floats, signs: Floats, middle: float, spread: float) -> tuple[float, float] | None:
-    """The interval's ends in standard errors below and above the value; None where they are not known."""
+    """The interval's ends in standard errors below and above the value; None if the resamples do not suffice."""
     weights = _weights(table.shape[1])
     sums = weights @ table.T
     usable = (sums > 0).all(axis=1)
@@ -153,8 +153,8 @@ def _studentised(table: Floats, signs: Floats, middle: float, spread: float) -> 
 def difference(pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN) -> Difference | None:
     """The paired difference, with Student's t interval over questions.
 
-    Two questions are added for the interval, with one pair each that differs, one this way and one the other (Bonett
-    and Price, 2012, for one sample): where no pair differs, that does not prove that none ever does.
+    For the interval, two questions are added, with a pair each that differs, in opposite directions (Bonett and Price,
+    2012, for one sample): otherwise, if no pair differs, the interval would have no width.
 
     Args:
         pairs: by question, for each pair 1 (only the first is right), -1 (only the other is) or 0.

@@ -25,7 +25,7 @@ from lr_sglang.results.packed import Packed
 from lr_sglang.results.record import SCHEMA, Key, Record, key
 
 RECORDS, RUN, LOCK = "records.jsonl", "run.json", ".lock"
-# What fields of a record are, where it has them.
+# Types of fields, if a record has them.
 _KINDS = {
     **dict.fromkeys(("question", "text", "finish"), str),
     **{"seconds": int | float, "judged": int, "accepted": int, "error": dict | None},
@@ -59,7 +59,7 @@ def newest_folder(root: Path, name: str) -> Path:
 
 
 def read_records(path: Path) -> tuple[list[Record], bytes]:
-    """The records of a file, packed, each sample's last one; and its last line if that is cut off, else nothing.
+    """The records of a file, packed, the last one of each sample; and the incomplete last line, empty if there is none.
 
     Raises:
         RecordError: a line before the last is no record, or a later release wrote the file.
@@ -96,7 +96,7 @@ def _lines(file: BufferedReader) -> Iterator[tuple[Record, int, int]]:
 
 
 def _check(record: dict[str, Any]) -> None:
-    """Raises TypeError if a field cannot be of a record."""
+    """Raises TypeError if a field has a wrong type."""
     wrong = [name for name, kind in _KINDS.items() if name in record and not isinstance(record[name], kind)]
     wrong += [name for name in ("steps", "branches") for one in record.get(name, ()) if not isinstance(one, dict)]
     if wrong or ((error := record.get("error")) and not {"message", "retryable"} <= error.keys()):
@@ -112,23 +112,23 @@ class Store:
     """One run's folder, held by this process alone. A context manager.
 
     Args:
-        folder: made if need be.
-        config: what was asked for; a run is resumed with the same.
+        folder: made if it does not exist.
+        config: the run's settings; a run can only be resumed with the same.
         about: more for ``run.json``, not compared: versions, machine, placement.
-        resume: whether records that are there already belong to this run.
+        resume: whether existing records belong to this run.
 
     Attributes:
-        cut: bytes of a line that was cut off, and is gone now.
+        cut: bytes of an incomplete last line, which was removed.
 
     Raises:
-        RecordError: another run is at work there; there are records and ``resume`` is false; they belong to another
+        RecordError: another run uses the folder; there are records and ``resume`` is false; they have another
             configuration; or the folder cannot be written.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], about: dict[str, Any], *, resume: bool = False) -> None:
         self.folder, self.path = folder, folder / RECORDS
         self.records: dict[Key, Record] = {}
-        self._starts: dict[Key, int] = {}  # of the last lines of the samples
+        self._starts: dict[Key, int] = {}  # by sample, where its last line begins in the file
         self._twice, self._lock = False, threading.Lock()
         new, self._file = not folder.exists(), -1
         with writing(folder):
@@ -141,15 +141,15 @@ class Store:
             self._held = stack.pop_all()
 
     def done(self, record_key: Key) -> bool:
-        """Whether a sample need not be made again. One that failed for a passing reason is."""
+        """Whether a sample need not be made again, because it has a record without a transient error."""
         record = self.records.get(record_key)
         return record is not None and not (record["error"] and record["error"]["retryable"])
 
     def append(self, record: Record) -> None:
-        """Writes one record, to the disk; any thread may.
+        """Writes one record and syncs it to the disk. Thread-safe.
 
         Raises:
-            RecordError: it cannot be written; nothing of it is left in the file then.
+            RecordError: it cannot be written; the file then has no part of it.
         """
         line, of = line_of(record), key(record)
         with self._lock:
@@ -165,7 +165,7 @@ class Store:
             self.records[of], self._starts[of] = Packed(record), end
 
     def close(self) -> None:
-        """Lets others work here. A folder that we made, and nothing came into, goes."""
+        """Releases the folder for other processes; removes it if we made it and it has no records."""
         self._held.close()
 
     def __enter__(self) -> Self:
@@ -178,13 +178,13 @@ class Store:
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
-            self._file = -1  # for a thread that comes late
+            self._file = -1  # for an ``append`` of another thread after this
         if self._twice:
-            with contextlib.suppress(OSError), self.path.open("rb") as file:  # two lines are no harm
+            with contextlib.suppress(OSError), self.path.open("rb") as file:  # older lines do no harm
                 starts = sorted(self._starts.values())
                 replace_file(self.path, (file.readline() for start in starts if file.seek(start) == start))
         with contextlib.suppress(OSError):
-            ours = (RECORDS, RUN, LOCK)  # the lock last: who takes the next one has nothing of this run
+            ours = (RECORDS, RUN, LOCK)  # the lock last: its next owner then finds nothing of this run
             if new and not self.records and {path.name for path in self.folder.iterdir()} <= {*ours}:
                 for name in ours:
                     (self.folder / name).unlink(missing_ok=True)
@@ -214,7 +214,7 @@ class Store:
             before = json.loads((self.folder / RUN).read_text(encoding="utf-8"))["config"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RecordError(f"{self.folder / RUN} is missing or damaged", hint="give another --output") from error
-        # A switch that one of two versions of the program does not have is off there.
+        # A switch that does not exist in an older or newer release counts as off.
         old, new = ({k: v for k, v in flat(table) if v is not False} for table in (before, config))
         wrong = [
             f"{k}: {old.get(k, 'off')} then, {new.get(k, 'off')} now"
@@ -229,7 +229,7 @@ class Store:
 
 
 def _is_default(key: str, value: Any) -> bool:
-    """Whether a setting has its default, which it had before there was an option for it, too."""
+    """Whether a setting has its default, which runs from before that setting existed had too."""
     table, _, name = key.rpartition(".")
     return table.rpartition(".")[2] == "lookahead" and value == Lookahead().to_dict().get(name)
 
@@ -248,10 +248,10 @@ def held(folder: Path, busy: str, hint: str) -> Iterator[None]:
     """Keeps other processes from writing to a folder.
 
     Args:
-        busy: what to say of it, before the folder's name, if another process has it.
+        busy: the error's message, before the folder's name, if another process has it.
 
     Raises:
-        RecordError: another process has it, it is not there, or it cannot be written.
+        RecordError: another process has it, it does not exist, or it cannot be written.
     """
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -269,7 +269,7 @@ def held(folder: Path, busy: str, hint: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: Path, hint: str = "give another --output") -> Iterator[None]:
-    """While a file or a folder is written.
+    """Turns an OSError of the ``with`` block, which writes ``path``, into a RecordError.
 
     Raises:
         RecordError: it cannot be written.
@@ -281,15 +281,15 @@ def writing(path: Path, hint: str = "give another --output") -> Iterator[None]:
 
 
 def write_whole(path: Path, table: dict[str, Any]) -> None:
-    """A table as JSON, as ``replace_file``."""
+    """Writes a table as JSON by ``replace_file``."""
     replace_file(path, [json.dumps(table, indent=1, ensure_ascii=False).encode("utf-8"), b"\n"])
 
 
 def replace_file(path: Path, data: Iterable[bytes]) -> None:
-    """Replaces a file as a whole or not at all.
+    """Replaces a file atomically.
 
     Raises:
-        OSError: it cannot be written; nothing of it is left then.
+        OSError: it cannot be written; the old file is unchanged then.
     """
     draft = path.with_name(f"{path.name}.new")
     try:

@@ -1,4 +1,4 @@
-"""Figures of many samples, mode by mode and role by role; nothing of one is mixed into another."""
+"""Figures of many samples, separately for each mode and each role."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def summarise(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
 
 
 def of_mode(records: list[Record]) -> dict[str, Any]:
-    """Figures of one mode. None stands where nothing was measured.
+    """Figures of one mode; None for a figure that was not measured.
 
-    ``accuracy`` counts samples that failed as wrong, ``interval`` is at 95 %, over questions as a report's; None for
-    several samples of one question. ``alpha`` pools all judged steps. ``tokens_per_s`` is all tokens over all seconds;
-    it and ``seconds_mean`` leave failed samples out.
-    ``wasted`` is the share of generated tokens that are in no answer; ``reuse`` is what a role's runtime had cached of
-    what an earlier request left to share, ``hit_rate`` of all prompt tokens; ``sd`` is what its token layer did.
+    ``accuracy`` counts failed samples as wrong; ``interval`` is its 95 % interval over questions, as in a report, None
+    for several samples of one question. ``alpha`` pools all judged steps. ``tokens_per_s`` is all tokens over all
+    seconds; it and ``seconds_mean`` leave failed samples out. ``wasted`` is the share of generated tokens that are in
+    no answer. By role: ``reuse`` is cached tokens over those that an earlier request shares, ``hit_rate`` cached tokens
+    over all prompt tokens, ``sd`` the figures of the token layer.
     """
 
     def total(count: Callable[[Record], Any], of: list[Record] = records) -> Any:
@@ -68,7 +68,7 @@ def grading_failed(records: Iterable[Record]) -> list[Record]:
 
 
 def _interval(graded: list[Record]) -> tuple[float, float] | None:
-    """Wilson's; where questions have several samples, which are much alike, as ``statistics.share``."""
+    """Wilson's interval; if questions have several samples, which are correlated, that of ``statistics.share``."""
     samples: dict[str, list[bool]] = defaultdict(list)
     for record in graded:
         samples[record["question_id"]].append(bool(record["correct"]))
@@ -89,10 +89,7 @@ def _role(tokens: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class Running:
-    """Figures of samples as they come: one more costs the same however many there were before.
-
-    Others are being timed meanwhile, in threads of this process.
-    """
+    """Figures of the samples so far. Adding one takes constant time, because other answers are timed meanwhile."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._sums: dict[str, list[float]] = {}
@@ -100,7 +97,7 @@ class Running:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """One more sample."""
+        """Adds one sample."""
         used, seconds = (record["tokens"]["used"], record["seconds"]) if record["error"] is None else (0, 0.0)
         graded = record["correct"] is not None
         more = (bool(record["correct"]), graded, record["accepted"], record["judged"], used, seconds)
@@ -117,7 +114,7 @@ class Running:
 
 
 def speed_up(records: Iterable[Record], mode: str) -> float | None:
-    """Autoregressive seconds over seconds of a mode, both summed over the samples that both have completed."""
+    """Summed seconds of autoregressive over those of a mode, of the samples that both have completed."""
     seconds: dict[str, dict[Any, float]] = {mode: {}, "autoregressive": {}}
     for record in records:
         if record["error"] is None and record["mode"] in seconds:

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".svg", ".png")
 SCHEDULES: tuple[Schedule, ...] = ("sync", "async")
-# Columns of the surface over alpha; drawn in the middle of each.
+# Columns of the surface over alpha; each has the value in its middle.
 _ALPHAS = 50
 _LEVELS = (0.25, 0.5, 1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16)
 Surfaces = Mapping[Schedule, Sequence[Sequence[float]]]
 
 
 def draw(path: Path, case: Case, tokens: Tokens | None, budget: int | None, max_depth: int) -> None:
-    """Draws the surface over (k1, k2) where there are a token layer and a budget, over (alpha, depth) otherwise.
+    """Draws the surface over (k1, k2) if there are a token layer and a budget, else over (alpha, depth).
 
     Raises:
-        SetupError: matplotlib is not there.
-        ConfigError: the file is of another kind, or cannot be written.
+        SetupError: matplotlib is not installed.
+        ConfigError: matplotlib does not know the type of file, or it cannot be written.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{path}: a picture is {' or '.join(SUFFIXES)}")
@@ -48,7 +48,7 @@ def draw(path: Path, case: Case, tokens: Tokens | None, budget: int | None, max_
 
 
 def _surfaces(figure: Figure, surfaces: Surfaces, width: float, x: float, names: Sequence[str], **style: Any) -> Any:
-    """A panel for each schedule, with its values by row and column, as wide as ``width`` from ``x`` on; rows begin
+    """Draws a panel for each schedule: values by row and column; columns cover ``width`` from ``x`` on, rows begin
     at 1."""
     from matplotlib.ticker import MaxNLocator
 

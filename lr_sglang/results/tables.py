@@ -1,4 +1,4 @@
-"""The tables of a report, in the shape of the paper's and of its code's, and some more."""
+"""The tables of a report: those of the paper and of its code, and some more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Cell = Callable[[Measures], str]
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as people read them. The first column says what a row is."""
+    """Formatted cells; the first column has the names of the rows."""
 
     title: str
     columns: list[str]
@@ -88,7 +88,7 @@ REFERENCE: dict[str, Cell] = {
 
 
 def all_of(collection: Collection, measures: list[Measures], margin: float) -> Iterator[Table]:
-    """Those that the runs have something for; ``margin`` is that of *Quality*."""
+    """All tables for which the runs have figures; ``margin`` is that of *Quality*."""
     tables = (
         _table1(collection, measures),
         _rows(
@@ -140,8 +140,8 @@ def all_of(collection: Collection, measures: list[Measures], margin: float) -> I
 def _rows(
     measures: list[Measures], title: str, columns: Mapping[str, Cell], note: str, of: Callable[[Measures], Any] = bool
 ) -> Table | None:
-    """A row for each group that ``of`` holds for, with what the columns say of it."""
-    # Marks stand beside the mode where others do not have them.
+    """A table with a row for each group for which ``of`` is true; each column formats one figure."""
+    # Marks are shown beside the mode if not all groups have them.
     mixed = len({m.group.marks for m in measures}) > 1
     rows = []
     for m in filter(of, measures):
@@ -160,7 +160,7 @@ def _crossed(
 
 
 def _table1(collection: Collection, measures: list[Measures]) -> Table | None:
-    """As the paper's Table 1: tasks side by side, for each way accuracy, alpha and speed-up."""
+    """The paper's Table 1: a column for each task; rows of accuracy, alpha and speed-up for each group."""
     cells: dict[tuple[str, Any], str] = {}
     tasks = collection.tasks
     for m in measures:
@@ -173,7 +173,7 @@ def _table1(collection: Collection, measures: list[Measures]) -> Table | None:
             said["speed-up"] = plain(m.speed.tokens, 2, unit="x")
         elif m.group.mode != "autoregressive" and m.rate:
             said["tokens/s"] = plain(m.rate, 1)
-        if m.group.label:  # one of a sweep: a row, not three
+        if m.group.label:  # a sweep's group has one row, not three
             cells[f"{name}: {' / '.join(said)}", task] = " / ".join(said.values())
         else:
             cells |= {(f"{name} {what}", task): value for what, value in said.items()}
@@ -183,18 +183,18 @@ def _table1(collection: Collection, measures: list[Measures]) -> Table | None:
     )
     title = f"Table 1: {collection.models or 'models unknown'}"
     programs = {program(group) for group in collection.groups}
-    if len(programs) == 1 and (common := programs.pop()):  # else it is in the rows' names
+    if len(programs) == 1 and (common := programs.pop()):  # else the rows' names have it
         title += f"; program {common}"
     return _crossed(title, cells, tasks, tasks, note)
 
 
 def _plus_minus(m: Measures) -> str:
-    """Accuracy as the paper gives it."""
+    """Accuracy in the paper's form, with the deviation between samples."""
     return plain(m.accuracy, 1, 100) + (f"+-{100 * m.spread:.1f}" if m.spread is not None else "")
 
 
 def _alone(collection: Collection, group: Group) -> str:
-    """A draft that answers by itself is called so, as in the paper."""
+    """The group's name in Table 1; plain decoding is called ``target``, or ``draft`` if the draft's model answers."""
     ahead = [g.models for g in collection.groups if "draft" in g.models]
     drafts = {models["draft"] for models in ahead} - {models.get("target") for models in ahead}
     if group.mode == "autoregressive":
@@ -204,7 +204,7 @@ def _alone(collection: Collection, group: Group) -> str:
 
 
 def _varied(measures: list[Measures], setting: str, title: str, what: Sequence[str]) -> Table | None:
-    """As the paper's Tables 2 and 3: the values of a setting side by side."""
+    """The form of the paper's Tables 2 and 3: a column for each value of a setting."""
     ahead = [m for m in measures if m.group.value(setting) is not None and m.group.mode != "lossless"]
     values = list(dict.fromkeys(m.group.value(setting) for m in ahead))
     if len(values) < 2:

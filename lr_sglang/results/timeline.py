@@ -23,10 +23,10 @@ _MOST = 40  # lanes; a picture of a wider tree cannot be read
 
 
 def typical(report: Report) -> Record | None:
-    """An answer of about middle time, in which the draft agreed about as often as in all.
+    """A typical answer: of about median time, and with an alpha near that of all answers.
 
-    It is one of the mode ``lookahead`` where there is one: the lossless mode accepts little. It is one whose branches
-    can be told apart, if any.
+    Answers of the lossless mode, which accepts few drafts, and of more than 16 steps, whose branches are hard to read,
+    are left out unless there are no others.
     """
     ended = [record for group in report.collection.groups if MODES[group.mode].ahead for record in group.ended]
     found = [record for record in ended if record["branches"] and record["steps"]]
@@ -39,7 +39,7 @@ def typical(report: Report) -> Record | None:
 
 
 def lanes(record: Record, role: str) -> list[list[dict[str, Any]]]:
-    """A role's branches, so that those of one lane do not overlap; the fewest lanes."""
+    """A role's branches in the fewest lanes in which they do not overlap."""
     end = float(record.get("drained") or record["seconds"])
     rows: list[list[dict[str, Any]]] = []
     for branch in sorted((b for b in record["branches"] if b["role"] == role), key=lambda b: float(b["started"])):

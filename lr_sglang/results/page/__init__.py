@@ -19,19 +19,19 @@ from lr_sglang.results.report import Report
 from lr_sglang.results.tables import NONE, cell, times
 
 HERE = Path(__file__).parent
-SHARED = HERE / "shared"  # with the endpoint's page: modules there, and here parts of one script
+SHARED = HERE / "shared"  # shared with the endpoint's page, which uses them as modules; here they form one script
 SCRIPTS = (
     *(SHARED / f"{name}.js" for name in ("words", "glyph", "boxed", "row", "steps", "timeline")),
     HERE / "page.js",
 )
 STYLES = (SHARED / "colours.css", HERE / "page.css", SHARED / "steps.css")
-# Of a module, what a part of a script does without.
+# The syntax of a module that a script must not have.
 _MODULE = re.compile(r"^(?:import .*\n|export )", re.MULTILINE)
 SEARCHED = 400  # characters of a question that the filter looks at
 
 
 def page(report: Report, title: str) -> Iterator[str]:
-    """The page, in pieces: all of it at once would be in memory twice."""
+    """The page in pieces, because as one string it would be in memory twice."""
     script = "\n".join(_MODULE.sub("", path.read_text(encoding="utf-8")) for path in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     values = {
@@ -41,7 +41,7 @@ def page(report: Report, title: str) -> Iterator[str]:
         "SCRIPT_HASH": f"sha256-{digest}",
         "INDEX": inert(index(report)),
     }
-    # One pass over the template: what is put in is not looked through again.
+    # One pass over the template: inserted text is not searched for placeholders.
     for number, part in enumerate((HERE / "page.html").read_text(encoding="utf-8").split("%")):
         if number % 2 == 0:
             yield part
@@ -104,7 +104,7 @@ def _facts(m: Measures) -> list[list[str]]:
 
 
 def detail(record: Record) -> dict[str, Any]:
-    """The details of an answer; what follows from other fields is left out."""
+    """The details of an answer, without fields that the page derives from others."""
     end = float(record.get("drained") or record["seconds"])
     gone = Counter(b["position"] for b in record["branches"] if b["outcome"] == "cancelled" and b["role"] != "judge")
     error, path = record["error"], accounting.critical_path(record)
@@ -121,7 +121,7 @@ def detail(record: Record) -> dict[str, Any]:
 
 
 def _step(step: dict[str, Any], abandoned: int) -> dict[str, Any]:
-    """A row of the step tree: the versions of a step and what became of them, as ``shared/row.js`` shows them."""
+    """A row of the step tree: the versions of a step and their states, in the form of ``shared/row.js``."""
     verdicts, own = step["verdicts"], step["source"] == "target"
     drafts = step["draft_texts"] or ([] if own else [step["text"]])
     chosen = next((i for i, v in enumerate(verdicts) if v is not None and v["accepted"]), 0)
@@ -146,7 +146,7 @@ def _step(step: dict[str, Any], abandoned: int) -> dict[str, Any]:
 
 
 def _unsplit(record: Record) -> list[dict[str, Any]]:
-    """An answer whose steps are not known."""
+    """The one row of an answer whose steps are not known."""
     empty: dict[str, Any] = {"draft_texts": [], "verdicts": [], "target_text": None, "ending": "delimiter"}
     known = {"source": "target", "outcome": "written", "text": record["text"], "seconds": record["seconds"]}
     return [_step({**known, **empty, "tokens": record["tokens"]["used"]}, 0)] if record["text"] else []
@@ -159,7 +159,7 @@ def _branch(branch: dict[str, Any], end: float) -> dict[str, Any]:
 
 
 def _piece(piece: accounting.Span) -> dict[str, Any]:
-    """A stretch of the critical path, as one more branch."""
+    """A span of the critical path, in the form of a branch."""
     at = {"position": piece.position, "began": piece.start, "ended": piece.end, "generated": 0}
     return {"role": "path", "part": piece.part, "state": "", **at}
 

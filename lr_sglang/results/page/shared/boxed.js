@@ -2,7 +2,7 @@
 
 const BEGINS = "\\boxed{";
 const BOX = /\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}/; // braces in braces in it, as \frac has them
-const LONGEST = 300; // characters that a box which has begun is waited for
+const LONGEST = 300; // characters after which an unfinished box is shown as it is
 
 /** Elements of a text, set as texts. */
 export function nodes(text) {
@@ -14,7 +14,7 @@ export function nodes(text) {
   });
 }
 
-/** How much of a text that grows can be shown: a box that has begun, or may have, waits for its end. */
+/** The length of a growing text that can be shown: an unfinished box at its end is held back. */
 export function ready(text) {
   const at = text.lastIndexOf(BEGINS);
   if (at >= 0 && text.length - at < LONGEST && !BOX.test(text.slice(at))) return at;

@@ -1,4 +1,4 @@
-// The signs between two versions, drawn rather than written: not every font has them.
+// The signs between two versions, drawn as SVG because not every font has them.
 
 const SVG = "http://www.w3.org/2000/svg";
 const WAVES = "M4 9.5c2.7-3.2 5.3-3.2 8 0s5.3 3.2 8 0M4 15.5c2.7-3.2 5.3-3.2 8 0s5.3 3.2 8 0";

@@ -20,7 +20,7 @@ const WITHOUT = {
   written: "The target wrote it by itself.",
 };
 
-/** An element with a class, and a text: every text of this page is set as one, never as markup. */
+/** An element with a class and a text. All texts of this page are set as text, never as markup. */
 export function make(tag, name = "", text = "") {
   const element = document.createElement(tag);
   if (name) element.className = name;
@@ -42,7 +42,7 @@ function cell(role) {
 }
 
 export class RowView {
-  /** `open`: its words are always there. */
+  /** `open`: the verdicts in words are always shown. */
   constructor(row, open = false) {
     Object.assign(this, { row, open });
     this.item = make("li", open ? "step open" : "step");
@@ -59,7 +59,7 @@ export class RowView {
     this.item.append(this.pair);
   }
 
-  /** Where the rows are that were given up after this one. */
+  /** The list of the rows that were given up below this one; made on first use. */
   branch() {
     if (!this.group) {
       this.group = make("ol", "given-up");
@@ -107,7 +107,7 @@ export class RowView {
     put(view.by, verdict ? verdict.by : asking ? "judging" : "");
   }
 
-  /** The target wrote alone here. */
+  /** Shows that nothing was drafted. */
   updateNone() {
     if (!this.none) {
       this.none = make("div", "verdict");
@@ -130,7 +130,7 @@ export class RowView {
   say() {
     const { row } = this;
     const parts = row.drafts.filter((draft) => draft.verdict).map((draft) => verdictInWords(draft.verdict));
-    if (!parts.length) parts.push(row.dead ? "Given up before anyone compared." : WITHOUT[row.outcome] ?? "Not decided yet.");
+    if (!parts.length) parts.push(row.dead ? "Given up before a comparison." : WITHOUT[row.outcome] ?? "Not decided yet.");
     if (row.outcome === "corrected") parts.push("The target's step is kept.");
     if (row.outcome === "accepted") parts.push("The draft's step is kept.");
     put(this.words, [...parts, row.note].filter(Boolean).join(" "));
@@ -157,7 +157,7 @@ function fill(view, state, version, instead) {
   put(view.meta, facts.filter(Boolean).join(" · "));
 }
 
-/** On which side the answer's line comes in from above. */
+/** The side on which the line of the answer enters from the row above. */
 function sideBefore(row) {
   if (row.dead) return "";
   return row.parent?.kept ?? "";

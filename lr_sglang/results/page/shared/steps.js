@@ -1,11 +1,11 @@
-// The list of rows: it grows with the tree, and one moves in it with the arrow keys.
+// The list of rows: grows with the tree; the arrow keys move the selection.
 
 import { RowView } from "./row.js";
 
-const SHOWN = 6; // of what was given up after a step, until one stands there; steps.css hides the others
+const SHOWN = 6; // given-up rows shown below a row that is not selected; steps.css hides the others
 
 export class Steps {
-  /** `open`: see RowView. `chosen(row, how)` is told of the row that one points at ("point", null when none) or stands on ("stand"). */
+  /** `open`: see RowView. `chosen(row, how)` is called with the row under the pointer ("point", null for none) or the selected one ("stand"). */
   constructor(list, chosen, open = false) {
     Object.assign(this, { list, chosen, open });
     list.addEventListener("keydown", (event) => this.key(event));
@@ -21,7 +21,7 @@ export class Steps {
     Object.assign(this, { views: new Map(), current: null, pointed: null });
   }
 
-  /** Shows again what changed. */
+  /** Redraws changed rows. */
   update(rows) {
     const buried = [];
     for (const row of [...rows].sort((a, b) => a.prefix - b.prefix)) {
@@ -38,7 +38,7 @@ export class Steps {
     if (!this.current && this.list.firstElementChild) this.list.firstElementChild.tabIndex = 0;
   }
 
-  /** After everything that hangs on the row before it; what is tried first stands first. */
+  /** Inserts a row behind its parent and all rows below that, in order of arrival. */
   place(view) {
     const { parent } = view.row;
     let after = parent && this.views.get(parent.prefix)?.item;
@@ -56,7 +56,7 @@ export class Steps {
     return row === ancestor;
   }
 
-  /** Moves a row that was given up under the last one that was not. */
+  /** Moves a given-up row below its nearest ancestor that was not given up. */
   bury(view) {
     if (view.buried) return;
     let row = view.row.parent;
@@ -101,7 +101,7 @@ export class Steps {
     this.chosen(view.row, "stand");
   }
 
-  /** Brings a row into view and stands on it: for the timeline. */
+  /** Selects a row and scrolls it into view, for the timeline. */
   go(row) {
     const view = this.views.get(row.prefix);
     if (!view) return;
@@ -129,7 +129,7 @@ export class Steps {
     }
   }
 
-  /** Where a key leads: undefined where it is none of ours, null at the end. */
+  /** The item that a key moves to: null at the end, undefined for other keys. */
   neighbour(item, key) {
     const parent = item.parentElement.closest(".step");
     switch (key) {

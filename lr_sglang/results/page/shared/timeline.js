@@ -1,4 +1,4 @@
-// The branches of the three roles as bars over time. A canvas: thousands of bars stay quick.
+// The branches of the three roles as bars over time, on a canvas, which is fast with thousands of bars.
 
 import { plural, time } from "./words.js";
 
@@ -10,7 +10,7 @@ const AXIS = 16;
 const THICK = 14;
 const EVERY = 40; // milliseconds
 
-/** A part of the critical path has its own colour. Else full: it is in the answer, or decided it. Half: it agreed, or is on its way. Grey: given up. Red: refused. */
+/** Parts of the critical path have own colours. Branches: full if in the answer or decisive, half if in flight or agreeing, grey if given up, red if rejected. */
 function look(bar, lit) {
   if (bar.part) return { colour: bar.part, strength: 1 };
   if (bar.state === "rejected") return { colour: "bad", strength: bar.role === "judge" ? 1 : 0.75 };
@@ -20,7 +20,7 @@ function look(bar, lit) {
 }
 
 export class Timeline {
-  /** `pointed(row)` and `clicked(row)` are told of the bar under the pointer. */
+  /** `pointed(row)` and `clicked(row)` are called with the row of the bar under the pointer, or null. */
   constructor(canvas, { pointed, clicked }) {
     Object.assign(this, { canvas, drawn: 0 });
     this.colours();
@@ -44,7 +44,7 @@ export class Timeline {
     this.colour = Object.fromEntries([...ROLES, ...PARTS, "past", "bad", "muted", "line", "bench"].map(read));
   }
 
-  /** `marks`: seconds at which a line is drawn. `told`: the picture in words, where more is known than its bars. */
+  /** `marks`: seconds at which a line is drawn. `told`: the picture in words; by default these are made from the bars. */
   clear(bars, { marks = [], told = "" } = {}) {
     Object.assign(this, { bars, marks, told, now: 0, row: null, zoom: 1, at: null, placed: 0, shares: SHARES });
     this.busy = { draft: [], target: [], judge: [], path: [] };
@@ -52,14 +52,14 @@ export class Timeline {
     this.draw();
   }
 
-  /** The time goes on; a frame that comes too soon after the last is left out, unless it is the last of all. */
+  /** Draws the state at time `now`, but not twice within EVERY milliseconds; always if it is the `last`. */
   show(now, last = false) {
     this.now = now;
     if (last) this.label();
     if (last || performance.now() - this.drawn > EVERY) this.draw();
   }
 
-  /** Lights the branches of a row; one that lies outside of what is shown is brought in. */
+  /** Highlights the branches of a row; `bring` scrolls to them. */
   light(row, bring = false) {
     this.row = row;
     const own = row && this.bars.filter((bar) => bar.row === row);
@@ -74,7 +74,7 @@ export class Timeline {
     this.draw();
   }
 
-  /** Makes the canvas as high as its lanes, each role's as many as it has; returns how many. */
+  /** Makes the canvas high enough for all lanes; returns the number of lanes of each role. */
   fit() {
     this.place();
     const lanes = Object.entries(this.busy).map(([role, own]) => [role, Math.max(own.length, 1)]);
@@ -84,7 +84,7 @@ export class Timeline {
     return lanes;
   }
 
-  /** Turning the wheel sideways moves what is shown. */
+  /** A horizontal turn of the wheel moves the visible range. */
   shift(event) {
     if (this.zoom === 1 || !event.deltaX) return;
     event.preventDefault();
@@ -93,7 +93,7 @@ export class Timeline {
     this.draw();
   }
 
-  /** What is shown, in seconds: everything, or a part that follows what is new or what is lit. */
+  /** The visible range in seconds: everything, or when zoomed in, the part around the highlighted row or at the end. */
   window() {
     const whole = Math.max(this.now, 0.5);
     const length = whole / this.zoom;

@@ -2,7 +2,7 @@
 
 const AGREE = {
   judge: "The judge: the two versions mean the same",
-  identical: "The same words in both: nobody had to be asked",
+  identical: "The same words in both: no verdict was needed",
   exact: "The same tokens in both",
 };
 const DIFFER = {
@@ -18,7 +18,7 @@ const DIFFER = {
 export function verdictInWords(verdict) {
   const known = (verdict.accepted ? AGREE : DIFFER)[verdict.by];
   let text = known ?? `The verifier “${verdict.by}” ${verdict.accepted ? "accepts" : "refuses"} the draft's step`;
-  if (verdict.failed && verdict.by !== "draft") text = `The verifier “${verdict.by}” could not say, so the target's step stands`;
+  if (verdict.failed && verdict.by !== "draft") text = `The verifier “${verdict.by}” gave no verdict, so the target's step is kept`;
   if (verdict.reason && !["late", "guard", "ending", "special"].includes(verdict.by)) text += ` (${verdict.reason})`;
   if (typeof verdict.score === "number" && !/\d/.test(verdict.reason ?? "")) text += `, score ${round(verdict.score)}`;
   if (verdict.seconds > 0) text += `, after ${time(verdict.seconds)}`;
@@ -36,7 +36,7 @@ export function glyphOf(verdict) {
 
 export const round = (value, digits = 2) => Number(value).toFixed(digits);
 
-/** Seconds, with as many digits as one can use. */
+/** Seconds, with a sensible number of digits. */
 export function time(seconds) {
   if (seconds >= 60) {
     const whole = Math.floor(seconds);
