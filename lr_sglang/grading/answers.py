@@ -7,7 +7,7 @@ import re
 from lr_sglang.tasks.boxed import boxed
 
 OPENS, CLOSES = "<think>", "</think>"
-LOOKED_AT = 200_000  # characters at the end; a final answer is not further in front
+LOOKED_AT = 200_000  # characters at the end, in which final answers are searched
 _TOKEN = re.compile(r"\\boxed\s+([^\s{}$\\]{1,100})|\\boxed(\d)")
 _MARK = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]{0,200})$", re.MULTILINE)
 _SAYS = re.compile(r"\banswer\b[*_ ]{0,4}(?:is|:|=)[*_ :]{0,6}([^\n]{1,300})", re.IGNORECASE)
@@ -16,7 +16,7 @@ _FENCE = re.compile(r"^[ \t]*+```[ \t]*+([\w+#.-]*+)[^\n`]*+$", re.MULTILINE)
 
 
 def after_thinking(text: str) -> str:
-    """What follows the thinking; nothing where the thinking never ends."""
+    """The text after the thinking; empty if the thinking never ends."""
     rest = text.rpartition(CLOSES)[2]
     return "" if OPENS in rest else rest[-LOOKED_AT:]
 
@@ -28,7 +28,7 @@ def final_answer(text: str) -> str | None:
         return found
     if tokens := _TOKEN.findall(part):
         return str(tokens[-1][0] or tokens[-1][1]).rstrip(".,;")
-    if "\\boxed" in part:  # it was begun, and cut off
+    if "\\boxed" in part:  # a box that was cut off
         return None
     for pattern in (_MARK, _SAYS):
         if found_all := pattern.findall(part):
@@ -51,7 +51,7 @@ def code(text: str, wanted: str = "") -> str | None:
         elif not fence[1]:
             blocks.append((opened[1].lower(), part[opened.end() : fence.start()].strip("\n")))
             opened = None
-        else:  # a block that was never closed, and another
+        else:  # the open block was never closed
             opened = fence
     if opened is not None and not blocks:
         blocks.append((opened[1].lower(), part[opened.end() :].strip("\n")))

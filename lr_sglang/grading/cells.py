@@ -1,4 +1,4 @@
-"""Cells as seen from outside: processes that run tests of an answer, and the streams of what runs in them."""
+"""Cells, the isolated processes that run tests of an answer, as seen from outside; and the streams of the tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Cell:
     """A cell. It ends with ``close``, and with the thread that made it.
 
     Args:
-        folder: where tests get their folders, if no wall stands.
+        folder: where tests get their folders, if there is no isolation.
     """
 
     def __init__(self, wall: str, folder: str) -> None:
@@ -54,12 +54,12 @@ class Cell:
             raise
 
     def said(self) -> str:
-        """What was wrong before any code of an answer ran."""
+        """The cell's own errors, from before any code of an answer ran."""
         return os.pread(self.errors, 2000, 0).decode("utf-8", "replace").strip()
 
     def end(self) -> None:
-        """Kills it, from any thread. The rest of it goes with its namespace, or when its parent dies."""
-        if self.process.returncode is None:  # else another process may have its number by now
+        """Kills it, from any thread. Its other processes end with its namespace, or with their parent."""
+        if self.process.returncode is None:  # else another process may have its pid by now
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -75,9 +75,9 @@ class Run:
     """One test's program in a cell, from its start.
 
     Args:
-        job: what ``cell/test_process.py`` reads.
+        job: the input of ``cell/test_process.py``.
         text: for its standard input.
-        most: bytes, by stream (``OUTPUT``, ``ERRORS``, ``REPORT``); one that is not named is not read.
+        most: bytes, by stream (``OUTPUT``, ``ERRORS``, ``REPORT``); a stream that is not named is not read.
         extra: further descriptors that it gets.
 
     Attributes:
@@ -105,7 +105,7 @@ class Run:
                 else:
                     theirs.append(os.open(os.devnull, os.O_WRONLY))
             numbers = array.array("i", [*theirs, *extra])
-            with contextlib.suppress(OSError):  # a cell that has ended says nothing, which is noticed
+            with contextlib.suppress(OSError):  # if the cell has ended, ``learn`` notices it
                 cell.control.sendmsg([b"+"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
         except BaseException:
             self.close()
@@ -115,7 +115,7 @@ class Run:
                 os.close(number)
 
     def read(self, name: str) -> bool:
-        """Takes what there is on a stream; whether no more of it is wanted."""
+        """Reads a part of a stream; returns whether that was its last, or the program has written too much."""
         part = os.read(self.ends[name], 1 << 16)
         self.data[name] += part
         if len(self.data[name]) > self.most[name]:
@@ -124,7 +124,7 @@ class Run:
         return not part or bool(self.too_long)
 
     def learn(self) -> bool:
-        """Takes that it has started, or its status, or that the cell has ended; whether no more is to come."""
+        """Reads a message: the program's start, its status, or the cell's end; returns whether it was the last."""
         said = b""
         with contextlib.suppress(ConnectionError):
             said = self.cell.control.recv(4)
@@ -142,7 +142,7 @@ class Run:
 
 
 def sealed(data: bytes) -> int:
-    """A file in memory that cannot be changed, at its beginning."""
+    """A read-only file in memory, positioned at its beginning."""
     number = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(number, "wb", closefd=False) as file:
         file.write(data)
@@ -152,7 +152,7 @@ def sealed(data: bytes) -> int:
 
 
 def watch(runs: Sequence[Run], seconds: float) -> bool:
-    """Reads the streams of programs that run together, until the first one has ended and its streams too.
+    """Reads the streams of programs that run together, until the first program and its streams have ended.
 
     A cell whose program writes too much is killed.
 

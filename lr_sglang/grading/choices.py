@@ -1,4 +1,4 @@
-"""Questions with lettered choices: which letter was chosen."""
+"""Grades questions with lettered choices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LETTER = re.compile(r"\(?([A-Za-z])\)?(?:[).:,]|\s+-|$)")
 
 
 def letter(answer: str, choices: Sequence[str]) -> str | None:
-    """The letter that an answer names, or whose text it is; None where it is neither, or two letters."""
+    """The letter that an answer names, or whose text it repeats; None if that is no letter, or two of them."""
     text = _WORDS.sub("", normal.normal(answer.replace("*", "")))
     last = chr(ord("A") + max(len(choices), 4) - 1)
     if (found := _LETTER.match(text)) and "A" <= found[1].upper() <= last:

@@ -1,4 +1,4 @@
-"""What grading says about one answer."""
+"""The result of grading one answer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Grade:
 
     Attributes:
         correct: None where it cannot be decided; ``reason`` says why.
-        answer: what was taken as the final answer.
+        answer: the final answer that was found in the text.
         by: who decided: ``text``, ``number``, ``math-verify``, ``choice``, ``tests``, a judge's URL, ...
         reason: why it is wrong, or why there is no verdict.
         score: for tasks that have one (MT-Bench: 1 to 10).
-        extra: more for the record, such as what kept a program apart.
-        failed: whether grading itself failed, as a grader that raises does; ``correct`` is none then.
+        extra: more for the record, such as the isolation of a program.
+        failed: whether grading itself failed, for example because the grader raised; ``correct`` is then None.
     """
 
     correct: bool | None

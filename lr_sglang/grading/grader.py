@@ -1,4 +1,4 @@
-"""The grader of a run: it knows the task, what is allowed, and keeps the worker processes."""
+"""The grader of a run: the task's kind of grading, what is allowed, and the worker processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lr_sglang.tasks.task import GRADERS
 
 Function = Callable[[str, Question], bool | Grade | None]
 CODE = ("humaneval", "livecodebench")
-QUICK = ("number", "choice")  # take no time
+QUICK = ("number", "choice")  # graded at once
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Rules:
 
     Attributes:
         execute: whether code of answers may be run.
-        unsafe: whether it may be run where nothing keeps it apart, too.
+        unsafe: whether it may be run even without isolation.
         limits: for that code; by default those of the task.
         rater: rates open answers.
         workers: processes for Math-Verify.
@@ -43,7 +43,7 @@ class Rules:
     workers: int = 1
 
     def to_dict(self) -> dict[str, Any]:
-        """What changes verdicts; for telling whether two gradings are the same."""
+        """The settings that can change verdicts, for comparing two gradings."""
         return {"execute": self.execute, "limits": repr(self.limits), "rater": repr(self.rater)}
 
 
@@ -53,11 +53,11 @@ class Grader:
 
     Args:
         kind: one of ``tasks.task.GRADERS``, or a function of the answer's text and the question.
-        hidden: by id, what the questions have that is not in the records.
+        hidden: by id, the questions' data that is not in the records.
 
     Raises:
         ConfigError: there is no such kind.
-        SetupError: code of answers is to be run, and nothing keeps it apart on this machine.
+        SetupError: code of answers is to be run, and this machine cannot isolate it.
     """
 
     kind: str | Function
@@ -80,7 +80,7 @@ class Grader:
 
         Raises:
             SetupError: this machine cannot grade such answers.
-            ConfigError: a grader from outside does not work.
+            ConfigError: a user's grader raises, or returns no verdict.
         """
         if not isinstance(self.kind, str):
             return self._outside(self.kind, text, question)
@@ -113,10 +113,10 @@ class Grader:
         return mathematics.grade(text, question, self._pool.compare)
 
     def apply(self, record: Record) -> Record:
-        """The record with ``answer``, ``correct`` and ``grade`` as they are now; nothing else is changed.
+        """The record with new ``answer``, ``correct`` and ``grade``; nothing else is changed.
 
-        A sample that failed is wrong, where an answer could have been graded. Where grading itself fails there is no
-        verdict, the reason is kept, and the grade is ``failed``: a run that took hours does not end for that.
+        A sample that failed counts as wrong if its answer could have been graded. If grading itself fails, the grade
+        has no verdict but the reason, and is ``failed``, so that a run of hours does not end with an error.
         """
         name, extra = record["question_id"], record.get("extra") or {}
         question = Question(name, record["question"], record["gold"], extra, self.hidden.get(name, {}))
@@ -133,7 +133,7 @@ class Grader:
         return {**record, "answer": given.answer, "correct": given.correct, "grade": table}
 
     def postponed(self, record: Record) -> Record:
-        """As ``apply`` where that takes no time; else without a verdict, for ``lr-sglang grade`` to find one later."""
+        """As ``apply`` if grading takes no time; else a record without a verdict, which ``lr-sglang grade`` can add."""
         if record["error"] or self.kind in QUICK:
             return self.apply(record)
         grade = {"grader": self.name, **Grade(None, reason="the run was stopped before", failed=True).to_dict()}
@@ -151,7 +151,7 @@ class Grader:
         self.close()
 
     def _knows(self, question: Question) -> bool:
-        """Whether an answer would be found right or wrong."""
+        """Whether an answer to the question would get a verdict."""
         if self.kind in CODE or (self.kind == "reasoning-gym" and "generator" in question.extra):
             return self.rules.execute
         return question.answer is not None or not isinstance(self.kind, str)
@@ -159,7 +159,7 @@ class Grader:
     def _outside(self, judge: Function, text: str, question: Question) -> Grade:
         try:
             found = judge(text, question)
-        except BaseException as error:  # some libraries' errors are no Exception, as pytest's
+        except BaseException as error:  # some libraries' errors are no Exception, such as pytest's
             if isinstance(error, KeyboardInterrupt):
                 raise
             why = f"grader {self.name}: {plugin_files.describe(error)}"

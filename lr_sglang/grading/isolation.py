@@ -1,4 +1,4 @@
-"""What keeps the code of answers apart on this machine: bubblewrap, else namespaces of our own, else nothing."""
+"""How code of answers is isolated on this machine: by bubblewrap, else by namespaces of our own, else not at all."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ BUBBLEWRAP, NAMESPACES, NONE = "bubblewrap", "namespaces", "none"
 USERS = 2_000_000_000  # higher numbers belong to no user
 DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
 STREAMS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1"}
-# Of /usr and /etc, what Python and packages with C code need.
+# The parts of /usr and /etc that Python and packages with C code need.
 SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
-INSIDE = "/lr"  # where bubblewrap's cells have the folder ``cell``
+INSIDE = "/lr"  # path of the folder ``cell`` in bubblewrap's cells
 FLAGS = "--die-with-parent --new-session --as-pid-1 --unshare-pid --unshare-net --unshare-ipc --unshare-uts"
 LAST = "--proc /proc --dir /answer --remount-ro / --chdir /"
 # For the file system of each test, and for becoming a user that owns nothing; gone before any code of an answer runs.
@@ -29,7 +29,7 @@ CAPABILITIES = "--cap-drop ALL --cap-add CAP_SYS_ADMIN --cap-add CAP_SETUID --ca
 
 @dataclass(frozen=True)
 class Layout:
-    """What a cell has of the machine's files, all of it read-only.
+    """The files of the machine that a cell can read; it can write none of them.
 
     Attributes:
         binds: files and folders.
@@ -60,7 +60,7 @@ def layout() -> Layout:
     binds = [path for path in there if not any(path.startswith(f"{other}/") for other in there)]
     if not any(path.startswith("/tmp/") for path in binds):
         links["/tmp"] = "/answer"
-    # The package has questions with their solutions and tests.
+    # Hides our package, which has questions with their solutions and tests.
     covers = [f"{path}/lr_sglang" for path in packages if os.path.isdir(f"{path}/lr_sglang")]
     return Layout(binds, links, covers, packages)
 
@@ -71,7 +71,7 @@ def python() -> str:
 
 
 def candidates() -> list[str]:
-    """The walls that could stand here, the strongest first; only a try tells."""
+    """The kinds of isolation that may work here, the strongest first; ``sandbox.standing`` tries them."""
     if sys.platform != "linux" or platform.machine() != "x86_64":  # the numbers of system calls are those of x86-64
         return []
     return [BUBBLEWRAP, NAMESPACES] if shutil.which("bwrap") else [NAMESPACES]
@@ -82,7 +82,7 @@ def command(wall: str, control: int, folder: str) -> list[str]:
 
     Args:
         control: number of the socket that the cell gets.
-        folder: where tests get their folders, if no wall stands.
+        folder: where tests get their folders, if there is no isolation.
     """
     about = {"name": wall, "folder": folder, "user": USERS + secrets.randbelow(1 << 24), **asdict(layout())}
     home = INSIDE if wall == BUBBLEWRAP else str(CELL.parent)

@@ -51,7 +51,7 @@ def same(answer: str, gold: str, compare: Compare) -> Grade:
 
 
 def _here(ours: str, theirs: str) -> bool | None:
-    """What needs no algebra: whole numbers, words, ratios and times, bases. None where algebra is needed."""
+    """Compares answers that need no algebra (whole numbers, words, ratios, times, bases); None for all others."""
     one, other = normal.number(ours), normal.number(theirs)
     if one is not None and other is not None:
         if one == other:

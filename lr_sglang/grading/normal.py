@@ -1,6 +1,6 @@
 r"""Rules that bring a final answer into a form that Math-Verify reads as a person would. docs/tasks.md lists them.
 
-Each is for a way of writing that Math-Verify alone misreads: ``10\,000`` as 10 times 0, ``1.2e3`` with Euler's number,
+Each is for a notation that Math-Verify alone misreads: ``10\,000`` as 10 times 0, ``1.2e3`` with Euler's number,
 ``3 1/2`` as 2. All are applied to both sides.
 """
 
@@ -49,7 +49,7 @@ def normal(text: str) -> str:
     text = text.translate(_SIGNS).strip()
     text = _THIN_GROUPS.sub("", text)
     text = _LAYOUT.sub("", text)
-    for _ in range(3):  # one in another
+    for _ in range(3):  # nested ones
         text = _WRAPPED.sub(r" \1 ", text)
     text = _SPACE.sub(" ", text)
     text = text.replace("\\(", "").replace("\\)", "").replace("\\[", "").replace("\\]", "")
@@ -84,7 +84,7 @@ def number(text: str) -> Fraction | None:
 
 
 def percent(text: str) -> Fraction | None:
-    """The number before a sign of per cent, as it stands there; None of anything else."""
+    """The number before a percent sign, unchanged; None for anything else."""
     return number(text.removesuffix("\\%").strip()) if text.endswith("\\%") else None
 
 

@@ -24,7 +24,7 @@ def same_line(one: str, other: str) -> bool:
 
 
 def same_value(reported: bytes, expected: Any) -> bool | None:
-    """Whether JSON is the value expected; none where it cannot be read."""
+    """Whether JSON has the expected value; None if it cannot be read."""
     try:
         return bool(json.loads(reported) == expected)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Worker processes for Math-Verify: each verdict has a time, and a worker that takes longer is replaced."""
+"""Worker processes for Math-Verify: each verdict has a timeout, after which its worker is replaced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lr_sglang.grading.worker import READY
 
 SECONDS = 15.0  # for a verdict
 START_SECONDS = 120.0  # for a worker to import what it needs, on a busy machine
-# The interpreter's path is passed on, as this one may have been started from anywhere.
+# The module path is passed on, because it may depend on how this interpreter was started.
 _CODE = "import sys; sys.path[:] = {path!r}; from lr_sglang.grading.worker import main; main({pipe})"
 
 
@@ -39,7 +39,7 @@ class Pool:
     def compare(self, gold: str, answer: str) -> tuple[bool, str]:
         """Whether they are the same, and why not.
 
-        A comparison that takes too long, or ends its worker, is no agreement.
+        Answers whose comparison takes too long or ends its worker count as different.
 
         Raises:
             SetupError: no worker starts on this machine.
@@ -58,7 +58,7 @@ class Pool:
         return bool(reply["same"]), str(reply["why"])
 
     def processes(self) -> list[int]:
-        """The numbers of those that run."""
+        """The pids of the running workers."""
         with self._lock:
             return [worker.process.pid for worker in self._workers if worker is not None and worker.alive()]
 
@@ -86,7 +86,7 @@ class Pool:
         return worker
 
     def _put(self, place: int, worker: _Worker | None) -> None:
-        """Gives a place to a worker, and ends the one that was there."""
+        """Sets the worker of a place, and ends the previous one."""
         with self._lock:
             before, self._workers[place] = self._workers[place], worker
         if before is not None:
@@ -100,7 +100,7 @@ class _Worker:
         nothing = subprocess.DEVNULL
         streams: dict[str, Any] = {"stdin": nothing, "stdout": nothing, "stderr": nothing}
         with theirs:
-            # A session of its own: Ctrl-C is for us, and we end the workers.
+            # A session of its own, so that Ctrl-C reaches only us, and we end the workers.
             streams |= {"pass_fds": [theirs.fileno()], "start_new_session": True}
             self.process = subprocess.Popen([sys.executable, "-c", code], **streams)
 
@@ -108,7 +108,7 @@ class _Worker:
         return self.process.poll() is None
 
     def ask(self, question: Any, seconds: float) -> Any:
-        """The reply; None where there is none in time, or ever."""
+        """The reply; None if there is none in time, or the worker has ended."""
         with suppress(OSError):
             self._pipe.send_bytes(json.dumps(question).encode())
         return self.read(seconds)

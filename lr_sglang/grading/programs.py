@@ -33,7 +33,7 @@ def humaneval(text: str, question: Question, sandbox: Sandbox, limits: Limits | 
         return Grade(False, by="tests", reason="there is no program in the answer")
     if not re.search(rf"^(?:async )?def {re.escape(name)}\b", program, re.MULTILINE):
         program = _indented(program)
-    # The prompt first: it is a module of its own, and has imports and helpers that an answer may leave out.
+    # The prompt comes first, because it has imports and helpers that an answer may leave out.
     job = {
         "program": f"{about['prompt']}\n{program}",
         "kind": "asserts",
@@ -68,7 +68,7 @@ def livecodebench(text: str, question: Question, sandbox: Sandbox, limits: Limit
 
 
 def reasoning_gym(answer: str, question: Question, sandbox: Sandbox, limits: Limits | None = None) -> Grade:
-    """Whether the generator of the question takes the final answer."""
+    """Whether the generator of the question accepts the final answer."""
     about = question.extra
     entry = {"question": about["asked"], "answer": question.answer, "metadata": about["metadata"]}
     arguments = json.loads(json.dumps([about["generator"], answer, entry], default=str))
@@ -79,16 +79,16 @@ def reasoning_gym(answer: str, question: Question, sandbox: Sandbox, limits: Lim
 
 
 def _call(test: dict[str, Any]) -> dict[str, Any]:
-    """An argument a line."""
+    """A call by a test whose input has one argument per line."""
     arguments = [json.loads(line) for line in test["input"].split("\n") if line.strip()]
     return {"arguments": arguments, "expected": json.loads(test["output"])}
 
 
 def lcb_tests(packed: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tests as LiveCodeBench keeps them: JSON, or base64 of zlib of a pickle of JSON.
+    """Reads LiveCodeBench's tests: JSON, or base64 of zlib of a pickle of JSON.
 
     Raises:
-        ConfigError: it is neither. Of a pickle only a text is taken: another could run anything.
+        ConfigError: it is neither. A pickle may hold only a text, because any other could run code.
     """
     if not isinstance(packed, str):
         return packed
@@ -107,14 +107,14 @@ def lcb_tests(packed: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class _TextOnly(pickle.Unpickler):
-    """A text needs no class."""
+    """Refuses all classes; a text needs none."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} in the tests")
 
 
 def _indented(body: str) -> str:
-    """A body as it stands after the prompt's last line."""
+    """A body with the indentation that it needs after the prompt's last line."""
     first = next((line for line in body.split("\n") if line.strip()), "")
     if first[:1].isspace():
         return body

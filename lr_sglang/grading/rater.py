@@ -13,7 +13,7 @@ from lr_sglang.grading.grade import Grade
 from lr_sglang.tasks.question import Question
 
 KEY = "LR_SGLANG_RATER_KEY"
-RETRIES, PAUSE = 2, 1.0  # where it is busy; seconds, and then twice as long
+RETRIES, PAUSE = 2, 1.0  # while it is busy; seconds, doubled each time
 BUSY = (429, 500, 502, 503, 504)
 LONGEST = 100_000  # characters of an answer that are sent
 _RATING = re.compile(r"\[\[\s*(\d{1,2}(?:\.\d+)?)\s*(?:/\s*10\s*)?\]\]")
@@ -52,7 +52,7 @@ class Rater:
             raise ConfigError(f"--rater {self.url!r} is no URL", hint="for example --rater http://localhost:30000")
 
     def grade(self, text: str, question: Question) -> Grade:
-        """The rating of an answer as ``score``; none, with the reason, where there is none to be had."""
+        """The rating of an answer as ``score``; if there is none, the reason."""
         answer = answers.after_thinking(text).strip()[:LONGEST]
         if not answer:
             return Grade(None, by=self.url, score=1.0, reason="there is no answer after the thinking")
@@ -87,7 +87,7 @@ class Rater:
 
 
 def prompt(question: Question, answer: str) -> str:
-    """What the rater is asked; with the reference answer where the question has one."""
+    """The rater's prompt, with the reference answer if the question has one."""
     known = next((text for text in question.extra.get("reference", ()) if text), None)
     reference = f"\n[Reference answer begins]\n{known}\n[Reference answer ends]\n" if known else ""
     return PROMPT.format(

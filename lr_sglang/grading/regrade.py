@@ -1,7 +1,7 @@
 """Grading the records of a run again, without generating anything.
 
-Verdicts are kept in a file beside the records as they are given, so that a grading that was stopped goes on; only when
-all are there are the records replaced, at once.
+Each verdict is appended to a file beside the records, so that a stopped grading can be resumed. When all verdicts are
+there, the records are replaced atomically.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _NAMES = {True: "correct", False: "wrong", None: "ungraded"}
 
 @dataclass
 class Changes:
-    """What a grading changed.
+    """The changes by a grading.
 
     Attributes:
-        resumed: verdicts that an earlier grading, which was stopped, had left.
-        turned: key of the sample, verdict before, verdict now; of those that differ.
-        verdicts: how many are correct, wrong and ungraded; ``reasons``, why the latter are.
+        resumed: number of verdicts from an earlier grading that was stopped.
+        turned: the changed verdicts: key of the sample, verdict before, verdict now.
+        verdicts: numbers of correct, wrong and ungraded answers; ``reasons``: of the ungraded ones.
     """
 
     records: int = 0
@@ -47,7 +47,7 @@ class Changes:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, old: Record, new: Record) -> None:
-        """One record before and after."""
+        """Counts one record, before and after."""
         before, now = old["correct"], new["correct"]
         self.verdicts[_NAMES[now]] += 1
         if before is not now:
@@ -63,7 +63,7 @@ class Changes:
 
 
 def asked(folder: Path) -> str:
-    """What the run in a folder asked: a task's name, a file's name, or a single question.
+    """The questions of the run in a folder: a task's name, a file's name, or a single question.
 
     Raises:
         RecordError: no run was made there.
@@ -90,11 +90,11 @@ def regrade(
     """Grades all records of a folder.
 
     Args:
-        jobs: how many answers at a time.
-        progress: told how many have a verdict, of how many.
+        jobs: number of answers that are graded at a time.
+        progress: called with the number of verdicts so far and of records.
 
     Raises:
-        RecordError: there are no records, they are damaged, or a run is at work there.
+        RecordError: there are no records, they are damaged, or a run uses the folder.
     """
     path, journal = folder / RECORDS, folder / JOURNAL
     with held(folder, "a run or a grading is at work in", "wait for it"):
@@ -120,7 +120,7 @@ def regrade(
 
 
 def _graded(todo: list[Record], grader: Grader, jobs: int) -> Iterator[tuple[Record, Record]]:
-    """Yields records as they are graded, ``jobs`` at a time, so that a stop waits for none."""
+    """Yields records as they are graded, ``jobs`` at a time, in daemon threads, so that Ctrl-C waits for none."""
     left, running = iter(todo), dict[Future[Record], Record]()
     while True:
         for record in islice(left, jobs - len(running)):
@@ -137,24 +137,24 @@ def _graded(todo: list[Record], grader: Grader, jobs: int) -> Iterator[tuple[Rec
 def _grade(grader: Grader, record: Record, future: Future[Record]) -> None:
     try:
         future.set_result(grader.apply(record))
-    except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+    except BaseException as error:  # noqa: BLE001 - raised by ``result``
         future.set_exception(error)
 
 
 def _mark(record: Record) -> str:
-    """A digest of a sample, its text and its grade before: the verdict holds as long as it is the same."""
+    """A digest of a sample, its text and its previous grade; a kept verdict is valid for the same digest only."""
     about = [*key(record), record["text"], record["gold"], bool(record["error"]), record.get("grade")]
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
 
 
 def _file(grader: Grader) -> str:
-    """A digest of the file that a grader from outside is in: an old verdict does not hold when it is mended."""
+    """A digest of the file of a user's grader, so that verdicts from before a change of it are not used."""
     path = getattr(sys.modules.get(getattr(grader.kind, "__module__", "")), "__file__", None)
     return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest() if path else ""
 
 
 def _journal(path: Path, grader: Grader) -> dict[str, dict[str, Any]]:
-    """Verdicts of a grading with the same rules; of another there are none, and a new journal is begun."""
+    """The kept verdicts, if the journal has the same rules; else begins a new journal."""
     head = json.dumps({"version": VERSION, "grader": grader.name, "file": _file(grader), **grader.rules.to_dict()})
     found: dict[str, dict[str, Any]] = {}
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
@@ -168,8 +168,8 @@ def _journal(path: Path, grader: Grader) -> dict[str, dict[str, Any]]:
             if not table["grade"].get("failed"):
                 found[table["mark"]] = {name: table[name] for name in FIELDS}
         except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # it was cut off; that one is graded again
-    if lines[-1]:  # it was cut off, too
+            continue  # an incomplete line; its record is graded again
+    if lines[-1]:  # an incomplete last line
         _append(path, "")
     return found
 

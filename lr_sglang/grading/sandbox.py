@@ -1,6 +1,6 @@
-"""Code of an answer, run apart, in cells that have no network, no files of the user, and limits.
+"""Runs code of an answer isolated, in cells without network and without files of the user, under limits.
 
-What a test expects stays in this process, from which no answer is forked: programs report, and are compared here.
+The expected results stay in this process, from which no answer is forked: programs report theirs, and we compare here.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from lr_sglang.grading.outputs import same_output, same_value
 
 PERMIT, UNSAFE = "--allow-code-execution", "--unsafe-code-execution"
 SOON = 5.0  # seconds
-CHATTER = 1 << 16  # bytes of output that are read besides twice what is expected
+CHATTER = 1 << 16  # bytes of output that are read beyond twice the expected size
 MAX_ERRORS, TAIL = 16 << 20, 500  # bytes of standard error that are allowed, characters that are kept as a reason
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use.
+    """Limits of a program.
 
     Attributes:
-        seconds: of processor time a test.
+        seconds: of processor time for each test.
         memory, file_size: MiB, of each process and of each file.
         total: seconds, for all tests together.
     """
@@ -54,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program. ``walls`` says what kept it apart."""
+    """The result of a program. ``walls`` names its isolation."""
 
     passed: bool
     reason: str
@@ -65,8 +65,8 @@ class Sandbox:
     """Runs programs. Any thread may ask. A context manager: leaving it ends what is running.
 
     Args:
-        wall: one of ``walls``; by default the strongest that stands here.
-        unsafe: whether programs are run where no wall stands.
+        wall: the kind of isolation; by default the strongest that works here (see ``standing``).
+        unsafe: whether programs are run even without isolation.
     """
 
     def __init__(self, wall: str | None = None, unsafe: bool = False) -> None:
@@ -76,10 +76,10 @@ class Sandbox:
         self._closed = False
 
     def wall(self) -> str:
-        """What will keep programs apart.
+        """The kind of isolation that programs will run in.
 
         Raises:
-            SetupError: nothing does, and that is not allowed.
+            SetupError: there is none, and that is not allowed.
         """
         found = self._wall or next(iter(standing()), isolation.NONE)
         if found == isolation.NONE and not self._unsafe:
@@ -164,7 +164,7 @@ class Sandbox:
         return ""
 
     def _asserts(self, wall: str, job: dict[str, Any], limits: Limits) -> str:
-        """As ``_all``: the tests run in a cell of their own, and call the function in the answer's."""
+        """As ``_all``, but the tests run in a second cell, and call the function in the answer's cell."""
         about = {"function": job["function"], **asdict(limits)}
         with ExitStack() as stack:
             cells = [stack.enter_context(self._cell(wall)) for _ in range(2)]
@@ -182,18 +182,18 @@ class Sandbox:
             late = not watch([tester, served], min(limits.patience, limits.total))
             if not late and tester.data[REPORT] == PASSED:
                 return ""
-            if not late and served.status is None:  # it ends now, as nothing asks it any more
+            if not late and served.status is None:  # it ends soon, as its callers have ended
                 watch([served], SOON)
             both = [_failure(run, wall, limits, late, False) for run in (served, tester)]
             return next(filter(None, both), "ended before its tests did")
 
 
 def _failure(run: Run, wall: str, limits: Limits, late: bool, again: bool) -> str:
-    """Why a program did not end as it should; empty if it did.
+    """Why a program failed; empty if it did not.
 
     Args:
-        late: whether its time was up.
-        again: whether code of the answer ran in this cell before: what fails then is the answer's fault.
+        late: whether it took too long.
+        again: whether code of the answer ran in this cell before; a failure is then the answer's fault.
 
     Raises:
         SetupError: nothing of the answer ran.
@@ -220,13 +220,13 @@ def _failure(run: Run, wall: str, limits: Limits, late: bool, again: bool) -> st
         return known.get(number, f"ended by signal {number}")
     if os.WEXITSTATUS(run.status):
         said = run.data[ERRORS].decode("utf-8", "replace").strip().split("\n")[-1]
-        # Where no wall stands, it may be what is in a file of the user's.
+        # Without isolation, the message could quote a file of the user.
         return said[:TAIL] if said and wall != isolation.NONE else "ended with an error"
     return ""
 
 
 def _difference(run: Run, test: dict[str, Any]) -> str:
-    """What is wrong with what a test printed, or returned; empty if nothing is."""
+    """How the output or the return value of a test differs from the expected one; empty if it does not."""
     if "expected" in test:
         same = same_value(bytes(run.data[REPORT]), test["expected"])
         if same is None:
@@ -238,7 +238,7 @@ def _difference(run: Run, test: dict[str, Any]) -> str:
 
 @cache
 def standing() -> tuple[str, ...]:
-    """The walls that stand on this machine, each of them tried, the strongest first."""
+    """The kinds of isolation that work on this machine, the strongest first; each is tried once."""
     job = {"kind": "stdio", "program": "", "tests": [{"output": ""}]}
     found = []
     for name in isolation.candidates():
@@ -249,6 +249,6 @@ def standing() -> tuple[str, ...]:
 
 
 def _remove(folder: str) -> None:
-    """What an answer leaves, where it had no file system of its own, may be closed, or too deep for shutil."""
+    """Removes a test's folder, by commands: an answer may leave it without permissions or too deep for shutil."""
     for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
         subprocess.run([*command, folder], stderr=subprocess.DEVNULL, check=False)

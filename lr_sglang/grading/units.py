@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# The first word of each part is the unit's name here.
+# The first word of each part is our name of the unit.
 _SAME = r"""
 mm millimeter millimetre; cm centimeter centimetre; m meter metre; km kilometer kilometre
 in inch inche; ft foot feet; yd yard; mi mile
@@ -17,7 +17,7 @@ hz hertz; n newton; j joule; w watt; v volt; pa pascal
 dollar usd; euro eur; cent
 degree deg ^\circ; °c; °f; radian rad
 """
-LONGEST = 60  # characters of a unit; what is taken apart goes a call deeper with each part
+LONGEST = 60  # characters of a unit; parsing recurses for each of its parts
 UNITS = {word: same.split()[0] for same in re.split("[;\n]", _SAME.strip()) for word in same.split()}
 _RATE = re.compile(r"(.+?)\s*(?:/|\bper\b)\s*(.+)")
 _POWER = re.compile(r"(.+?)\s*(?:\^\s*\{?\s*([23])\s*\}?|([²³]))$")
@@ -30,7 +30,7 @@ _QUANTITY = re.compile(
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number and its unit, by our name where it is one that we know; ``known`` says so."""
+    """A number and its unit; the unit has our name if we know it (``known``)."""
 
     number: str
     unit: str
@@ -38,14 +38,14 @@ class Quantity:
 
 
 def quantity(text: str) -> Quantity | None:
-    """A number with words after it, taken apart; None for anything else (``2x`` and ``3 n`` are not quantities)."""
+    """Parses a number with words after it; None for anything else (``2x`` and ``3 n`` are not quantities)."""
     found = _QUANTITY.fullmatch(text)
     if found is None:
         return None
     word = found["unit"].strip().rstrip(".").strip()
     name = canonical(word)
     if name is not None:
-        # One letter may be a variable, where nothing stands between it and the number.
+        # One letter directly after the number may be a variable.
         glued = len(word) == 1 and found["unit"] == text[found.end("number") :]
         return None if glued else Quantity(found["number"], name, True)
     words = re.fullmatch(r"[a-zA-Z]{3,}(?:[ -][a-zA-Z]+){0,3}", word)

@@ -1,7 +1,7 @@
 """A process that compares answers with Math-Verify: JSON in, JSON out.
 
-Math-Verify measures its time with SIGALRM, which only a main thread can have, and neither stops a power of a power of
-a power: whoever waits for this process kills it in the end.
+Math-Verify limits its time by SIGALRM, which only a main thread can receive, and which cannot interrupt the computation
+of a huge power. So the process that waits for this one kills it when its time is over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ READY = "ready"
 
 
 def compare(gold: str, answer: str) -> dict[str, Any]:
-    """Whether Math-Verify takes them for the same; what it cannot read is not."""
+    """Whether Math-Verify finds them equal; answers that it cannot parse are not."""
     from math_verify import parse, verify
 
     try:
@@ -53,7 +53,7 @@ def main(pipe: int) -> None:
 
 
 def _have_an_end() -> None:
-    """If whoever would kill this process is gone, its processor time ends it."""
+    """Limits this process's processor time for one answer, in case its parent has died and will not kill it."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + ORPHANED, most))

@@ -24,11 +24,11 @@ def load(
         name_or_path: a task (see ``find``), or a JSONL file: one object a line with ``question`` and, optionally,
             ``answer`` (or ``gold``) and ``id``.
         span: which questions, counted from 0; ``limit`` then takes the first ones of them.
-        file: where the questions of the task are; its rows may be in the form of the task's data set.
+        file: with the questions of the task; its rows may be in the form of the task's data set.
 
     Raises:
         ConfigError: no such task or file, a line that is no question, an id that comes twice, or no question left.
-        TaskUnavailable: the task's questions cannot be had on this machine.
+        TaskUnavailable: the task's questions cannot be read on this machine.
     """
     found = find(name_or_path) if isinstance(name_or_path, str) else None
     path = plugin_files.expanded(file if found and file is not None else name_or_path)

@@ -1,7 +1,7 @@
 r"""Final answers in ``\boxed{}``: finding the last one, and comparing it with the gold answer.
 
-The comparison is by normalised text and by number. It knows no algebra: ``2x`` and ``x+x`` differ here
-(``lr_sglang.grading`` knows some). It is what the pocket task is graded by.
+Answers are compared as normalised text and as numbers, without algebra: ``2x`` and ``x+x`` differ here (not in
+``lr_sglang.grading``). The pocket task is graded by this module.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:/\d+)?")
 
 
 def boxed(text: str) -> str | None:
-    r"""What stands in the last whole ``\boxed{...}``, braces balanced; None where there is none.
+    r"""The content of the last complete ``\boxed{...}``, with balanced braces; None if there is none.
 
-    One pass: a text of nothing but opened boxes takes no longer than another.
+    One pass, so that the time is linear even for a text of many unclosed boxes.
     """
-    opened: list[int | None] = []  # for each open brace, where its box begins, if it is one's
+    opened: list[int | None] = []  # for each open brace, where the content of its box begins, or None
     last: tuple[int, int] | None = None
     for match in _BRACE.finditer(text):
         token = match[0]
@@ -49,7 +49,7 @@ def same(answer: str, gold: str) -> bool:
 
 
 def correct(answer: str | None, gold: str | None) -> bool | None:
-    """Whether the answer is right: None where no gold answer is known, False where there is no answer."""
+    """Whether the answer is right; None if no gold answer is known, False if there is no answer."""
     if gold is None:
         return None
     # A gold answer may itself be a worked solution that ends in a box.
@@ -57,7 +57,7 @@ def correct(answer: str | None, gold: str | None) -> bool | None:
 
 
 def normal(text: str) -> str:
-    """The answer without what does not change its meaning: spaces, dollar signs, layout, units of per cent."""
+    """The answer without parts that do not change its meaning: spaces, dollar signs, layout, percent signs."""
     text = _WRAPPED.sub(r"\1", text)
     text = _LAYOUT.sub("", _BETWEEN_DIGITS.sub("_", text))  # "1 2" is not "12"
     text = _FRACTION.sub(lambda m: f"{m[1] or m[3]}/{m[2] or m[4]}", text)

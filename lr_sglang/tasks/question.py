@@ -10,7 +10,7 @@ from typing import Any
 
 from lr_sglang.errors import ConfigError
 
-ANSWER = ("gold", "answer")  # a record of ours has both: the right answer, and the one that was given
+ANSWER = ("gold", "answer")  # our records have both: the right answer, and the given one
 HINT = 'a line is an object such as {"question": "What is 6 times 7?", "answer": "42"}'
 
 
@@ -19,9 +19,9 @@ class Question:
     """One question.
 
     Attributes:
-        answer: the right one, if it is known; a record keeps it as ``gold``, beside the ``answer`` that was given.
-        extra: what else its source says about it; goes into the record.
-        hidden: what only the grader needs, and is too long for a record of each sample (LiveCodeBench's tests).
+        answer: the right one, if it is known; a record has it as ``gold``, beside the given ``answer``.
+        extra: other fields of its source; the record has them too.
+        hidden: data that only the grader needs, too long for a record of each sample (LiveCodeBench's tests).
     """
 
     id: str
@@ -82,10 +82,10 @@ def of_file(path: Path, to_question: ToQuestion | None = None) -> list[Question]
 
 
 def questions(found: Iterable[tuple[str, int, Row]], to_question: ToQuestion, source: str) -> list[Question]:
-    """Rows of a source as questions; each comes with where it stands and its number.
+    """The questions of a source's rows; each row comes with its place (for errors) and its number.
 
     Raises:
-        ConfigError: a row is none, or an id comes twice.
+        ConfigError: a row is no question, or an id comes twice.
     """
 
     def made() -> Iterator[tuple[Question, str]]:
@@ -103,7 +103,7 @@ def questions(found: Iterable[tuple[str, int, Row]], to_question: ToQuestion, so
 
 
 def unique(questions: Iterable[tuple[Question, str]], source: str) -> list[Question]:
-    """The questions, each with its own id; the second of a pair says where it stands.
+    """The questions, after a check that their ids differ; each comes with its place, for errors.
 
     Raises:
         ConfigError: an id comes twice, or there is no question.
@@ -119,10 +119,10 @@ def unique(questions: Iterable[tuple[Question, str]], source: str) -> list[Quest
 
 
 def plain(row: Row, default_id: str) -> Question:
-    """The question of one row in our own form; what it has besides goes into ``extra``.
+    """The question of one row in our own form; other fields go into ``extra``.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the row is no question.
     """
     row = dict(row)
     text = _check(row.pop("question", None))
@@ -158,5 +158,5 @@ class Work:
 
 
 def plan(questions: Sequence[Question], modes: Sequence[str], samples: int = 1) -> list[Work]:
-    """Modes side by side, question by question, so that what disturbs the machine disturbs all modes alike."""
+    """The samples, all modes in turn for each question, so that other load on the machine affects all modes alike."""
     return [Work(question, sample, mode) for question in questions for sample in range(samples) for mode in modes]

@@ -26,7 +26,7 @@ REACH_SECONDS = 5.0
 
 
 class TaskUnavailable(SetupError):
-    """The questions of a task cannot be had on this machine; the hint says how to bring them here."""
+    """The questions of a task cannot be read on this machine; the hint says how to get them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ class Source(ABC):
 
     Attributes:
         name: short, for ``TASK@NAME``.
-        part: whether it has no more than the task's own choice of questions.
-        automatic: whether it is tried when it is not asked for by name (one that has less than that is not).
+        part: whether it has only the task's own choice of questions.
+        automatic: whether it is tried without being asked for by name; false for a source with only some questions.
         offline: whether it needs no network.
     """
 
@@ -52,14 +52,14 @@ class Source(ABC):
 
     @abstractmethod
     def missing(self) -> str:
-        """Why it cannot be read here; empty if it can, or if only trying would tell."""
+        """Why it cannot be read here; empty if it can, or if only reading it would show that."""
 
     @abstractmethod
     def read(self) -> list[Question]:
         """Its questions.
 
         Raises:
-            LookaheadError: they cannot be had, or are not what they should be.
+            LookaheadError: they cannot be read, or have a wrong form.
         """
 
     def hint(self, task: str) -> str:
@@ -88,7 +88,7 @@ class File(Source):
 
 @dataclass(frozen=True)
 class Own(Source):
-    """``$LR_SGLANG_DATA/NAME.jsonl``, where that variable is set and the file is there."""
+    """``$LR_SGLANG_DATA/NAME.jsonl``, if that variable is set and the file exists."""
 
     task: str
     to_question: ToQuestion
@@ -110,12 +110,12 @@ class Own(Source):
 
 @dataclass(frozen=True)
 class Package(Source):
-    """Questions that an installed package carries. It is not imported.
+    """Questions in a file of an installed package, which is not imported.
 
     Attributes:
-        package: as it is imported; ``name`` is what pip calls it.
+        package: its name for ``import``; ``name`` is its name for pip.
         file: below the package's folder; JSONL, gzipped or not, or a JSON object with ``cases``.
-        keep: which rows are meant.
+        keep: selects the rows of the task.
     """
 
     package: str
@@ -161,7 +161,7 @@ class Hub(Source):
     """A data set of the hub, at a fixed revision, by the package ``datasets``.
 
     Attributes:
-        files: files of it, for data sets that ``datasets`` cannot load by name.
+        files: of the data set, if ``datasets`` cannot load it by name.
         gated: whether one has to log in and agree to its terms.
     """
 
@@ -197,7 +197,7 @@ class Hub(Source):
             names, options = self._arguments()
             with _no_retries_without_network():
                 table = datasets.load_dataset(*names, **options)
-        except Exception as error:  # the hub's client has dozens of kinds, and all mean the same here
+        except Exception as error:  # the hub's client has dozens of kinds; all are treated alike
             said = " ".join(str(error).split())[:200] or type(error).__name__
             raise TaskUnavailable(f"{self.dataset}: {said}") from error
         found = ((f"{self.dataset}, row {n + 1}", n, row) for n, row in enumerate(table))
@@ -216,7 +216,7 @@ class Hub(Source):
 
 @contextmanager
 def _no_retries_without_network() -> Iterator[None]:
-    """Where the hub cannot be reached, its client would try for half a minute; what it has cached is enough then."""
+    """Sets the hub's client to offline if the hub cannot be reached: otherwise it retries for half a minute."""
     import datasets.config
     import huggingface_hub.constants as hub
 
@@ -229,7 +229,7 @@ def _no_retries_without_network() -> Iterator[None]:
 
 def _reachable(url: str) -> bool:
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return True  # the client knows how; we do not
+        return True  # only the client can reach it through a proxy
     parts = urlsplit(url)
     try:
         port = parts.port or (80 if parts.scheme == "http" else 443)

@@ -1,4 +1,4 @@
-"""What a task is: where its questions are, how they are asked, and how their answers are graded."""
+"""A task: the sources of its questions, how they are asked, and how their answers are graded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lr_sglang.tasks.sources import Source, TaskUnavailable
 
 __all__ = ["TaskUnavailable"]
 
-# What is appended to questions. The braces are single on purpose: the model sees \boxed{}.
+# Appended to questions. The braces are single on purpose: the model sees \boxed{}.
 SUFFIX = "Please reason step by step, and put your final answer within \\boxed{}."
 CHOICE = "Please reason step by step, and put the letter of the right choice, and nothing else, within \\boxed{}."
 CODE = "Please reason step by step, and end with the whole program, its imports too, in one ```python block."
 FUNCTION = "Please reason step by step, and end with the whole function, its imports too, in one ```python block."
-# What --grader may say; the modules of lr_sglang.grading have the rest.
+# The values of --grader; lr_sglang.grading implements them.
 GRADERS = ("math", "number", "choice", "humaneval", "livecodebench", "mt-bench", "reasoning-gym")
 
 
@@ -54,11 +54,11 @@ class Task:
 
         Args:
             source: one, or the name of one; by default the first that can be read.
-            everything: all that the source has, rather than the task's choice.
+            everything: all questions of the source, rather than the task's choice.
 
         Raises:
             TaskUnavailable: no source can be read here.
-            ConfigError: there is no such source, or what it holds are no questions.
+            ConfigError: there is no such source, or its rows are no questions.
         """
         found = self._read(source, everything) if isinstance(source, str) else source.read()
         return found if self.pick is None or everything else self.pick(found)

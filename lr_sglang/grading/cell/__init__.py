@@ -1,4 +1,4 @@
-"""What runs inside a cell: its first process, and the process of one test.
+"""The code inside a cell: its first process, and the process of one test.
 
-Standard library only, with relative imports only: a cell has these files, and nothing else of the package.
+It imports only the standard library and, relatively, these files: a cell has nothing else of the package.
 """

@@ -1,6 +1,6 @@
-"""The first process of a cell: it starts a process for each test by fork, and clears away what the test leaves.
+"""The first process of a cell: it forks a process for each test, and removes what the test leaves.
 
-What a test expects never comes here: programs and inputs only.
+It gets programs and inputs only, never the expected results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
     """Starts a test for each message on the control socket; its arguments are that socket and the wall as JSON."""
     control, wall = _socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
     kernel.die_with_parent()
-    with contextlib.suppress(OSError):  # if memory runs out, the cell goes first
+    with contextlib.suppress(OSError):  # if memory runs out, the kernel kills the cell first
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
     sys.path += wall["packages"]
@@ -40,7 +40,7 @@ def main() -> None:
     kernel.hide_memory()
     walled = wall["name"] != "none"
     user = wall["user"] if os.getuid() == 0 else os.getuid()
-    gc.freeze()  # what is not touched after the fork is not copied
+    gc.freeze()  # the collector then touches, and so copies, no older object after the fork
     for number in itertools.count():
         received = receive(control)
         if not received:
@@ -64,7 +64,7 @@ def main() -> None:
 
 def start(control: Any, received: list[int], folder: str, user: int, walled: bool) -> None:
     """Sets up the streams in the new process and runs the test."""
-    # Out of the way of the numbers that the test gets.
+    # To numbers above those that the test gets.
     kept, *moved = [fcntl.fcntl(number, fcntl.F_DUPFD, 16) for number in (control.detach(), *received)]
     with os.fdopen(moved[0], "rb") as file:
         job = json.load(file)
@@ -74,7 +74,7 @@ def start(control: Any, received: list[int], folder: str, user: int, walled: boo
     os.closerange(kept + 1, 256)
 
     def started() -> None:
-        """Reports the start by a socket: the answer's code could read what is in a pipe."""
+        """Reports the start, through a socket because the answer's code could read a pipe."""
         only = _socket.socket(fileno=kept)
         only.send(STARTED)
         only.close()
@@ -84,7 +84,7 @@ def start(control: Any, received: list[int], folder: str, user: int, walled: boo
 
 
 def receive(control: Any) -> list[int]:
-    """The descriptors of the next test; none when there is no further one."""
+    """The descriptors of the next test; empty if there is none."""
     numbers = array.array("i")
     text, extra, *_ = control.recvmsg(1, _socket.CMSG_SPACE(MAX_DESCRIPTORS * numbers.itemsize))
     for _, _, data in extra if text else ():

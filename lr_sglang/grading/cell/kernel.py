@@ -1,4 +1,4 @@
-"""Requests to the Linux kernel that Python has no function for: namespaces, mounts, capabilities, a filter."""
+"""Calls of the Linux kernel for which Python has no function: namespaces, mounts, capabilities, seccomp."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def change_root(binds: list[str], links: dict[str, str], covers: list[str]) -> N
     Raises:
         OSError: the kernel refused a step.
     """
-    new = "/proc"  # a folder that every system has, and no path of ``binds`` is in
+    new = "/proc"  # a folder that exists everywhere and contains no path of ``binds``
     mount("none", "/", MS_REC | MS_PRIVATE)
     mount("tmpfs", new, MS_NOSUID | MS_NODEV, b"size=1m,mode=755")
     for path in binds:
@@ -79,7 +79,7 @@ def change_root(binds: list[str], links: dict[str, str], covers: list[str]) -> N
         os.symlink(target, new + path)
     for path in (FOLDER, "/proc"):
         os.mkdir(new + path)
-    with contextlib.suppress(OSError):  # containers that mask /proc forbid it; then there is none
+    with contextlib.suppress(OSError):  # forbidden in containers that mask /proc; the cell then has no /proc
         mount("proc", new + "/proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
     os.chdir(new)
     call("syscall", ctypes.c_long(PIVOT_ROOT), b".", b".")
@@ -91,7 +91,7 @@ def change_root(binds: list[str], links: dict[str, str], covers: list[str]) -> N
 
 
 def fresh_folder(user: int) -> str:
-    """An empty file system in memory, for one test; that of the test before is gone, if it was changed."""
+    """An empty file system in memory for one test; replaces that of the previous test if it was changed."""
     with contextlib.suppress(OSError):
         if os.stat(FOLDER).st_mode == MODE and not os.listdir(FOLDER):
             return FOLDER
@@ -101,7 +101,7 @@ def fresh_folder(user: int) -> str:
 
 
 def become(user: int) -> None:
-    """Changes from root to a user that owns nothing."""
+    """Changes from root to a user that owns no files."""
     if os.getuid() == 0 and user:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -109,10 +109,10 @@ def become(user: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Drops the capabilities that the first process of a namespace has, for its children too."""
+    """Drops the capabilities that the first process of a namespace has, also for its children."""
     call("capset", (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
     call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    call("prctl", PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # which a change of user has undone
+    call("prctl", PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # again, because a change of user resets it
 
 
 def filter_system_calls() -> None:
@@ -126,10 +126,10 @@ def filter_system_calls() -> None:
 
 
 def die_with_parent() -> None:
-    """The kernel ends this process when the one that started it is gone."""
+    """Has the kernel kill this process when its parent dies."""
     call("prctl", PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def hide_memory() -> None:
-    """Other processes of the same user cannot look into this one."""
+    """Keeps other processes of the same user from reading this one's memory."""
     call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)

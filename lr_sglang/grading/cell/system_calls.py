@@ -35,7 +35,7 @@ def program() -> bytes:
         (AT_LEAST, 0, 1, X32),
         (RETURN, 0, 0, KILL),
         (EQUAL, 0, 1, CLONE3),
-        (RETURN, 0, 0, FAIL | errno.ENOSYS),  # its flags are in memory, where a filter cannot look; clone is used then
+        (RETURN, 0, 0, FAIL | errno.ENOSYS),  # a filter cannot read its flags in memory; libc then uses clone
     ]
     for number in REFUSED.values():
         steps += [(EQUAL, 0, 1, number), refuse]

@@ -1,8 +1,8 @@
 """The process of one test: its limits, then the program.
 
-Four kinds of job. ``stdio`` runs a program with its standard streams. ``calls`` reports what a function returns, as
-JSON. The two others belong together, in a cell each: ``serve`` has a program, and answers calls of one of its
-functions; ``asserts`` has tests that are code, to which that function is a stand-in which calls it over there.
+Four kinds of job. ``stdio`` runs a program with its standard streams. ``calls`` reports a function's return value as
+JSON. The two others work together, in a cell each: ``serve`` runs a program and answers remote calls of one of its
+functions; ``asserts`` runs tests that are code, in which that function is a stand-in that makes these calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .values import pack, unpack
 REPORT, ASK, REPLY = 3, 4, 5  # descriptors, after the standard streams
 PASSED = b"passed"
 THREADS, FILES, MAX_REPLY = 64, 64, 16 << 20
-# What an answer on LeetCode may take as imported.
+# The imports that LeetCode provides to an answer.
 PRELUDE = """
 import sys, os, re, math, heapq, bisect, string, random, copy, functools, itertools, collections, operator, json
 from typing import *
@@ -42,7 +42,7 @@ pow = __builtins__["pow"] if isinstance(__builtins__, dict) else __builtins__.po
 
 
 def lock_up(job: dict[str, Any], user: int, walled: bool) -> None:
-    """Limits, and no way back. ``seconds`` of processor time; memory and file size in MiB.
+    """Sets limits and drops privileges for good. ``seconds`` of processor time; memory and file size in MiB.
 
     Raises:
         OSError: the kernel refused, or the user cannot read what Python needs.
@@ -56,7 +56,7 @@ def lock_up(job: dict[str, Any], user: int, walled: bool) -> None:
         resource.RLIMIT_NOFILE: (FILES, FILES),
         resource.RLIMIT_CORE: (0, 0),
     }
-    if walled:  # elsewhere it would count what else the user runs
+    if walled:  # without isolation it would count all processes of the user
         limits[resource.RLIMIT_NPROC] = (THREADS, THREADS)
     for what, (soft, hard) in limits.items():
         _, most = resource.getrlimit(what)
@@ -97,7 +97,7 @@ def execute(job: dict[str, Any], program: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A JSON form of what JSON does not know: numpy's numbers and arrays, sets, and other iterables."""
+    """A JSON form of values that JSON does not support: numpy's numbers and arrays, sets, and other iterables."""
     return value.tolist() if hasattr(value, "tolist") else list(value)
 
 
@@ -115,7 +115,7 @@ def serve(function: Callable[..., Any]) -> None:
 
 
 def stand_in(*arguments: Any, **named: Any) -> Any:
-    """The function under test, as its tests see it.
+    """Stands in for the function under test: calls it in the other cell.
 
     Raises:
         Exception: what the function raised, if it is built in.
@@ -141,7 +141,7 @@ def stand_in(*arguments: Any, **named: Any) -> Any:
 def run(job: dict[str, Any], folder: str, user: int, walled: bool, started: Callable[[], None]) -> NoReturn:
     """Calls ``started`` before any code of the answer runs, and never returns.
 
-    The process ends as Python does, with status 1 after an error, but does not take apart what was imported.
+    The process ends as Python does, with status 1 after an error, but without Python's cleanup of modules.
     """
     lock_up(job, user, walled)
     os.chdir(folder)
@@ -159,7 +159,7 @@ def run(job: dict[str, Any], folder: str, user: int, walled: bool, started: Call
 
 
 def finish(function: Callable[[], Any]) -> int:
-    """The exit status that Python would give after this; errors are written to standard error."""
+    """Calls the function; returns Python's exit status for it, and writes errors to standard error."""
     try:
         function()
     except SystemExit as error:

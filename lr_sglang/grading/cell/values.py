@@ -1,6 +1,6 @@
-"""Values as JSON, between a function under test and the process of its tests: what arrives is plain data.
+"""Values as JSON between a function under test and the process of its tests, which so receives plain data only.
 
-An object of the answer's own class, with an ``__eq__`` of its own, does not get across.
+An object of the answer's own class, which could define ``__eq__``, cannot be sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def pack(value: Any) -> Any:
     """For ``json.dumps``.
 
     Raises:
-        TypeError: it is none of the types above.
+        TypeError: it has none of the types above.
     """
     if value is None or type(value) in PLAIN:
         return value
