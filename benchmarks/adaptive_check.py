@@ -1,9 +1,9 @@
-"""Whether the grid of ``policies.py adaptive`` is measured well: what its search finds, its lengths, and its spread.
+"""Checks the method of ``policies.py adaptive``: its search, its lengths of answers, and its spread over seeds.
 
 python -m benchmarks.adaptive_check   # 24 of its 256 cases, five minutes on two cores
 
-For each case: the best of all fixed choices, each tried on whole answers, and the best that the search finds; and
-adaptive / best with three other seeds, and once on answers three times as long.
+For each case: the best of all fixed choices, each tried on whole answers, and the best that the search finds; also
+adaptive / best with three other seeds, and once for answers three times as long.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What does a pass cost in which one branch begins with 30 new tokens beside branches that decode?
+"""Measures attention in a pass in which one branch begins with 30 new tokens while others decode.
 
     python benchmarks/branch_attention.py
 
-All share a prefix. ``apart``: each reads it for itself; ``together``: it is read once. Both in turns, one layer of the
-pocket draft (2 heads of 64, float32), one thread, milliseconds; medians.
+All share a prefix. ``apart``: each reads it for itself; ``together``: it is read once. Medians in milliseconds, both in
+turns, of one layer of the pocket draft (2 heads of 64, float32) with one thread.
 """
 
 from __future__ import annotations

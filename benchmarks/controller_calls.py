@@ -1,4 +1,4 @@
-"""Counts what a request of the controller costs, in calls of Python functions and built-ins.
+"""Counts the calls of Python functions and built-ins that the controller makes for each request to a runtime.
 
 python benchmarks/controller_calls.py            # 16 answers of 60 steps at once on the virtual clock: always the same
 python benchmarks/controller_calls.py --policy adaptive
@@ -38,7 +38,7 @@ from lr_sglang.simulated.virtual import answer_on, numbers, questions
 from lr_sglang.tasks import Question
 
 ROOT, SHOWN = Path(__file__).parents[1], 25  # modules
-Counted = tuple[int, cProfile.Profile]  # requests to runtimes, and what was done for them
+Counted = tuple[int, cProfile.Profile]  # requests to runtimes, and the profile of their work
 
 
 def where(function: tuple[str, int, str]) -> str:
@@ -50,7 +50,7 @@ def where(function: tuple[str, int, str]) -> str:
 
 
 def in_thread(run: Callable[[Coroutine[Any, Any, Any]], Any], work: Coroutine[Any, Any, Any]) -> Any:
-    """In the main one ``asyncio.Runner`` would look after signals."""
+    """Runs work in a new thread; in the main thread ``asyncio.Runner`` would also handle signals."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(run, work).result()
 
@@ -58,7 +58,7 @@ def in_thread(run: Callable[[Coroutine[Any, Any, Any]], Any], work: Coroutine[An
 async def counted(
     answer: Callable[[Sequence[Question]], Coroutine[Any, Any, Any]], asked: Sequence[Question]
 ) -> Counted:
-    """Requests for these questions, once what is imported or cached is there."""
+    """Profiles the requests for these questions, after a run that fills imports and caches."""
     await answer(asked[:2])
     profile = cProfile.Profile()
     with profile:
@@ -128,7 +128,7 @@ WAYS = {"virtual": virtual, "http": http, "serve": serve}
 @click.option("--policy", default="fixed", type=click.Choice(["fixed", "adaptive"]), show_default=True)
 @click.option("--way", default="virtual", type=click.Choice(list(WAYS)), show_default=True)
 def main(count: int, steps: int, policy: Any, way: str) -> None:
-    """Prints the calls of a request, in all and by module; those of built-ins count for the module that makes them."""
+    """Prints the calls of a request, in all and by module; a call of a built-in counts for the calling module."""
     simulation = Simulation(Model((0.62,), steps=steps), step_seconds=0.2, c1=0.1, judge_seconds=0.0)
     writer, asked, look = Writer(simulation.model), questions(count), Lookahead(depth=6, policy=policy)
     writer.prepare(numbers(writer, asked))

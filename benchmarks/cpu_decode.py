@@ -2,11 +2,11 @@
 
     python benchmarks/cpu_decode.py MODEL [--dtype bfloat16] [--prompt 20 --prompt 1000] [--tokens 200]
 
-Both are given the same prompts of random tokens, one at a time and eight at a time. On a machine that does other
-work too, compare the second figure: tokens per second of processor time, of the scheduler's process alone.
+Both get the same prompts of random tokens, one at a time and eight at a time. On a machine with other work, compare the
+second figure: tokens per second of processor time, of the scheduler's process alone.
 
-Every token reads all weights once. A line says how fast one thread reads as many bytes here, in the same run, and what
-share of that one sequence reached. Another says if other processes kept the machine busy, so that it does not count.
+Every token reads all weights once. One line shows how fast one thread reads as many bytes in the same run, and the
+share of that which one sequence reached. Another warns if other processes kept the machine busy and spoilt the run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BUSY = 0.1  # cores that other processes may take
 
 
 class Server:
-    """A server of ours: its address and the processor time of its scheduler."""
+    """A server that we started: its address and the processor time of its scheduler."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
         self.process, self.port = process, port
@@ -116,7 +116,7 @@ def best(work: Callable[[], None], clock: Callable[[], float], tokens: int, repe
 def time_server(server: Server, prompts: list[list[int]], tokens: int) -> float:
     """Returns tokens per second of one sequence, by the wall clock."""
     for prompt in prompts:
-        server.generate(prompt, 1)  # its prefix is in the cache from here on: decoding is what we time
+        server.generate(prompt, 1)  # puts the prefix into the cache, so that only decoding is timed
     alone: list[list[int]] = []
     one = best(lambda: alone.append(server.generate(prompts[0], tokens)), server.seconds_used, tokens)
     with ThreadPoolExecutor(EIGHT) as pool:
@@ -155,7 +155,7 @@ def memory_rate(size: int) -> float:
 
 
 class Others:
-    """Cores that processes which are not of this benchmark keep busy, on average from its making on."""
+    """How many cores other processes keep busy, on average since this object was made."""
 
     def __init__(self, server: Server) -> None:
         self._pid, self._began, self._used = server.process.pid, time.monotonic(), self._now(server.process.pid)

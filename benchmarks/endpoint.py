@@ -1,11 +1,11 @@
-"""Measures what ``lr-sglang serve`` adds to a step: the same programs in this process, and asked for over HTTP.
+"""Measures the time that ``lr-sglang serve`` adds to a step: the same programs in this process, and over HTTP.
 
 python benchmarks/endpoint.py                       # 16 answers at a time, both ways in turn, a few minutes
 python benchmarks/endpoint.py --concurrency 4 --steps 40 --rounds 5
 
-Both ways use the same ``lr-sglang simulate`` process over HTTP and ask the same questions, whose drafts agree alike.
-This process runs the programs in one, and is the streaming client in the other. The runtimes run as many requests at a
-time as ``lr-sglang launch --concurrency N`` gives servers for as many answers. Needs httpx (the dev extra).
+Both ways use the same ``lr-sglang simulate`` process over HTTP and ask the same questions, with the same drafts
+accepted. This process runs the programs itself, or is the endpoint's streaming client. The runtimes have the slots that
+``lr-sglang launch --concurrency N`` would give them. Needs httpx (the dev extra).
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass
 class Measured:
-    """What one way came to: seconds of each step of each answer since the one before, and of the processor."""
+    """The figures of one way: seconds between the steps of each answer, and processor seconds."""
 
     steps: dict[str, list[float]] = field(default_factory=dict)
     cpu: float = 0.0
 
     def add(self, other: Measured, number: int) -> None:
-        """Another round's."""
+        """Adds those of another round."""
         self.steps |= {f"{number}: {question}": gaps for question, gaps in other.steps.items()}
         self.cpu += other.cpu
 
@@ -65,7 +65,7 @@ class Measured:
 
 @contextmanager
 def started(*arguments: object) -> Iterator[tuple[dict[str, Any], int]]:
-    """A command that says as JSON that it is ready: what it said, and its process id."""
+    """Starts a command that prints JSON when it is ready; yields that and the process id."""
     command = [sys.executable, str(ROOT / "cli.py"), *map(str, arguments), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -76,7 +76,7 @@ def started(*arguments: object) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def cpu_of(pid: int) -> float:
-    """Seconds of the processor that a process has had."""
+    """Processor seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -169,7 +169,7 @@ class OverHttp:
 
 
 def table(mode: str, inside: Measured, outside: Measured) -> str:
-    """Both ways, and what lies between them."""
+    """A table of both ways and their difference."""
     lines = []
     for name, made in (("in process", inside), ("endpoint", outside)):
         gaps = made.gaps
@@ -192,7 +192,7 @@ def compare(mode: str, concurrency: int, steps: int, rounds: int, step_seconds: 
     Args:
         concurrency: answers at a time.
         steps: of an answer.
-        rounds: of as many answers, each way; one more before them fills pools and caches.
+        rounds: of ``concurrency`` answers each way; one more round before them fills pools and caches.
         step_seconds: of the target.
     """
     look = Lookahead(depth=4)
@@ -218,7 +218,7 @@ def compare(mode: str, concurrency: int, steps: int, rounds: int, step_seconds: 
 
 
 def main() -> None:
-    """Compares mode by mode."""
+    """Compares both ways in each mode."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--concurrency", type=int, default=16, help="answers at a time")
     parser.add_argument("--steps", type=int, default=20, help="of an answer")

@@ -44,7 +44,7 @@ WARM = 20
 
 @dataclass
 class Measured:
-    """Seconds to the first byte, each way, and what the endpoint's processor did for all of it."""
+    """Seconds to the first byte, each way, and the endpoint's processor seconds."""
 
     direct: list[float]
     through: list[float]
@@ -52,19 +52,19 @@ class Measured:
 
     @property
     def added(self) -> float:
-        """What lies between the medians."""
+        """The difference of the medians."""
         return statistics.median(self.through) - statistics.median(self.direct)
 
 
 def chunk(text: str, why: str | None = None) -> bytes:
-    """One of a stream, as SGLang sends it."""
+    """A chunk of a stream in SGLang's form."""
     choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": why, "matched_stop": None}
     body = {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": "simulated-target"}
     return b"data: " + json.dumps({**body, "choices": [choice], "usage": None}).encode() + b"\n\n"
 
 
 def upstream(ready: Connection, seconds: float) -> None:
-    """A target that answers at once, and goes on with a chunk every so many seconds."""
+    """A target that sends the first chunk at once, then one every ``seconds``."""
     model = Model()
     runtime = SimulatedRuntime("target", Simulation(model), Writer(model))
     others = SimulatedServer(runtime, lambda: None).app()
@@ -93,7 +93,7 @@ def body(model: str, tokens: int) -> bytes:
 
 
 def clients(ready: Connection, url: str, model: str, count: int) -> None:
-    """So many streams open at once, which are read as they come."""
+    """Keeps ``count`` streams open at once and reads them."""
 
     async def read(session: aiohttp.ClientSession, open_now: asyncio.Semaphore) -> None:
         async with session.post(url + PATH, data=body(model, LONG), headers=JSON) as reply:
@@ -129,7 +129,7 @@ async def first_byte(session: aiohttp.ClientSession, url: str, asked: bytes) -> 
 
 
 async def in_turns(ways: Mapping[str, bytes], count: int, pause: float) -> list[list[float]]:
-    """So many requests each way, one at a time and by turns."""
+    """Sends ``count`` requests each way, one at a time and in turns."""
     found: list[list[float]] = [[] for _ in ways]
     async with aiohttp.ClientSession() as session:
         for _ in range(WARM + count):
@@ -141,7 +141,7 @@ async def in_turns(ways: Mapping[str, bytes], count: int, pause: float) -> list[
 
 @contextlib.contextmanager
 def beside(work: object, *arguments: object):  # type: ignore[no-untyped-def]
-    """A function in a process of its own, and what it says when it is ready."""
+    """Runs a function in a new process; yields its message when it is ready."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=work, args=(theirs, *arguments))  # type: ignore[arg-type]
     process.start()
@@ -172,7 +172,7 @@ def measure(streams: int, requests: int, seconds: float, pause: float = 0.005) -
 
 
 def main() -> None:
-    """Says what the endpoint adds."""
+    """Prints the time that the endpoint adds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=64, help="open through the endpoint meanwhile")
     parser.add_argument("--requests", type=int, default=200, help="each way")

@@ -1,18 +1,18 @@
-"""What starts on this machine, and how fast it is: the four modes with every token layer, on models of random weights.
+"""Tries the four modes with every token layer on models of random weights: which of them start, and how fast they are.
 
     python benchmarks/gpu_modes.py --output gpu-modes
 
 It needs an installed lr-sglang and a GPU, and downloads nothing: the models are shapes (dummy:qwen3-1.7b, and with
 `--sizes small,large` dummy:qwen3-32b where 110 GiB of GPU memory are free). Target and draft share one GPU. Each launch
-has its own time limit, and a failure is noted and not the end: after every launch, OUTPUT/results.json and
-OUTPUT/results.md have everything so far, with what the log of a server that died says. With `--device cpu` the same is
-done with the small shapes of the pocket models, on any machine.
+has its own time limit, and a failure is recorded and does not end the benchmark: after every launch,
+OUTPUT/results.json and OUTPUT/results.md have everything so far, with the error in the log of a server that died. With
+`--device cpu` it uses the small shapes of the pocket models, on any machine.
 
-`--flag sampling-backend=pytorch --flag grammar-backend=none` spares what FlashInfer would compile for minutes, and
+`--flag sampling-backend=pytorch --flag grammar-backend=none` avoids minutes of compilation by FlashInfer, and
 `--flag disable-cuda-graph` the capture of CUDA graphs.
 
-Random weights say nothing about acceptance. The verifier accepts a share that is given; what the token layer accepts is
-chance; figures are about what one step of each kind costs.
+With random weights, acceptance means nothing: the verifier accepts a given share, and the token layer accepts by
+chance. The figures only show the cost of each kind of step.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from lr_sglang.results.summary import of_mode
 from lr_sglang.runtimes.launching import diagnosis
 
 GIB = 1 << 30
-PLAIN = ("autoregressive", "lookahead")  # they share servers, and so do the two with a token layer
+PLAIN = ("autoregressive", "lookahead")  # they share servers; so do the two modes with a token layer
 LAYERED = ("sd", "lookahead+sd")
 MODES = (*PLAIN, *LAYERED)
 LAYERS = ("ngram", "standalone", "eagle3")
-GRACE = 30.0  # seconds that a run which is told to stop may take for it
+GRACE = 30.0  # seconds from SIGTERM until a run is killed
 
 
 @dataclass(frozen=True)
 class Size:
-    """Shapes that play together; ``shares`` are the target's and the draft's of the memory that is free in its turn."""
+    """Shapes of target and draft; ``shares`` are their memory fractions, each of the memory free at its own start."""
 
     target: str
     draft: str
@@ -66,7 +66,7 @@ SIZES = {
 
 @dataclass
 class Row:
-    """What became of one mode with one token layer."""
+    """The result of one mode with one token layer."""
 
     size: str
     layer: str
@@ -103,7 +103,7 @@ class Bench:
     rows: list[Row] = field(default_factory=list)
 
     def launch(self, size: str, layer: str, modes: Sequence[str]) -> None:
-        """One launch of the servers that the modes share; what a failure of the draft spoils is tried without it."""
+        """Launches the servers that the modes share; if the draft fails, tries again without it."""
         rows = [Row(size, layer, mode) for mode in modes]
         self.rows += rows
         self._try(rows)
@@ -218,7 +218,7 @@ class Bench:
 
 
 def _run(command: list[str], output: Path, limit: float) -> tuple[int | None, str]:
-    """Its exit status, or None where it had to be stopped; and what it said."""
+    """Runs a command; returns its exit status (None if it was stopped after ``limit``) and its output."""
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "COLUMNS": "200"}
     with output.open("w+", encoding="utf-8", errors="replace") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environ)
@@ -226,7 +226,7 @@ def _run(command: list[str], output: Path, limit: float) -> tuple[int | None, st
         try:
             status = process.wait(limit)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGTERM)  # it then stops its servers; should it not, their guardian does
+            process.send_signal(signal.SIGTERM)  # it then stops its servers; if not, their guardian does
         finally:
             try:
                 process.wait(GRACE)
@@ -242,7 +242,7 @@ def _records(folder: Path) -> list[Record]:
 
 
 def _cause(said: str, folder: Path) -> str:
-    """What the run says in its last line of error, or else what the log of a server says, if they do."""
+    """The last error in a run's output, else the error in the log of a server; empty if there is none."""
     told = re.findall(r"^(?:Internal error|Error): (.*)", said, re.M)
     causes = {log.stem: diagnosis.cause(diagnosis.tail(log, 400)) for log in sorted(folder.glob("logs/*.log"))}
     logs = [f"{role}: {cause}" for role, cause in causes.items() if cause]
@@ -250,7 +250,7 @@ def _cause(said: str, folder: Path) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Whoever reads it while it is written finds the old text or the new one."""
+    """Replaces a file atomically."""
     new = path.with_name(path.name + ".new")
     new.write_text(text, "utf-8")
     new.replace(path)
@@ -261,7 +261,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _free(gpu: int) -> int:
-    """Bytes that are free on a GPU, asked in a process of its own: a process that asks keeps some of them."""
+    """Bytes that are free on a GPU, asked in a child process, because the process that asks allocates some."""
     ask = f"import torch; print(torch.cuda.mem_get_info({gpu})[0] if torch.cuda.is_available() else 0)"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=False)
     return int(done.stdout.strip() or 0)

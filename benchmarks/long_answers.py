@@ -1,17 +1,17 @@
-"""What does a step cost at 1,000 tokens of an answer, and at 32,000?
+"""Measures the cost of a step after 1,000 tokens of an answer, and after 32,000.
 
     python -m benchmarks.long_answers servers      # real SGLang servers on a CPU: ten minutes
     python -m benchmarks.long_answers controller   # our own part alone, on the virtual clock: ten seconds
 
 ``servers``: target and draft have the architecture of the pocket draft with a context of 40,960 tokens and random
-weights; verdicts are chance. The answer up to each position is put into the servers step by step, so that their prefix
-caches hold a node for each step, as after an answer that they wrote; then every mode goes on with it, in turns. Shown
-are seconds a step of 32 tokens, processor seconds of each server in them, and milliseconds of two requests that write
-one token: ``read`` has one step to read, and ``repeat`` nothing, for it is the same again. What a repeat takes beyond a
-token of plain decoding is neither attention nor the rest of the model: HTTP, JSON, and the scheduler with its prefix
+weights; verdicts are random. The answer up to each position is sent to the servers step by step, so that their prefix
+caches hold a node for each step, as after an answer that they wrote; then every mode continues it, in turns. It prints
+seconds for a step of 32 tokens, processor seconds of each server in them, and milliseconds of two requests that write
+one token: ``read`` has one step to prefill, and ``repeat`` is the same request again, with nothing to prefill. The time
+of a repeat beyond a token of plain decoding is not the model's: it is HTTP, JSON, and the scheduler with its prefix
 cache.
 
-``controller``: one answer over simulated runtimes in the same process, with its own CPU time alone.
+``controller``: one answer over simulated runtimes in the same process; CPU time of our own code alone.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from lr_sglang.steps.token_text import TokenText  # noqa: E402
 from lr_sglang.tasks import Question  # noqa: E402
 from lr_sglang.tasks.task import messages  # noqa: E402
 
-CONTEXT, STEP, DEPTH = 40_960, 32, 6  # tokens, tokens of a step, steps
+CONTEXT, STEP, DEPTH = 40_960, 32, 6  # tokens of the context, tokens of a step, steps ahead
 POSITIONS = "1024,2048,4096,8192,16384,32768"
 ASKED = messages("Which step is the longest?")
-TIMED = 16  # requests of which the median counts
+TIMED = 16  # the median of as many requests counts
 
 
 class Endless(Sampling):
-    """Random weights would end an answer by chance."""
+    """Sampling that ignores the end of sequence, which random weights would write by chance."""
 
     def drawn(self) -> dict[str, Any]:
         return {**super().drawn(), "ignore_eos": True}
@@ -86,7 +86,7 @@ def deployment(folder: Path) -> Deployment:
 
 
 def known_steps(tokens: int) -> list[TokenText]:
-    """An answer that begins every one of the measured: steps of words drawn by chance."""
+    """The common beginning of all measured answers: steps of random words."""
     words, draw = pocket_words(), random.Random(0)
     drawn = ((*draw.choices(words.known, k=STEP - 1), words.delimiter) for _ in range(tokens // STEP))
     return [TokenText.of(words.tokenizer.decode(ids), ids, words.tokenizer.vocabulary) for ids in drawn]
@@ -108,7 +108,7 @@ async def goes_on(s: ProgramState, before: Sequence[TokenText], job: AnswerReque
 
 
 def seconds_a_step(mode: str, before: Sequence[TokenText], roles: Roles, steps: int, seed: int) -> float:
-    """Of some steps after an answer's beginning, by their tokens."""
+    """Seconds for a step of ``STEP`` tokens, measured over ``steps`` steps that continue an answer."""
     schedule = mode.removesuffix("+sd")
     ahead = schedule in ("async", "sync")
     look = Lookahead(
@@ -126,7 +126,7 @@ def seconds_a_step(mode: str, before: Sequence[TokenText], roles: Roles, steps: 
 
 
 def read(backend: RuntimeBackend, known: Sequence[TokenText], begin: int, end: int) -> tuple[float, float]:
-    """Puts steps into a runtime one by one; milliseconds of a read and of a repeat."""
+    """Sends the steps to a runtime one by one; returns the milliseconds of a read and of a repeat."""
     ids = backend.tokenizer.chat(ASKED, True).ids + tuple(i for step in known[:begin] for i in step.ids)
     sampling = {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True}
 
@@ -143,7 +143,7 @@ def read(backend: RuntimeBackend, known: Sequence[TokenText], begin: int, end: i
 
 
 def processor_seconds(backend: RuntimeBackend) -> float:
-    """Of a runtime's server and the processes that it started, so far: other work on the machine is not in it."""
+    """Processor seconds so far of a runtime's server and its child processes, without other work on the machine."""
     port = backend.transport.url.rsplit(":", 1)[1]
     for process in psutil.Process().children(recursive=True):
         if port in process.cmdline():

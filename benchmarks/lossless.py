@@ -1,11 +1,11 @@
-"""How many answers at temperature 0 are plain decoding's own, token for token, in every layer?
+"""Counts the answers at temperature 0 that equal plain decoding's, token for token, with each layer and both.
 
     python -m benchmarks.lossless --deployment pocket-body --dtype float32,bfloat16 --questions 20
 
 Plain decoding is compared with `sd` and with the lossless mode, in both schedules, with and without a token layer. With
-`--draft pocket:target` the draft writes nearly what the target writes, so that many steps are accepted; the
-deployment's own draft seldom has the target's very words. Where an answer differs, plain decoding is asked how likely
-both tokens are: the largest difference of their log-probabilities is the last column.
+`--draft pocket:target` the draft writes nearly the same as the target, so that many steps are accepted; the
+deployment's own draft seldom writes the target's exact words. Where an answer differs, the plain server reports the
+log-probabilities of both tokens; the last column is the largest difference.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Comparison:
     """The answers of one deployment, in every way, to each question.
 
     Attributes:
-        equal: of every way in ``NAMES``, how many answers are plain decoding's.
+        equal: by way (see ``NAMES``), the number of answers that equal plain decoding's.
         gap: the largest difference between the log-probabilities of two tokens where an answer leaves plain decoding's.
         accepted, judged: steps.
     """
@@ -46,7 +46,7 @@ class Comparison:
     def __init__(self, deployment: Deployment, questions: Sequence[Question]) -> None:
         self._deployment, self._questions = deployment, questions
         plain = deployment.runtimes["target"].replace(token_layer=TokenLayer())
-        found = self._answers(deployment)  # the plain servers last: they are asked about tokens, too
+        found = self._answers(deployment)  # the plain servers come last, because they also report log-probabilities
         with tempfile.TemporaryDirectory() as logs:
             alone = deployment.replace(runtimes={**deployment.runtimes, "target": plain})
             with deployed(alone, Path(logs)) as roles:

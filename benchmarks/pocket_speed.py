@@ -1,14 +1,14 @@
-"""How much sooner does the embedded default answer? Lookahead and the token layer beside plain decoding.
+"""Measures the speed-up of the embedded default: lookahead and the token layer against plain decoding.
 
     python benchmarks/pocket_speed.py --questions 50 --json speed.json
     python benchmarks/pocket_speed.py --modes autoregressive,sd --token-layer ngram --sd-tokens 5
 
 One question at a time. For every question the modes take turns, so that a machine that slows down slows all of them
-alike; which of them goes first changes from question to question. Modes with a token layer (sd, async+sd, sync+sd)
-have a second set of servers, up at the same time and idle while the other works. The baseline is the target server
-without one, with the same settings. Its tokens/s are then shown beside `transformers` generate on the same model and
-the same prompts, one thread each, with the servers stopped. Figures are ratios of sums over all questions, after one
-question for warm-up.
+alike; the first mode changes from question to question. Modes with a token layer (sd, async+sd, sync+sd) have a second
+set of servers, which is up at the same time and idle while the other one works. The baseline is the target's server
+without a token layer, with the same settings. Its tokens/s are compared with those of `generate` in transformers on the
+same model and prompts, one thread each, with the servers stopped. Figures are ratios of sums over all questions, after
+one question for warm-up.
 """
 
 from __future__ import annotations

@@ -53,12 +53,12 @@ STEP, TOKENS = 0.2, 9  # seconds of a target step alone, and its tokens
 
 @lru_cache(maxsize=1)
 def writer_of(model: Model) -> Writer:
-    """The same for cases that differ in their times only: what it has written is known."""
+    """The writer of a model, the same for cases that differ in their times only, because it caches its texts."""
     return Writer(model)
 
 
 class Conditions:
-    """Questions that are asked at once, always the same: the same drafts agree whatever is tried.
+    """A fixed set of simultaneous questions, for which the same drafts are accepted under all settings.
 
     Args:
         judge: time of a verdict over that of a target step.
@@ -85,7 +85,7 @@ class Conditions:
 
         Args:
             told: as in ``measured``.
-            share: of the steps, after which answers end.
+            share: the part of the steps after which answers end.
         """
         steps = round(share * self.steps)
         limits = Limits(max_tokens=steps * TOKENS)
@@ -97,14 +97,14 @@ class Conditions:
 
 @dataclass(eq=False)
 class SameDrafts(AnswerRequest):
-    """A request whose drafts follow from their position and number alone: what is compared has the same luck."""
+    """A request whose drafts depend on their position and number only, so that all settings get the same drafts."""
 
     def seed(self, *where: Any) -> int:
         return int(where[-1])
 
 
 class Told:
-    """Verdicts after the time that the judge's take, by what the models know: none is rendered, encoded or read."""
+    """Gives the simulated verdicts directly, after the judge's time, which saves rendering and encoding its prompts."""
 
     name = "told"
 
@@ -120,7 +120,7 @@ class Told:
 
 
 def own_slots(roles: Mapping[str, RuntimeBackend], slots: int) -> dict[str, RuntimeBackend]:
-    """The same runtimes, with slots of one answer's own."""
+    """The same runtimes, with slots for one answer alone."""
     mine = {role: copy(backend) for role, backend in roles.items()}
     for backend in mine.values():
         backend.roles, backend.pool = mine, Pool(slots)
@@ -137,14 +137,14 @@ def measured(
     told: bool = False,
     limits: Limits | None = None,
 ) -> list[Trace]:
-    """``answer_all``, of which the same drafts agree whatever is tried.
+    """As ``answer_all``, but with the same accepted drafts under all settings.
 
     Args:
-        each: requests at once on every runtime that are one answer's own; None shares them all.
+        each: slots on every runtime reserved for each answer; None: all answers share the slots.
         told: whether verdicts are ``Told``, in the same time, in place of the judge's.
 
     Returns:
-        The trace of each; its ``seconds`` are those of the virtual clock, until the last step was kept.
+        The traces; their ``seconds`` are those of the virtual clock, until the last step was kept.
     """
 
     async def answer() -> list[Trace]:
@@ -198,18 +198,18 @@ def gate(full: bool) -> tuple[Row, Iterator[Row]]:
 
 
 Shape = tuple[int, int]  # depth and width
-# The depths and widths that the adaptive policy is held against; what is far too much takes long and is never best.
+# The depths and widths that the adaptive policy is compared with; much larger ones take long and are never best.
 FIXED = ((2, 1), (3, 1), (4, 1), (6, 1), (8, 1), (12, 1), (2, 2), (3, 2), (5, 2), (2, 3), (3, 3))
 MAX_AT_ONCE = 64
 NEAR, CLOSE = 0.97, 0.98  # see ``search``
 LENGTHS = {1: 120, 2: 64, 4: 48, 8: 32, 16: 24, 32: 16, 64: 12, 128: 12}  # benchmarks/adaptive_check.py
 ALPHAS, C1S = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), (0.05, 0.1, 0.2, 0.4)
-SLOWDOWN = 0.02  # of the others, by each further request: throughput saturates at 50
+SLOWDOWN = 0.02  # by which each further request slows the others down: throughput saturates at 50
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """What the adaptive policy gains over plain decoding, the best fixed choice, and what that gains."""
+    """The adaptive policy's speed-up over plain decoding, the best fixed depth and width, and the speed-up of these."""
 
     depth: int
     width: int
@@ -219,7 +219,7 @@ class Adapted:
 
     @property
     def good(self) -> bool:
-        """What is asked of the policy."""
+        """Whether the policy meets its requirement."""
         return self.found >= 0.95 * self.fixed and self.found >= 0.98
 
 
@@ -234,9 +234,9 @@ def predicted(scene: Conditions, shape: Shape) -> float:
 def search(scene: Conditions, fixed: Sequence[Shape] = FIXED) -> dict[Shape, float]:
     """The speed-ups of those fixed choices that can be the best; (0, 1) is plain decoding.
 
-    Choices are tried on half of every answer, in the order of the closed form: those of which it expects ``NEAR`` times
-    the best that was found, or more, and those next to that, a depth more and a depth less. The best of them, and what
-    comes to ``CLOSE`` times as much, are then tried on whole answers.
+    Choices are tried on half of every answer, best expectation of the closed form first: those expected to reach
+    ``NEAR`` times the best measured one, and its neighbours (one depth more and one less). The best choice and all
+    that reach ``CLOSE`` times its speed-up are then tried on whole answers.
     """
     load, half = len(scene.asked), {(0, 1): 1.0}
     shapes = [(d, w) for d, w in fixed if w == 1 or load * w ** (d - 1) <= MAX_AT_ONCE]
@@ -266,8 +266,8 @@ def adapt(
 
 
 def at_once(work: Callable[..., T], cases: Iterable[tuple[Any, ...]], chunk: int = 1) -> Iterator[T]:
-    """What a function makes of each case, in their order, on all cores."""
-    copied = multiprocessing.get_context("fork")  # nothing is imported again, and no thread runs here
+    """Maps a function over the cases, in order, on all cores."""
+    copied = multiprocessing.get_context("fork")  # keeps the imports; safe, as no thread runs here
     with ProcessPoolExecutor(os.cpu_count(), copied, gc.disable) as pool:  # answers leave no garbage
         yield from pool.map(work, *zip(*cases, strict=True), chunksize=chunk)
 
@@ -295,8 +295,8 @@ class Shared:
     """Answers that share the slots of their runtimes.
 
     Attributes:
-        seconds: their mean; ``slowest`` is that of the last over the mean.
-        split: the mean for each number of slots that is an answer's own.
+        seconds: the mean; ``slowest`` is the time of the last answer over the mean.
+        split: the mean, by number of slots reserved for each answer.
     """
 
     seconds: float
@@ -305,7 +305,7 @@ class Shared:
 
 
 def share(count: int, slots: int = 16, steps: int = 80, tried: Sequence[int] = (1, 2, 3, 4, 6, 8)) -> Shared:
-    """Measures ``count`` answers at once, of which the same drafts agree: none has more luck than another."""
+    """Measures ``count`` answers at once, with the same accepted drafts, so that no answer is faster by chance."""
     draw = random.Random(1)
     agree = tuple(draw.random() < 0.63 for _ in range(steps))
     scene, look = Conditions(0.63, 0.1, count, steps=steps, slots=slots, trace=(agree,)), Lookahead()
@@ -321,7 +321,7 @@ def share(count: int, slots: int = 16, steps: int = 80, tried: Sequence[int] = (
 
 
 def slots(full: bool) -> tuple[Row, Iterator[Row]]:
-    """Slots that all answers share, and slots of one's own: the best number of them that was tried."""
+    """Slots that all answers share, against the best tried number of slots reserved for each answer."""
 
     def rows() -> Iterator[Row]:
         for count in (1, 2, 4, 8, 16, 32):
@@ -346,7 +346,7 @@ def show(row: Sequence[Any]) -> None:
 
 
 def main() -> None:
-    """Prints what is asked for."""
+    """Prints the tables that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", choices=[*MEASURED, []], help="one or more; all of them if none is given")
     parser.add_argument("--full", action="store_true", help="more cases, longer answers")

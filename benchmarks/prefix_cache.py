@@ -1,12 +1,12 @@
-"""What does SGLang's prefix cache cost in an answer of 1,000 tokens, and of 32,000?
+"""Measures the cost of SGLang's prefix cache in an answer of 1,000 tokens, and of 32,000.
 
     python benchmarks/prefix_cache.py            # the default cache of the installed release
     python benchmarks/prefix_cache.py --python   # 0.5.23: the cache that it takes where the one in Rust does not run
     python benchmarks/prefix_cache.py --cpp      # 0.5.16: SGLANG_EXPERIMENTAL_CPP_RADIX_TREE=1
 
-The class alone, without a model: a chain with a node for each step of 32 tokens. Measured is what a request does to it
-whose prompt is one step longer: match, lock, insert, unlock, in milliseconds; the median of eight steps in turn. Last,
-how much memory the process has taken meanwhile, for an answer of 32,768 tokens.
+The class alone, without a model: a chain with a node for each step of 32 tokens. A request whose prompt is one step
+longer does match, lock, insert and unlock; each is measured in milliseconds, as the median over eight steps. The last
+figure is the memory that the process has allocated meanwhile, for an answer of 32,768 tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixPara
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-STEP, NEAR = 32, 8  # tokens of a step; steps of which the median counts
+STEP, NEAR = 32, 8  # tokens of a step; number of steps for the median
 POSITIONS = (1024, 2048, 4096, 8192, 16384, 32768)
 
 
@@ -37,7 +37,7 @@ class NoMemory:
     device = "cpu"
 
     def get_kvcache(self) -> None:
-        """There is none."""
+        """There is no KV cache."""
 
     def free(self, indices: Any) -> None:
         """Nothing is freed."""

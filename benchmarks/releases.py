@@ -1,12 +1,12 @@
-"""Is one release of SGLang as fast here as another? The same questions in turns, on servers of both.
+"""Compares the speed of two releases of SGLang: the same questions in turns, on servers of both.
 
     make setup && make setup SGLANG=0.5.16
     python -m benchmarks.releases .venv/bin .venv-0.5.16/bin --questions 40
 
 Each folder is the ``bin`` of an environment with lr-sglang and its SGLang. First come servers without a token layer,
 then those with it; the sets of both releases are up at the same time, and one is idle while the other works. The
-releases take turns question by question, in every mode, and who goes first changes. The client is always the
-environment that runs this file. Ratios are of tokens/s: the first environment's over the second's.
+releases take turns question by question, in every mode, and the first one changes. The client is always the environment
+that runs this file. Ratios are of tokens/s: the first environment's over the second's.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def measure(folders: Sequence[Path], questions: Sequence[tasks.Question], modes:
 
 
 def ratios(first: Times, second: Times, mode: str) -> tuple[float, float, float, float]:
-    """Of all answers, of the median question, and the quarters of the questions between which it lies."""
+    """The ratio over all answers, and its median and quartiles over the questions."""
 
     def pace(times: Sequence[tuple[int, float]]) -> float:
         return sum(tokens for tokens, _ in times) / sum(seconds for _, seconds in times)
@@ -90,7 +90,7 @@ def ratios(first: Times, second: Times, mode: str) -> tuple[float, float, float,
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Also write every answer's tokens and seconds.")
 def main(folders: tuple[Path, Path], questions: int, modes: str, output: Path | None) -> None:
     with tempfile.TemporaryDirectory() as state:
-        os.environ["XDG_STATE_HOME"] = state  # what is launched here is nobody else's
+        os.environ["XDG_STATE_HOME"] = state  # keeps these deployments apart from the user's own
         found = measure(folders, tasks.load("pocket", limit=questions + 1), modes.split(","))
     for mode in modes.split(","):
         for folder, times in zip(folders, found, strict=True):

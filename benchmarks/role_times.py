@@ -1,13 +1,13 @@
-"""What does each runtime of a deployment take by itself, while the others wait?
+"""Measures the times of each runtime of a deployment alone, while the others are idle.
 
     python -m benchmarks.role_times --deployment pocket --output times.json
     lr-sglang bench simulated --times times.json --alpha .63 --depth 6
 
-Where target, draft and judge share one GPU, or two cores, they take turns, and lookahead looks slower than it is with
-a GPU for each. So every runtime is measured alone: milliseconds of a token when 1 to 98 answers are written at once,
-of a request that reads 32 tokens after a prefix that its cache holds, and of a verdict. The second command says from
-that file what lookahead reasoning would give if no runtime slowed another down. Prompts are random tokens, and token
-layers are off, because what they accept of random text says nothing.
+If target, draft and judge share one GPU or two cores, they slow each other down, and lookahead looks slower than with a
+GPU for each. So every runtime is measured alone: milliseconds of a token when 1 to 98 answers are written at once, of a
+request that prefills 32 tokens after a cached prefix, and of a verdict. The second command computes from that file the
+speed of lookahead reasoning if no runtime slowed another down. Prompts are random tokens; token layers are off, because
+their acceptance on random text means nothing.
 
 The file is written after every figure, and figures that it has are not measured again.
 """
@@ -46,12 +46,12 @@ ROUNDS = 3  # of which the fastest counts
 
 
 def random_ids(count: int) -> list[int]:
-    """Tokens that every pocket model and every other has."""
+    """Token ids that all models have, pocket models too."""
     return [random.randrange(10, 700) for _ in range(count)]
 
 
 def seconds(backend: RuntimeBackend, prompts: Sequence[list[int]], tokens: int) -> float:
-    """Of requests that are sent at once, until all have ended."""
+    """Seconds until all requests, sent at once, have ended."""
     sampling = {"max_new_tokens": tokens, "temperature": 1.0, "ignore_eos": True}
 
     async def all_of_them() -> float:
@@ -81,7 +81,7 @@ def read_ms(backend: RuntimeBackend, prefix: int, new: int) -> float:
 
 
 def deployment_of(deployment: str, shapes: str, flags: Sequence[str]) -> Deployment:
-    """Without token layers, and with a place for every role that names none."""
+    """The deployment without token layers, and with GPUs for every role that names none."""
     names = [published.PREFIX + name for name in shapes.split(",")] if shapes else []
     loaded = settle(dict(zip(ROLES, names, strict=True))).deployment if names else load_deployment(deployment)
     plain = {role: runtime.replace(token_layer=TokenLayer()) for role, runtime in loaded.runtimes.items()}

@@ -1,12 +1,12 @@
-"""What do SGLang's routing policies do to the prefixes that the branches of one question share?
+"""Measures prefix reuse under SGLang's routing policies: how well branches of one question find their shared prefix.
 
     python benchmarks/router.py --questions 24 --concurrency 4 --json router.json
 
 Pocket models on two target workers behind a real router, with the exact verifier at temperature 0; every policy answers
 the same questions with empty caches and a fresh router, in rounds that take turns. ``one worker`` is the first of them
-alone, without a router. ``reuse`` is cached tokens over those that could have been had from an earlier request of the
-role, whichever worker had it; ``computed`` are the prompt tokens that were not cached, per answer; ``busier`` is the
-busier worker's share of the requests.
+alone, without a router. ``reuse`` is cached tokens over tokens shared with an earlier request of the role, on whichever
+worker; ``computed`` are the prompt tokens that were not cached, per answer; ``busier`` is the busier worker's share of
+the requests.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def round_of(questions: Sequence[tasks.Question], roles: Roles, concurrency: int
 
 
 def figures(rounds: Sequence[Any]) -> dict[str, float]:
-    """One policy's."""
+    """The figures of one policy."""
     traces = [trace for made, _, _ in rounds for trace in made]
     tokens = [trace.tokens()["target"] for trace in traces]
     each = [sum(counts) for counts in zip(*(requests for _, _, requests in rounds), strict=True)]

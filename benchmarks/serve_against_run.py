@@ -1,13 +1,13 @@
-"""Is an answer of the endpoint as fast as one of the library? The same questions both ways, on the same runtimes.
+"""Compares the endpoint's speed with the library's: the same questions both ways, on the same runtimes.
 
     python -m benchmarks.serve_against_run                          # the pocket models, 40 questions: four minutes
     python -m benchmarks.serve_against_run pocket-body --questions 10
 
 ``lr-sglang launch`` and ``lr-sglang serve --attach`` run with their defaults. Each question is answered by the
-endpoint, streamed, and by this process, as ``lr-sglang run --attach`` does it; which way is first changes from question
-to question. The seeds are the same, and all caches are emptied before each answer. Times are until the last byte, or
-the record, is there; ratios are the endpoint's over the library's, with their 95 % intervals (Student's t, of logs).
-Plain decoding is a request for each step in the endpoint, and one for all in the library: it draws other texts.
+endpoint, streamed, and by this process, as ``lr-sglang run --attach`` does it; the first way changes from question to
+question. The seeds are the same, and all caches are emptied before each answer. Times end with the last byte, or with
+the record; ratios are the endpoint's over the library's, with 95 % intervals (Student's t, of logs). In plain decoding
+the texts differ, because the endpoint sends a request for each step, and the library one for the whole answer.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ MODES = ("lookahead", "autoregressive")
 
 @dataclass
 class Answer:
-    """Of one way; events are those of ``lookahead.trace``."""
+    """An answer of one way; events are those of ``lookahead.trace``."""
 
     seconds: float
     text: str
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def overlapping(self) -> int:
-        """The most branches of the target in flight at once."""
+        """The largest number of target branches in flight at once."""
         running, most = set[int](), 0
         for event in self.events:
             if event["kind"] == "begun" and event["role"] == "target":
@@ -65,7 +65,7 @@ class Answer:
 
 @contextmanager
 def kept_up(deployment: str) -> Iterator[str]:
-    """What ``lr-sglang launch`` keeps up; gives its name."""
+    """Keeps a deployment up by ``lr-sglang launch``; yields its name."""
     name, command = "serve-against-run", [sys.executable, str(ROOT / "cli.py"), "launch", deployment, "--quiet"]
     with subprocess.Popen([*command, "--name", name]) as process:
         try:
@@ -83,7 +83,7 @@ def kept_up(deployment: str) -> Iterator[str]:
 
 
 def by_endpoint(client: httpx.Client, model: str, question: tasks.Question, mode: str, trace: bool = False) -> Answer:
-    """As a client reads it."""
+    """An answer of the endpoint, as a client receives it."""
     asked = [{"role": "user", "content": question.question}]
     body = {"model": model, "messages": asked, "stream": True, "seed": 0, "lookahead": {"mode": mode, "trace": trace}}
     began = time.perf_counter()
@@ -97,14 +97,14 @@ def by_endpoint(client: httpx.Client, model: str, question: tasks.Question, mode
 
 
 def by_library(runner: Runner, question: tasks.Question, mode: str) -> Answer:
-    """As ``lr-sglang run`` does it. Without an id the seeds are those of the endpoint."""
+    """An answer as by ``lr-sglang run``. Without an id the seeds are those of the endpoint."""
     began = time.perf_counter()
     (record,) = runner.run(plan([replace(question, id="")], [mode]))
     return Answer(time.perf_counter() - began, record["text"])
 
 
 def ratio(pairs: Sequence[tuple[Answer, Answer]]) -> str:
-    """Of the endpoint's seconds over the library's: the geometric mean and its interval."""
+    """The geometric mean of the endpoint's seconds over the library's, with its interval."""
     logs = [math.log(one.seconds / other.seconds) for one, other in pairs]
     width = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
     low, middle, high = (math.exp(statistics.mean(logs) + apart) for apart in (-width, 0.0, width))
@@ -119,7 +119,7 @@ def main(deployment: str, task: str, questions: int) -> None:
     asked = tasks.load(task, limit=questions + 1)
     found: dict[str, list[tuple[Answer, Answer]]] = {mode: [] for mode in MODES}
     with tempfile.TemporaryDirectory() as scratch:
-        os.environ["XDG_STATE_HOME"] = scratch  # what is launched here is nobody else's
+        os.environ["XDG_STATE_HOME"] = scratch  # keeps these deployments apart from the user's own
         with kept_up(deployment) as name, started("serve", "--attach", name, "--port", 0) as (told, _):
             settled = settle({"attach": name, "mode": MODES}).checked()
             with (

@@ -1,12 +1,12 @@
-"""Every verifier on the same problems: how much it accepts, how often rightly, and what it costs.
+"""Measures verifiers on the same problems: acceptance, precision and cost.
 
     python benchmarks/verifiers.py --questions 50 --verifier judge --verifier likelihood:min:-3
     python benchmarks/verifiers.py --questions 50 --verifier judge --schedule async --schedule sync --concurrency 8
 
-The columns of the paper's Table 2 (alpha and accuracy), and the ground truth of every pair that the verifier was asked
-about: the pocket problems tell the meaning of a step (its equation, ``lr_sglang.pocket.meaning.meaning``). Precision
-is the share of accepted pairs that mean the same, recall the share of such pairs that are accepted. The last three
-columns say what an answer cost: its seconds, and tokens that target and draft generated for each token of it.
+The columns of the paper's Table 2 (alpha and accuracy), and a comparison of verdicts with the truth: for pocket
+problems the meaning of a step is known (its equation, ``lr_sglang.pocket.meaning.meaning``). Precision is the share of
+accepted pairs that mean the same, recall the share of pairs with the same meaning that are accepted. The last three
+columns are the cost of an answer: its seconds, and the tokens that target and draft generated for each token of it.
 
 The default is the sync schedule, in which no draft comes too late, so that alpha does not depend on the machine's load.
 """
@@ -43,7 +43,7 @@ NOT_ITS_OWN = ("guard", "ending", "late", "draft")
 
 
 def pairs(records: list[Record]) -> Iterator[tuple[bool, bool, float, str]]:
-    """Of every pair that a verdict was given on: accepted, same meaning, seconds, who decided."""
+    """For every pair with a verdict: accepted, same meaning, seconds, who decided."""
     for record in records:
         for step in record["steps"]:
             for text, verdict in zip(step["draft_texts"], step["verdicts"], strict=True):

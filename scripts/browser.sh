@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# For the tests of the endpoint's page: a Chromium, from the distribution where there is none and we may install it.
+# Provides Chromium for the tests of the endpoint's page: installs the distribution's if there is none and we may.
 #
-# Nobody else needs a browser, so scripts/setup.sh does not bring one. Without one the tests of the page are skipped and
-# say so; under CI=true they fail.
+# Only these tests need a browser, so scripts/setup.sh does not install one. Without one they are skipped with a
+# message; under CI=true they fail.
 set -euo pipefail
 
 say() { printf 'browser: %s\n' "$*" >&2; }

@@ -1,6 +1,6 @@
 """Writes docs/cli.md from the commands themselves; ``make docs`` runs it, and a test fails when the page is stale.
 
-``--check`` writes nothing and fails if it is.
+``--check`` writes nothing and fails if the page is stale.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def walk(command: click.Command, path: tuple[str, ...] = (), parent: click.Conte
     """Every command with its path below ``lr-sglang`` and a context in which it can print its help."""
     more = {"auto_envvar_prefix": PREFIX} if parent is None else {}
     name = path[-1] if path else "lr-sglang"
-    # The group's own settings (help names, width) are what main() gives it.
+    # The group's own settings (help names, width), as main() applies them.
     context = command.context_class(
         command, info_name=name, parent=parent, terminal_width=WIDTH, **{**command.context_settings, **more}
     )
@@ -53,7 +53,7 @@ def walk(command: click.Command, path: tuple[str, ...] = (), parent: click.Conte
 
 
 def long_name(option: click.Option) -> str:
-    """The name that the variable is made of: the first long one, as click takes it."""
+    """The option's name from which click makes the variable's: the first long one."""
     return max(option.opts, key=len)
 
 
@@ -63,13 +63,13 @@ def variable(path: tuple[str, ...], option: click.Option) -> str:
 
 
 def options(command: click.Command) -> list[click.Option]:
-    """Those of a command that have a variable: all but --help and --version."""
+    """The options of a command that have a variable: all but --help and --version."""
     found = [one for one in command.params if isinstance(one, click.Option)]
     return [one for one in found if one.expose_value]
 
 
 def section(path: tuple[str, ...], command: click.Command, context: click.Context) -> Iterator[str]:
-    """One command."""
+    """The section of one command."""
     yield f"{'##' if len(path) < 2 else '###'} {' '.join(('lr-sglang', *path))}\n"
     yield f"```text\n{command.get_help(context).rstrip()}\n```\n"
     named = options(command)

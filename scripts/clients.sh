@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Environments for clients of the endpoint that others wrote, at pinned versions: SGLang pins an older openai, and litellm one
-# between. Without them their tests are skipped and say so; under CI=true they fail. To renew one:
+# Environments for third-party clients of the endpoint, at pinned versions, because SGLang and litellm pin other versions
+# of openai. Without them their tests are skipped with a message; under CI=true they fail. To renew one:
 #
 #     .venv-clients/bin/python -m pip install --upgrade openai anthropic llm 'lm-eval[api]' inspect-ai
 #     VENV=.venv-clients SGLANG=clients bash scripts/pin.sh
@@ -16,7 +16,7 @@ for name in clients litellm; do
     say "making $venv"
     rm -rf "$venv"
     uv=$(command -v uv || printf '%s/.uv/bin/uv' "${VENV:-.venv}")
-    # The files name everything, so nothing is to be found out. uv does not read pip's configuration.
+    # The files pin everything, so there is nothing to resolve. uv does not read pip's configuration.
     if "${VENV:-.venv}"/bin/python -m venv "$venv" && {
         "$uv" pip install -q --no-deps --python "$venv"/bin/python -r "$pins" 2>/dev/null ||
             "$venv"/bin/python -m pip install -q --disable-pip-version-check --no-deps -r "$pins"

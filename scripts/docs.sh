@@ -9,12 +9,12 @@ case ${1-} in
 --write) "${VENV:-.venv}"/bin/python scripts/cli_page.py ;;
 --serve) exec "${VENV:-.venv}"/bin/python -m mkdocs serve --strict ;;
 esac
-# Not --quiet: warnings that are not said are not counted by --strict either.
+# Not --quiet: --strict counts only warnings that are printed.
 log=$("${VENV:-.venv}"/bin/python -m mkdocs build --strict 2>&1) || {
     printf '%s\n' "$log" >&2
     exit 1
 }
-# Nothing in the site is fetched from elsewhere when it is read; links are for who follows them.
+# The site must load nothing from another host; links to other hosts are allowed.
 if grep -rnoE '(<(script|img|iframe)[^>]* src|<link[^>]*(stylesheet|preconnect|icon)[^>]* href)="?(https?:)?//[^" ]*' build/site --include='*.html'; then
     echo "the site fetches these from elsewhere" >&2
     exit 1

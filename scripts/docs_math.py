@@ -1,6 +1,6 @@
 """A hook of MkDocs: formulas become pictures when the site is built, drawn by matplotlib.
 
-The usual way is a script in every page, fetched from elsewhere. Here nothing is fetched, and nothing runs in the page.
+The usual way is a script that every page loads from another site. Here pages load nothing and run nothing for formulas.
 """
 
 import html
@@ -10,10 +10,10 @@ import re
 from matplotlib import rc_context
 from matplotlib.mathtext import math_to_image
 
-# What pymdownx.arithmatex leaves of $...$ and of ```math.
+# The HTML that pymdownx.arithmatex makes of $...$ and of ```math.
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 CASES = re.compile(r"\\begin\{cases\}(.*?)\\end\{cases\}", re.S)
-# TeX that matplotlib has not, or has under another name.
+# TeX that matplotlib lacks or has under another name.
 RENAMED = {"tfrac": r"\frac", "ge": r"\geq", "le": r"\leq", "ne": r"\neq", "to": r"\rightarrow"}
 _NAMED = re.compile(rf"\\({'|'.join(RENAMED)})(?![a-zA-Z])")
 STYLE = {"mathtext.fontset": "cm", "svg.fonttype": "path", "svg.hashsalt": "lr-sglang"}
@@ -39,7 +39,7 @@ def _drawn(tex: str, inline: bool) -> str:
     svg = picture.getvalue().decode()
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.S)
-    # The page's colour; no white ground.
+    # In the page's colour, without a white background.
     svg = re.sub(r'<g id="patch_1">.*?</g>', "", svg, count=1, flags=re.S)
     svg = re.sub(r'style="fill: #000000"|id="(?:figure|text)_1"', "", svg)
     place = f"vertical-align:-{depth:.2f}pt" if inline else "display:block;margin:.6em auto;max-width:100%"

@@ -1,7 +1,7 @@
 """A hook of MkDocs: pages link to files of the repository, and the site takes these files along.
 
 On a code host ``../programs/lookahead.py`` is a file beside ``docs/``. A site has nothing outside of ``docs/``, so each
-file that is linked goes into it under ``source/``; a folder becomes a page that lists its files.
+linked file is copied into it under ``source/``; a folder becomes a page that lists its files.
 """
 
 import re
@@ -16,7 +16,7 @@ IGNORED = {"__pycache__"}
 
 
 def _linked(text: str, page: str) -> dict[str, str]:
-    """Link -> path in the repository, of the links that leave ``docs/`` for something that is there."""
+    """Link -> path in the repository, for links to existing files outside of ``docs/``."""
     found = {}
     for hit in LINK.finditer(text):
         path = normpath(f"docs/{page}/../{hit[2]}")
@@ -26,7 +26,7 @@ def _linked(text: str, page: str) -> dict[str, str]:
 
 
 def _text_name(path: str) -> str:
-    """A browser shows .txt and downloads most else; Markdown would be taken for a page."""
+    """The name of a copy: .txt, which browsers show and MkDocs, unlike Markdown, does not take for a page."""
     return f"source/{path}.txt"
 
 
@@ -50,7 +50,7 @@ def _generate(files: Files, config, uri: str, content: str | bytes) -> None:
 
 
 def on_files(files: Files, config) -> Files:
-    """Adds what is linked."""
+    """Adds copies of the linked files."""
     pages = [file for file in files.documentation_pages() if not file.src_uri.startswith("source/")]
     for page in pages:
         for path in _linked(page.content_string, page.src_uri).values():

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# What one GPU has to say, item by item; nothing is downloaded. First what is compiled and what each role takes alone,
-# then random weights, whose words mean nothing, then the pocket models in bodies of the same sizes, whose words are
-# accepted or not by themselves. On 141 GB it takes Qwen3-32B, Qwen3-1.7B and a 7B judge together.
+# Benchmarks on one GPU, item by item; nothing is downloaded. First compilation and the times of each role alone, then
+# random weights with a given acceptance, then the pocket models in bodies of the same sizes, with real acceptance.
+# 141 GB of GPU memory hold Qwen3-32B, Qwen3-1.7B and a 7B judge together.
 #
 #     scripts/gpu_campaign.sh [--print] [FOLDER]
 #
 # --print shows the items and the seconds that each is expected to take, and starts nothing.
-# It ends after MINUTES (9), wherever it is, and begins no item that it does not expect to end by then, unless that is its
-# first. The same command goes on where it was, on another machine too if FOLDER is there: what `prime` compiled is then
-# compiled again, in the first item that starts servers there.
-# It may be cut off at any second: every answer and every time is written at once, and an item is done when all of its
-# are.
+# It ends after MINUTES (9) in any case, and begins no item that it expects to end later, unless that is its first. The
+# same command continues where it stopped, also on another machine that has FOLDER: the first item that starts servers
+# there compiles again what `prime` had compiled.
+# It may be killed at any second: every answer and every time is written at once, and an item is done when all of its
+# answers and times are written.
 # SHAPES is TARGET,DRAFT,JUDGE for a smaller GPU (80 GB: SHAPES=qwen2.5-7b,qwen3-1.7b,qwen3-1.7b), or for none:
 # SHAPES=pocket-target,pocket-draft,pocket-judge. BODIES is the deployment of bodies: BODIES=pocket-body
-# FLAGS are of SGLang, for every server: NAME[=VALUE] with spaces between. By default attention is Triton's, because
+# FLAGS are SGLang's, for every server: NAME[=VALUE], separated by spaces. The default is Triton's attention, because
 # FlashInfer would compile for minutes on a machine that has not used it yet.
-# ITEMS are some of the items, of which one that failed is then tried again.
-# ALPHA, DEPTHS, SD_TOKENS, CONCURRENCY, LIMIT, TOKENS, BATCHES and PREFIXES are other sizes than the items'.
+# ITEMS selects items, and tries those that failed again.
+# ALPHA, DEPTHS, SD_TOKENS, CONCURRENCY, LIMIT, TOKENS, BATCHES and PREFIXES override the sizes of the items.
 # LEFT BEHIND: FOLDER/ITEM.json with every figure, FOLDER/ITEM/ with every record, FOLDER/plots-ITEM/ with pictures,
 # FOLDER/campaign.jsonl with a line for every try of an item: its status (0: done), its seconds, and those expected.
 set -euo pipefail
@@ -29,7 +29,7 @@ command=${LR_SGLANG:-.venv/bin/lr-sglang}
 [ -x "$command" ] || command=lr-sglang
 python=${PYTHON:-.venv/bin/python}
 [ -x "$python" ] || python=python3
-# What is stopped gets half a minute to stop its servers and to be reported.
+# A stopped item gets half a minute to stop its servers and to be recorded.
 ends=$(awk -v m="${MINUTES:-9}" -v now="$(date +%s)" 'BEGIN { printf "%d", now + 60 * m - 30 }')
 least=60 # seconds: with less left, servers would hardly be up
 flags=()
@@ -51,7 +51,7 @@ item() { # NAME SECONDS COMMAND...: taken up again where it was
         printf '%-8s %4d s  %s\n' "$name" "$expected" "${*/#"$folder/"/}"
         return
     fi
-    # What failed is not tried again before the rest, only when it is named: 124 and 137 are out of time.
+    # A failed item is only tried again if ITEMS names it; 124 and 137 mean out of time.
     if tried "$name" 0 || { [ -z "${ITEMS-}" ] && tried "$name" '(?!124|137)[0-9]+'; }; then return; fi
     began=$(date +%s) left=$((ends - $(date +%s)))
     if ((left < (${begun:-0} ? expected : least))); then
@@ -59,12 +59,12 @@ item() { # NAME SECONDS COMMAND...: taken up again where it was
         return
     fi
     begun=1 ran=1
-    # In the foreground: it would send the signal twice, and the second would interrupt what the first has begun.
+    # --foreground: else timeout would send the signal twice, and the second one would interrupt the stop of servers.
     timeout --foreground --signal=TERM --kill-after=15 "$left" "$@" >"$folder/$name.txt" 2>&1 &
     running=$!
     wait "$running" || status=$?
     running=
-    # The line feed before it ends a line that was cut off.
+    # The line feed in front ends an incomplete line.
     printf '\n{"item": "%s", "status": %d, "seconds": %d, "expected": %d}\n' \
         "$name" "$status" $(($(date +%s) - began)) "$expected" >>"$folder/campaign.jsonl"
     if ((status)); then
@@ -89,24 +89,24 @@ bench() { # NAME SECONDS LIMIT TOKENS OPTIONS...: a benchmark, and its report
 [ -n "$only_print" ] || mkdir -p "$folder"
 # Seconds are expected, not measured: 90 for a start of servers, 14 ms for a token of the target, whose 66 GB are read
 # at 4.8 TB/s, and twice that where draft and judge share the GPU.
-# What is compiled at the first start: servers with the token layer use all that those without do. How long that takes
-# is a guess.
+# Compilation at the first start: servers with the token layer use all kernels that those without use. Its time is a
+# guess.
 IFS=, read -r target draft judge <<<"$shapes"
 item prime 200 "$command" launch --target "dummy:$target" --draft "dummy:$draft" --judge "dummy:$judge" \
     --mode lookahead+sd --token-layer ngram "${flags[@]}" --prime --json
 [ -z "$ran" ] || grep '^{' "$folder/prime.txt" >"$folder/prime.json" || rm "$folder/prime.json"
-# Each role alone, while the others wait: a token with 1 to 98 answers at once, a verdict, and reading a drafted step.
+# Each role alone, while the others wait: a token with 1 to 98 answers at once, a verdict, prefill of a drafted step.
 item roles 150 "$python" -m benchmarks.role_times --shapes "$shapes" "${flags[@]}" --output "$folder/roles.json" \
     --batches "${BATCHES:-1,2,4,8,16,32,98}" --prefixes "${PREFIXES:-1024,8192,32768}"
 bench modes 260 4 256 --modes autoregressive,lookahead,sd,lookahead+sd --token-layer ngram \
     --alpha "${ALPHA:-0.63}" --depth 6
 # Depth and acceptance, one answer at a time: the parallel budget M is the depth here.
 bench depth 340 2 256 --alpha "${ALPHA:-0.4,0.63,0.8}" --sweep "depth=${DEPTHS:-1,2,4,6,8}"
-# While others wait.
+# With several answers at a time.
 bench load 340 64 96 --alpha "${ALPHA:-0.63}" --depth 6 --concurrency "${CONCURRENCY:-1,4,16,64}"
-# Each number of tokens is another start of the target.
+# Each number of drafted tokens needs another start of the target.
 bench sd 460 3 256 --modes autoregressive,sd --token-layer ngram --sweep "sd-tokens=${SD_TOKENS:-2,4,8,16}"
-# Real words: alpha and tokens for each verification are the pocket models' own; steps are short.
+# Real text: alpha and the tokens of each verification are the pocket models' own; steps are short.
 bodies=${BODIES:-pocket-1gpu} bench bodies 280 8 512 --modes autoregressive,sd,lookahead,lookahead+sd
 bodies=${BODIES:-pocket-1gpu} bench weak 280 8 512 --modes autoregressive,sd,lookahead,lookahead+sd \
     --draft "${WEAK:-pocket:draft-60@qwen3-1.7b}"

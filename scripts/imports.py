@@ -1,8 +1,7 @@
 """Holds import-linter's contracts over the package: nothing imports upward, nothing runs in a circle.
 
-The table is LAYERS of tests/unit/test_house.py, and the contract is made from it, so that there is one table. The test
-there reads single imports, also those inside of functions; this looks at whole chains, over the package as it is
-installed (``programs/`` inside of it).
+The contract is made from the table LAYERS of tests/unit/test_house.py. The test there checks single imports, also those
+inside of functions; this checks whole chains of imports, in the package as it is installed (with ``programs/`` inside).
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ def table(name: str) -> tuple[set[str], ...] | dict[str, set[str]]:
 
 
 def contract(modules: set[str]) -> str:
-    """import-linter's settings, as TOML. ``modules`` are those that there are directly in the package."""
+    """import-linter's settings, as TOML. ``modules`` are the existing ones directly in the package."""
     layers, alone = table("LAYERS"), table("SELF_CONTAINED")
     assert isinstance(layers, tuple) and isinstance(alone, dict)
-    # The highest comes first; those of one layer may know each other. A module that is not there yet is let pass.
+    # The highest layer comes first; modules of one layer may import each other. Brackets: the module may be missing.
     rows = [" : ".join(name if name in modules else f"({name})" for name in sorted(layer)) for layer in layers[::-1]]
     lines = [
         "[tool.importlinter]",
         f'root_package = "{PACKAGE}"',
         "include_external_packages = false",
-        # What is imported for type checkers only cannot make a circle.
+        # Imports for type checkers only make no cycle.
         "exclude_type_checking_imports = true",
         *_contract("nothing is imported upward", "layers", containers=[PACKAGE], layers=rows, exhaustive=True),
         *_contract("no import runs in a circle", "acyclic_siblings", ancestors=[PACKAGE], depth=0),
@@ -83,14 +82,14 @@ def check(folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs import-linter over the copy in the folder."""
     settings = folder / "contract.toml"
     settings.write_text(contract(parts(folder / PACKAGE)), "utf-8")
-    # The copy goes before the installed package.
+    # The copy is found before the installed package.
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     command = [Path(sys.executable).parent / "lint-imports", "--no-cache", "--no-logo", "--config", settings]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def main() -> int:
-    """Says what import-linter says if a contract is broken, else one line."""
+    """Prints import-linter's output if a contract is broken, else one line."""
     with tempfile.TemporaryDirectory() as name:
         lay_out(Path(name))
         done = check(Path(name))

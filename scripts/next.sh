@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the newest release of SGLang that pyproject.toml allows, pre-releases too, into .venv-next without pins, and
-# prints what breaks: what lr-sglang needs of SGLang's insides, unit and integration tests, and the demo. All run.
+# prints what breaks: the interfaces that lr-sglang uses, unit and integration tests, and the demo. All of them run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

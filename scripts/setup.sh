@@ -2,8 +2,8 @@
 # Makes .venv with the project and its `dev` extra at the versions of constraints.txt, or mends it.
 #
 # SGLANG=0.5.16 makes .venv-0.5.16 from constraints-0.5.16.txt instead, SGLANG=next .venv-next with whatever is newest.
-# Quick when nothing changed: a stamp inside .venv names the content it was made from. It is written last, so an
-# interrupted set-up is seen by the next call, which starts afresh. PYTHON=/path/to/python3.12 chooses the Python.
+# Quick when nothing changed: a stamp inside .venv names the content it was made from. It is written last, so that the
+# next call after an interrupted set-up starts afresh. PYTHON=/path/to/python3.12 chooses the Python.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -13,7 +13,7 @@ pins=constraints${sglang:+-$sglang}.txt
 stamp=$venv/.lr-sglang-ready
 unfinished=$venv/.lr-sglang-unfinished
 project=(-c "$pins" -e '.[dev]')
-# A specifier that names a pre-release lets pre-releases of this package in, and of no other.
+# A specifier that names a pre-release allows pre-releases of this package only.
 if [[ $sglang == next ]]; then project=(--upgrade -e '.[dev]' 'sglang>=0.5.23.dev0') pins=; fi
 
 say() { printf 'set-up: %s\n' "$*" >&2; }
@@ -76,7 +76,7 @@ check_headers() {
     say "         On Debian or Ubuntu: apt install python3-dev"
 }
 
-# Empties .venv but keeps the mark: if even this is interrupted, the next call knows. (.venv may be a symbolic link.)
+# Empties .venv but keeps our mark, so that the next call can go on if this is interrupted. (.venv may be a symbolic link.)
 create() {
     local python
     if (($(df -Pk . | awk 'NR == 2 {print $4}') < 10 * 1024 * 1024)); then
@@ -97,8 +97,8 @@ create() {
     fi
 }
 
-# uv where there is one, else one kept in a corner of .venv, else pip: also when the registry that uv is set up for does
-# not answer, for uv does not read pip's configuration.
+# An installed uv, else one that is kept inside of .venv, else pip; pip also if uv's registry does not answer, because
+# uv does not read pip's configuration.
 install() {
     local quiet=() uv=uv pip=("$venv"/bin/python -m pip)
     [[ -t 2 ]] || quiet=(-q)
@@ -120,8 +120,8 @@ ensure_pip() {
         fail "there is no pip for $venv: on Debian or Ubuntu, apt install python3-venv"
 }
 
-# Compiles what servers import. uv leaves that to the first processes, which would do it all at once, and every process
-# again where PYTHONDONTWRITEBYTECODE is set. What is wrong with SGLang is reported when it is used.
+# Compiles the modules that servers import. After uv, the first processes would all compile them at once, and every
+# process again if PYTHONDONTWRITEBYTECODE is set. Errors of SGLang are reported when it is used.
 compile_bytecode() {
     (cd / && PYTHONDONTWRITEBYTECODE='' "$root/$venv/bin/python" -c 'import sglang.srt.entrypoints.http_server' >/dev/null 2>&1) || true
 }
@@ -138,7 +138,7 @@ main() {
     check_machine
     local started=$SECONDS afresh=
     if [[ -e $venv && ! -d $venv/ ]]; then fail "$venv is not a folder."; fi
-    # A stranger's environment without our mark is used as it is, if its Python fits.
+    # An environment without our mark, which others made, is used as it is if its Python fits.
     if [[ -e $unfinished ]] || ! interpreter "$venv"/bin/python >/dev/null; then afresh=yes; fi
     if [[ -f $stamp && $(<"$stamp") != *" $root" ]]; then afresh=yes; fi
     mkdir -p "$venv"
@@ -150,7 +150,7 @@ main() {
     else
         say "bringing $venv up to date"
     fi
-    # An installer that gives up has not begun to write, so an environment that was good still is.
+    # An installer that fails has written nothing yet, so the environment is as good as before.
     if ! install; then
         if [[ -z $afresh ]]; then rm -f "$unfinished"; fi
         fail "the packages could not be installed; the reason stands above."

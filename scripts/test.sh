@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# All tests, in three processes at once: those that compute, those that wait for processes, and those on SGLang's
+# Runs all tests, in three processes at once: tests that compute, tests that wait for processes, and tests on SGLang's
 # servers, which take longest.
 #
 #     scripts/test.sh PYTHON [OPTIONS OF PYTEST]
 #
-# The output of the others comes after that of the servers' tests; until then it is in build/tests-*.txt. The status is 0
-# if no test failed, also where the options choose tests of one process only.
+# The output of the others is printed after that of the servers' tests; until then it is in build/tests-*.txt. The
+# status is 0 if no test failed, also if the options select tests of one process only.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 run=("$1" -m pytest --session-timeout=2700 "${@:2}")

@@ -1,4 +1,4 @@
-"""Looks at a wheel that lies alone: all files there, every module importable, and nothing found anywhere else.
+"""Checks an installed wheel alone: all files exist, every module can be imported, and no file is used from elsewhere.
 
 python scripts/wheel_check.py SOURCE ALONE: the sources it was built from, and the folder that it was installed into.
 """
@@ -32,7 +32,7 @@ def modules(files: set[str]) -> list[str]:
 
 
 def main(source: Path, alone: Path) -> None:
-    """Raises AssertionError with what is wrong."""
+    """Raises AssertionError with the first problem."""
     files = expected(source)
     lacking = sorted(name for name in files if not (alone / name).is_file())
     assert not lacking, f"not in the wheel: {lacking}"
@@ -45,7 +45,7 @@ def main(source: Path, alone: Path) -> None:
         assert where == (alone / "lr_sglang").resolve(), f"{group} is found in {where}"
         assert callable(entry.load())
 
-    # common_ops is what SGLang's kernels import in their place: it is for them to load.
+    # common_ops stands in for SGLang's compiled kernels: only SGLang may import it.
     names = [name for name in modules(files) if name != "common_ops"]
     for name in names:
         module = importlib.import_module(name)

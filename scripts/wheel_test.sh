@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the source archive, and from it the wheel; twine checks both. Then tries the wheel alone: in an empty folder,
-# beside the dependencies that .venv has, with nothing of this checkout in reach. --no-servers leaves the question out.
+# with the dependencies of .venv and without access to this checkout. --no-servers skips the question.
 # --plain makes an environment of its own with plain pip and without constraints, as a user does (9 GB, minutes). VENV
 # names another environment than .venv.
 set -euo pipefail
@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 
 say() { printf 'wheel: %s\n' "$*" >&2; }
 
-# Built from the files that belong to the project: what lies in build/ or *.egg-info from before must not get in.
+# Built from files that git does not ignore, so that old files in build/ or *.egg-info do not get in.
 mkdir "$work/source" "$work/alone" "$work/elsewhere"
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
     git ls-files -z --cached --others --exclude-standard
@@ -20,7 +20,7 @@ else
     find . -type f -not -path './.git/*' -not -path './.venv*/*' -not -path './runs/*' -not -path './build/*' -not -path './*.egg-info/*' -not -name '*.pyc' -print0
 fi | tar --null --ignore-failed-read -T - -cf - 2>/dev/null | tar -C "$work/source" -xf -
 say "building"
-# The wheel is built from the source archive, as who installs that does; .venv has the setuptools that pyproject.toml asks for.
+# The wheel is built from the source archive, as pip would; .venv has the setuptools that pyproject.toml asks for.
 "$venv"/bin/python -m build --no-isolation --outdir "$work/dist" "$work/source" >"$work/build.log" 2>&1 || {
     tail -n 40 "$work/build.log" >&2
     exit 1
@@ -43,7 +43,7 @@ if [[ ${1-} == --plain ]]; then
     programs=$work/env/bin alone=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     export PATH="$programs:$PATH"
 else
-    # An environment that sees .venv's packages but not its .pth files: one of them leads to this checkout.
+    # An environment with .venv's packages but without its .pth files, one of which leads to this checkout.
     alone=$work/alone programs=$work/alone/bin
     "$base" -m venv --without-pip "$work/env"
     packages=$("$venv"/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

@@ -1,6 +1,6 @@
 """Training data: pools of documents made from (seed, pool number), packed into rows of one length.
 
-A pool depends on nothing but its number, so training resumes exactly where it stopped.
+A pool depends only on the seed and its number, so training resumes exactly where it stopped.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def solutions(tokenizer: PreTrainedTokenizerFast, rng: Random, easy: bool) -> li
 def judgements(tokenizer: PreTrainedTokenizerFast, rng: Random, real: list[Pair]) -> list[Document]:
     """Pairs of steps with a verdict. Two in five are real ones, where there are any.
 
-    For pairs that agree the second step is learned as language too, lightly: it makes the model look at the first.
+    For pairs that agree, a small loss is on the second step too, which makes the model attend to the first.
     """
     pairs = [rng.choice(real) if real and rng.random() < 0.4 else make_pair(rng) for _ in range(POOL)]
     if real:

@@ -71,7 +71,7 @@ def synthetic(judge: Writer, seed: int) -> dict[str, Any]:
 
 
 def conclusions(writer: Writer, chosen: list[Problem]) -> dict[str, float]:
-    """By form, the share of right conclusions at temperature 0: the answer, and for calls and JSON the whole text."""
+    """The share of right conclusions at temperature 0, by form: of right answers, for calls and JSON of exact texts."""
     found = {}
     for form in FORMS:
         made = [parts(problem, form, Random(0)) for problem in chosen]

@@ -28,7 +28,7 @@ def export(model: PocketModel, tokenizer: PreTrainedTokenizerFast, folder: Path)
         raise RuntimeError(f"weights do not match Qwen3: {report}")
     twin.tie_weights()
     twin = twin.to(torch.bfloat16)
-    # A model that writes a pad token has lost its way: stop there too.
+    # A pad token in the output is an error of the model: stop there too.
     twin.generation_config = GenerationConfig(eos_token_id=[end, pad], pad_token_id=pad)
     twin.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):

@@ -71,7 +71,7 @@ def _layer(
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    """Made at the first step of a training: the compiler alone takes seconds to import."""
+    """The compiled layer, made at the first step of training because the compiler takes seconds to import."""
     made: Callable[..., Tensor] = torch.compile(_layer, dynamic=False)
     return made
 
@@ -117,9 +117,9 @@ class PocketModel(nn.Module):
     def grow(self, layers: int) -> Self:
         """A deeper model that computes nearly the same.
 
-        Each layer but the first becomes several copies that share its work: their output matrices are divided by their
-        number, like smaller steps of one integration. So every layer takes part from the start; new layers that began
-        at zero were seen to stay idle. The first layer makes features of the embeddings in one leap and stays whole.
+        Each layer but the first becomes several copies, whose output matrices are divided by their number, like smaller
+        steps of one integration. So every layer contributes from the start; new layers that began at zero stayed
+        near zero. The first layer, which turns embeddings into features, is not copied.
         """
         deep = type(self)(replace(self.shape, layers=layers))
         old, new = self.shape.layers - 1, layers - 1

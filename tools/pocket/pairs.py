@@ -74,7 +74,7 @@ def _miss(rng: Random, problem: Problem, o: Operation, first: bool) -> str:
     way = rng.choices(list(MISSES), list(MISSES.values()))[0]
     if way == "result":
         o = with_numbers(o, o.a, o.b, near(rng, o.result))
-    elif way == "operand":  # one operand wrong, the result following it or not
+    elif way == "operand":  # one operand wrong, the result computed from it or not
         a, b = (near(rng, o.a), o.b) if rng.random() < 0.5 else (o.a, near(rng, o.b))
         o = with_numbers(o, a, b, max(0, compute(o.operator, a, b)) if rng.random() < 0.6 else o.result)
     elif way == "both":  # both operands wrong, the result kept

@@ -66,14 +66,14 @@ class Problem:
 
     @property
     def structure(self) -> str:
-        """What is asked, without names, things or wordings: kinds of operations and their numbers."""
+        """The problem without names, things or wordings: kinds of operations and their numbers."""
         return self.family + "".join(f" {o.kind} {o.a} {o.b}" for o in self.operations)
 
     @property
     def held_out(self) -> bool:
         """Whether this structure is kept for evaluation.
 
-        Decided by the structure alone, so the same numbers with other names or another wording fall on the same side.
+        It depends on the structure alone, so the same numbers with other names or wordings are on the same side.
         """
         return int.from_bytes(hashlib.sha256(self.structure.encode()).digest()[:8]) % HELD_OUT_PART == 0
 

@@ -19,8 +19,8 @@ class Recipe:
     """Stages in order; learning rates fall linearly over the last ``decay`` of all tokens.
 
     Attributes:
-        base: the shipped model whose weights it begins with; such a model learns to think.
-        highest: the highest factor on the learning rates.
+        base: the shipped model whose weights training begins with; set for models that learn to think.
+        highest: the largest factor on the learning rates.
     """
 
     stages: tuple[Stage, ...]
@@ -36,7 +36,7 @@ class Recipe:
         return sum(stage.tokens for stage in self.stages)
 
     def stage_at(self, tokens: int) -> int:
-        """The number of the stage that is under way after ``tokens``; ``len(stages)`` when all are done."""
+        """The number of the stage after ``tokens`` tokens; ``len(stages)`` when all are done."""
         end = 0
         for number, stage in enumerate(self.stages):
             end += stage.tokens

@@ -1,7 +1,7 @@
 """Documents of the models that think: the steps inside ``<think>``, then the conclusion: an answer, a call of the one
 tool, or an object in JSON.
 
-They go on from the shipped models, whose tokenizer has all letters of these forms, as single characters mostly.
+Training continues from the shipped models, whose tokenizer has all characters of these forms, mostly as single tokens.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ THINKING_TEMPLATE = (
 
 
 def expression(problem: Problem) -> str:
-    """What the tool is asked for: the left side of the last equation."""
+    """The argument of the tool: the left side of the last equation."""
     last = problem.operations[-1]
     return f"{last.a} {last.operator} {last.b}"
 
@@ -94,7 +94,7 @@ def parts(problem: Problem, form: str, rng: Random) -> tuple[str, str, str]:
 def thoughts(tokenizer: PreTrainedTokenizerFast, rng: Random, forms: Mapping[str, int] = FORMS) -> list[Document]:
     """Problems with the thinking and a conclusion; loss on these two only, and more on the conclusion.
 
-    The two are encoded apart, for a grammar begins between them.
+    The two are encoded separately, because a grammar begins between them.
     """
     chosen: list[tuple[str, str, str]] = []
     while len(chosen) < POOL:
