@@ -269,11 +269,7 @@ def held(folder: Path, busy: str, hint: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: Path, hint: str = "give another --output") -> Iterator[None]:
-    """Turns an OSError of the ``with`` block, which writes ``path``, into a RecordError.
-
-    Raises:
-        RecordError: it cannot be written.
-    """
+    """Turns an OSError of the ``with`` block, which writes ``path``, into a RecordError."""
     try:
         yield
     except OSError as error:
