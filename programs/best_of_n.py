@@ -23,5 +23,5 @@ def best_of_n(s: ProgramState, messages: list[dict[str, str]], samples: int = 4)
         fork += lookahead("answer")
     asked = [ask_rating(fork, SOLUTION) for fork in forks]
     s["ratings"] = [rating_of(one) for one in asked]
-    best = s["ratings"].index(max(s["ratings"]))  # the first of equals
+    best = s["ratings"].index(max(s["ratings"]))  # of equal ratings the first
     s["answer"] = forks[best]["answer"]

@@ -34,5 +34,5 @@ def budget_forcing(
         s += ("" if thought.endswith("\n") else DELIMITER) + word
     if marked or out:
         s += f"\n{THINK_END}{DELIMITER}"
-        if room(s) > 0:  # else the context is full
+        if room(s) > 0:  # otherwise the context is full
             s += lookahead("conclusion", show=True)

@@ -1,4 +1,4 @@
-"""Shared by the programs of the gallery: who proposes a step, the end of an answer, a rating by the target."""
+"""Helpers of the programs in this folder: proposing a step, recognising the end of an answer, rating by the target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lr_sglang.frontend.dsl import end, fork, step
 from lr_sglang.programs.rate import ask
 from lr_sglang.steps.token_text import TokenText
 
-# For whole solutions; the digit is asked for as in ``rate``.
+# The rating question for a whole solution; ``rate.QUESTION`` asks about one step.
 SOLUTION = (
     "Check the solution above. Are its facts and its calculations correct, and does it answer the question? Do not "
     "rate its wording. Give one digit, from 0 (certainly wrong) to 9 (certainly right)."
@@ -26,19 +26,18 @@ class Proposer:
         self._role, self._rests = role, 0.0
 
     def there(self, s: ProgramState) -> bool:
-        """Whether the role can be asked now: after a failure it is not asked for ``BACKOFF_SECONDS``."""
+        """Whether the role has a runtime that has not failed within the last ``BACKOFF_SECONDS``."""
         return self._role in s.stream_executor.backend.roles and time.monotonic() >= self._rests
 
     def step(self, s: ProgramState) -> ProgramState:
         """A fork of ``s`` that writes one more step."""
         state = fork(s, self._role if self.there(s) else "target")
         state += step("step")
-        end(state)  # once it has written; its text stays, and it can still be forked
+        end(state)  # takes effect after the step; the text stays, and the state can still be forked
         return state
 
     def failed(self, state: ProgramState) -> bool:
-        """Waits for the step of a fork; True if it failed. A draft's step with special tokens has failed, because these
-        could forge a turn.
+        """Waits for a fork's step; True if it failed, or if a draft wrote special tokens, which could forge a turn.
 
         Raises:
             LookaheadError: the target failed, or the answer was cancelled.
@@ -73,7 +72,7 @@ def ended(s: ProgramState, name: str = "step") -> bool:
 def ask_rating(s: ProgramState, question: str | None = None) -> ProgramState:
     """Asks the target, in a fork, to rate the assistant's text with one digit; ``rating_of`` waits for it."""
     asked = ask(fork(s, "target"), question)
-    end(asked)  # once it has replied
+    end(asked)  # takes effect after the reply
     return asked
 
 

@@ -10,14 +10,14 @@ from sglang.lang.interpreter import ProgramState
 
 @dataclass(frozen=True)
 class JudgePrompt:
-    """How the judge is asked. ``question`` has {target} and {draft}; ``opening`` begins its reply."""
+    """A prompt for the judge. ``question`` contains {target} and {draft}; ``opening`` is the beginning of its reply."""
 
     question: str
     opening: str = "["
     system: str = ""
 
     def ask(self, target: str, draft: str) -> str:
-        """The user message. (No ``str.format``: steps are full of braces.)"""
+        """The user message, made without ``str.format`` because steps contain braces."""
         before, rest = self.question.split("{target}")
         between, after = rest.split("{draft}")
         return before + target + between + draft + after
@@ -39,7 +39,7 @@ PROMPTS = {
 
 @sgl.function
 def judge(s: ProgramState, target: str, draft: str, prompt: JudgePrompt) -> None:
-    """Asks for the label."""
+    """Generates the judge's label."""
     if prompt.system:
         s += sgl.system(prompt.system)
     s += sgl.user(prompt.ask(target, draft))
@@ -49,5 +49,5 @@ def judge(s: ProgramState, target: str, draft: str, prompt: JudgePrompt) -> None
 
 
 def agrees(label: str) -> bool:
-    """The paper's rule: "ali" and not "un"."""
+    """The paper's rule: an accepting label contains "ali" and not "un"."""
     return "ali" in label and "un" not in label

@@ -34,7 +34,7 @@ async def write_answer(answer: Answer) -> None:
 
 
 async def asynchronous(answer: Answer) -> None:
-    """One reply: drafts, target steps and verdicts overlap, and each is processed as soon as it arrives."""
+    """Processes one arrival: drafts, target steps and verdicts overlap, and each is processed as soon as it arrives."""
     propose(answer)
     expand(answer, answer.tree.depth - 1)  # at most ``depth`` target steps at once
     node = await answer.first_done()  # of all drafts, target steps and verdicts
@@ -86,7 +86,7 @@ def verify(answer: Answer, node: Node) -> None:
 
 
 def accept(answer: Answer) -> None:
-    """Chooses the next step where it is clear: an accepted draft, or the target's version when all are rejected."""
+    """Chooses each step that is decided: an accepted draft, or the target's version when all drafts are rejected."""
     for node in answer.tree.to_decide():
         if answer.tree.decide(node):
             answer.cancel_all_but_chosen(node)

@@ -8,7 +8,7 @@ from sglang.lang.interpreter import ProgramState
 from lr_sglang.frontend.dsl import fork
 from lr_sglang.steps.step import Step
 
-# SpecReason (arXiv 2504.07891) asks for a rating of the last step from 0 to 9; the words are ours.
+# SpecReason (arXiv 2504.07891) asks for a rating of the last step from 0 to 9; the wording is ours.
 QUESTION = (
     "Look at the last step of the solution so far, and at nothing else. Is it right: are its facts and its "
     "calculations correct, and does it follow from what stands before it? Do not rate its wording or whether it was "

@@ -26,5 +26,5 @@ def self_consistency(s: ProgramState, messages: list[dict[str, str]], samples: i
     texts = [fork["answer"] for fork in forks]
     results = [normal(boxed(text) or text) for text in texts]
     s["votes"] = Counter(results)
-    winner = s["votes"].most_common(1)[0][0]  # the first of equals
+    winner = s["votes"].most_common(1)[0][0]  # of equal counts the first
     s["answer"] = texts[results.index(winner)]

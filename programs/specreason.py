@@ -1,7 +1,7 @@
 """SpecReason (arXiv 2504.07891): the draft writes, and the target rates each step instead of writing its own.
 
-Cheaper than lookahead reasoning, because one token decides a step. But the target accepts what it finds right, not what
-it would have written. Without a draft the target writes all steps.
+It is cheaper than lookahead reasoning, because one token decides a step. But the target accepts any step that it rates
+as correct, also one that it would not have written. Without a draft the target writes all steps.
 """
 
 from __future__ import annotations

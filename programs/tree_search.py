@@ -35,7 +35,7 @@ def tree_search(
         beam: prefixes kept after each step.
         width: steps proposed after each prefix, in parallel.
         most: maximal number of steps.
-        role: which runtime proposes; the target if that one is missing or has failed.
+        role: the role that proposes steps; the target proposes where its runtime is missing or has failed.
     """
     converse(s, messages)
     start = len(s.text())

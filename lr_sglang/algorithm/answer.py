@@ -1,4 +1,4 @@
-"""One answer while it is made: follows the branches that a program starts, keeps steps, leaves no request running."""
+"""One answer in progress: waits for the program's branches, keeps steps, and cancels requests at the end."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from lr_sglang.steps.step import Ending, Step, completed, split_ids
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Branch, Node, Outcome, StepTree, Verdict
 
-BACKOFF_SECONDS = 2.0  # for a draft that failed, before it is tried again: plain target decoding goes on meanwhile
+BACKOFF_SECONDS = 2.0  # after a failed draft request, before the next one: the target decodes alone meanwhile
 
 
 class Answer:
-    """The step tree of one answer, with branches on runtimes. Leaving it (``async with``) leaves nothing running.
+    """The step tree of one answer and its branches on runtimes. The end of ``async with`` cancels all its requests.
 
     Args:
-        s: a state whose open assistant turn is to be written.
+        s: a state with an open assistant turn, which the answer fills.
 
     Attributes:
-        tree, policy: the steps so far, and the choice of nodes that get branches; there once it is entered.
+        tree, policy: the steps so far, and the choice of nodes that get branches; set by ``async with``.
 
     Raises:
-        PromptTooLong: on entering: the prompt leaves no room for an answer.
+        PromptTooLong: by ``async with``: the prompt leaves no room for an answer.
     """
 
     def __init__(self, s: ProgramState, job: AnswerRequest) -> None:
@@ -74,7 +74,7 @@ class Answer:
         self._loop.call_soon_threadsafe(self.branches.put, stopped)
 
     def can_ask(self, role: str) -> bool:
-        """Whether a role can be asked for a step: there is one, it may draft, and it has not failed just now."""
+        """Whether a role can be asked for a step: it has a runtime, may draft, and did not fail a moment ago."""
         if role == "draft" and not self.job.drafts:
             return False
         return role in self.roles and self._resting.get(role, 0.0) <= self._loop.time()
@@ -86,11 +86,11 @@ class Answer:
         if made is None:
             more: dict[str, Any] = {"return_logprob": True} if gated else {}
             made = self._steps[tokens, gated] = step(max_tokens=tokens, **self.job.sampling.drawn(), **more)
-            made.resolved = self.s.stream_executor.resolve(made.sampling_params)  # once for all branches
+            made.resolved = self.s.stream_executor.resolve(made.sampling_params)  # shared by all branches
         return made
 
     def watch(self, state: ProgramState, node: Node, child: Node | None = None) -> Branch:
-        """Follows a state that writes the step after ``node``; call it before anything else happens on the loop.
+        """Waits for a state that writes the step after ``node``. Call it before the next ``await``.
 
         Args:
             child: the drafted node that the step will lead to; None when the target writes.
@@ -103,7 +103,7 @@ class Answer:
         return branch
 
     def begin(self, role: str, state: ProgramState, node: Node, child: Node | None) -> Branch:
-        """The next generation of ``state`` is this new branch, after ``node``."""
+        """Makes a branch, after ``node``, for the next generation of ``state``."""
         alternative = child.alternative if child else 0
         branch = Branch(role, node.position, alternative, self.job.seed(role, node.position, node.lineage, alternative))
         branch.request = state.stream_executor.request = Request(branch.seed, self.job.key, self.tree.ahead(node))
@@ -111,7 +111,7 @@ class Answer:
         return branch
 
     async def first_done(self) -> Node:
-        """Waits for a draft step, a target step or a verdict, whichever is first; returns the prefix it belongs to.
+        """Waits for the next draft step, target step or verdict; returns the prefix that it belongs to.
 
         Raises:
             LookaheadError: the target failed; Cancelled: the answer was stopped.
@@ -122,7 +122,7 @@ class Answer:
                 return completion.node
 
     async def all_done(self) -> list[Node]:
-        """Waits for every generation and verdict in flight; returns the prefixes they belong to."""
+        """Waits for every generation and verdict in flight; returns the prefixes that they belong to."""
         nodes = []
         while self.branches:
             completion = await self.branches.first_done()
@@ -153,7 +153,7 @@ class Answer:
 
     def _enter_draft(self, child: Node, completion: Completion) -> None:
         if child.verdict is not None:
-            return  # too late: its step is decided
+            return  # the draft came too late and is rejected already
         if isinstance(completion.result, LookaheadError):
             self.trace.failures["draft"] += 1
             self._resting["draft"] = self._loop.time() + BACKOFF_SECONDS
@@ -163,7 +163,7 @@ class Answer:
         room = self.tree.room(completion.node)
         tokens = tokens_of(written, self.roles["draft"].tokenizer, self.roles["target"].tokenizer, room)
         if not written.ids or tokens > room:
-            self._refuse(child, Verdict(False, "draft", "it is empty, or longer than what is left", failed=True))
+            self._refuse(child, Verdict(False, "draft", "the step is empty, or exceeds the token budget", failed=True))
             return
         child.confidence = policy.confidence(completion.result.meta, len(written.ids))
         self.tree.drafted(child, written, tokens)
@@ -180,7 +180,7 @@ class Answer:
                 self._refuse(late, Verdict(False, "late", "the target was faster than the draft"))
 
     def _refuse_unreadable(self, node: Node, error: LookaheadError) -> None:
-        """Refuses the drafted step at ``node`` if the target refused its tokens; raises any other error."""
+        """Rejects the drafted step at ``node`` if the target's server refused its tokens; raises any other error."""
         refused = isinstance(error, RuntimeRefused) and not error.retryable and not isinstance(error, PromptTooLong)
         if not refused or node.source != "draft" or node.verdict is not None:
             raise error
@@ -192,12 +192,12 @@ class Answer:
         self.emitter.verified(child, verdict)
 
     def cancel_all_but_chosen(self, node: Node) -> None:
-        """The step after ``node`` is decided: branches after its other versions are cancelled, on the server too."""
+        """Cancels, on the server too, the branches after versions that were not chosen for the step after ``node``."""
         if node.target is None and node.expanding is not None:
             self.branches.give_up(node.expanding, Outcome.CANCELLED)
             self.emitter.dropped("target", node, None, Outcome.CANCELLED)
         for child in (c for c in node.children if c is not node.chosen):
-            refused = child.verdict and not child.verdict.accepted  # another alternative may have agreed too
+            refused = child.verdict and not child.verdict.accepted  # another draft may have been accepted too
             self._drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
 
     def _drop(self, node: Node, outcome: Outcome) -> None:
@@ -237,17 +237,17 @@ class Answer:
             self.emitter.ended(node, self.trace.finish)
         elif any(backend.pool.waiting for backend in self.roles.values()):
             self._reorder(node)
-        node.release()  # the past of a long answer need not stay in memory
+        node.release()  # frees the memory of earlier steps
 
     def _reorder(self, root: Node) -> None:
-        """Updates the order of requests that wait for a slot: each is one step nearer to the accepted front."""
+        """Updates the order of requests that wait for a slot: each is now one step nearer to the root."""
         for node in root.subtree():
             for branch in (node.drafting, node.expanding):
                 if branch is not None and branch.request is not None and not branch.request.sent:
                     self.roles[branch.role].pool.reorder(branch.request, self.tree.ahead(node))
 
     async def keep_steps(self, state: ProgramState) -> None:
-        """Waits for the target's generation of ``state``, which follows the root alone, and keeps the steps in it."""
+        """Waits for the target's generation of several steps after the root, and keeps these steps."""
         node, (result, known) = self.tree.root, await self._generated(state)
         after, found = node.state.fork(1)[0], (result.ids, result.finish, known, result.ends)
         for made in split_ids(*found, node.step, last=False) or [Step("", (), Ending.CAP)]:
@@ -279,7 +279,7 @@ class Answer:
         return result, self.roles["target"].tokenizer
 
     def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
-        if self._left:  # on_step raised at an earlier step
+        if self._left:  # an earlier call of on_step raised an exception
             return
         self.s += kept.tokens()
         position, seconds = len(self.trace.steps), self.branches.now()

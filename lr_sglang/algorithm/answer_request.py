@@ -27,8 +27,8 @@ class AnswerRequest:
         on_step: called with each step as it is kept, on the event loop, which waits for it.
         on_event: called with each event while the answer is made, on the event loop, which waits for it.
         key: a router keeps requests with the same key on one worker; unique by default.
-        check: what is known of the judge, if the verifier may ask one.
-        record: the trace; filled while the program runs, complete when it has returned.
+        check: the judge's measured false accepts, if the verifier may ask a judge.
+        record: the trace; filled while the program runs, complete when the program has returned.
     """
 
     lookahead: Lookahead = field(default_factory=Lookahead)
@@ -48,11 +48,11 @@ class AnswerRequest:
 
     @property
     def drafts(self) -> bool:
-        """Whether anything is drafted; the target answers alone where the judge is not to be trusted."""
+        """Whether steps are drafted; the target answers alone where the judge accepts too many pairs that differ."""
         return self.check is None or self.check.trusted(self.lookahead.max_false_accepts)
 
     def stop(self) -> None:
-        """Ends the answer, from any thread: what it waits for is cancelled, and its program raises ``Cancelled``."""
+        """Ends the answer, from any thread: its requests are cancelled, and its program raises ``Cancelled``."""
         self._stopped = True
         if self._wake:
             self._wake()

@@ -15,19 +15,19 @@ from lr_sglang.steps.step import Step, completed, make_step
 from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Branch, Node, Outcome
 
-# An answer that has ended waits at most this long for its cancelled requests.
+# The longest time that an ended answer waits for its cancelled requests.
 DRAIN_SECONDS = 10.0
 
 
 @dataclass(eq=False)
 class Completion:
-    """A generation or a verdict that is complete.
+    """A completed generation or verdict.
 
     Attributes:
         key: the branch, or the inquiry of a verdict; None stops the answer.
         node: the prefix that it belongs to.
-        child: the drafted node that it is about; None for a step that the target wrote.
-        result: a ``Generation``, a ``Verdict``, or the error in place of one.
+        child: the drafted node that was written or judged; None for a step that the target wrote.
+        result: a ``Generation``, a ``Verdict``, or the error that was raised.
         state: the program state that generated it.
     """
 
@@ -38,16 +38,16 @@ class Completion:
     state: ProgramState | None = None
 
     def step(self, known: Tokenizer) -> tuple[Step, ProgramState]:
-        """The generated step, and the state after it; tokens past the step's end are in neither.
+        """The generated step, and the state after it; both without tokens past the step's end.
 
         Args:
-            known: the tokenizer of the role that generated it.
+            known: the tokenizer of the role that generated the step.
         """
         node, result, state = self.node, self.result, self.state
         made = make_step(result.ids, result.finish, node.step, known, result.ends)
         assert state is not None
         wrote = state.stream_executor
-        # Roles of another vocabulary read the text, which may differ from the decoding of these tokens alone.
+        # Roles with another vocabulary read the state's text, so it must end with the text of the step.
         if made.ids != result.ids or str.__getitem__(wrote.text_, slice(wrote.fork_start_text_pos, None)) != made.text:
             state = node.state.fork(1)[0]
             state += made.tokens()
@@ -55,9 +55,9 @@ class Completion:
 
 
 def tokens_of(step: Step, known: Tokenizer, target: Tokenizer, room: int) -> int:
-    """Tokens of a drafted step in the target's vocabulary, where the answer has ``room`` left.
+    """The number of tokens of a drafted step in the target's vocabulary.
 
-    A step that uses it up ends the answer: half a character at its end is then shown, and counts.
+    A step that uses up ``room``, the answer's remaining tokens, ends the answer; an incomplete last character counts.
 
     Args:
         known: the draft's tokenizer.
@@ -72,7 +72,7 @@ class Branches:
     """The requests and verdicts that one answer waits for, and the record of every branch.
 
     Args:
-        trace: every branch is added to it as it begins. Its times count from now.
+        trace: receives every branch that begins. Its times are seconds since this object was made.
         loop: the event loop of the answer.
     """
 
@@ -91,7 +91,7 @@ class Branches:
         return any(not getattr(key, "aside", False) for key in self._open)
 
     def begin(self, branch: Branch) -> None:
-        """Records a branch that begins now."""
+        """Records the beginning of a branch."""
         branch.started = self.now()
         self._trace.branches.append(branch)
         self._pending_reuse.add(branch)
@@ -115,7 +115,7 @@ class Branches:
         def arrived(task: asyncio.Task[Any]) -> None:
             error = Cancelled("cancelled") if task.cancelled() else task.exception()
             if isinstance(error, Cancelled):
-                error.__traceback__ = None  # its frames hold the request, which holds the error
+                error.__traceback__ = None  # its frames refer to the request, which refers to the error
             inquiry.task = None
             self.put(Completion(inquiry, node, child, error or task.result()))
 
@@ -176,7 +176,7 @@ class Branches:
                 while self._open:
                     await self.first_done()
         except TimeoutError:
-            pass  # a runtime that hangs: the connections of its requests are closed meanwhile
+            pass  # a runtime hangs; repeated aborts close the connections of its requests
         finally:
             self._pending_reuse.settle(include_unfinished=True)
             self._trace.drained = self.now()

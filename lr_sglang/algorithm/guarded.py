@@ -1,4 +1,4 @@
-"""Keeps an answer from what a user's verifier does: it may fail, hang, or give what is no verdict."""
+"""Protects an answer from a user's verifier that raises, hangs, or returns no verdict."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _OWN = f"{__name__.partition('.')[0]}."
 class Guarded:
     """A user's verifier: an error in it, or a result that is no ``Verdict``, becomes a failed rejection.
 
-    A verdict may take as long as a request to the target. Other attributes are those of the verifier itself.
+    A verdict times out after the timeout of the target's runtime. Other attributes are those of the verifier itself.
 
     Args:
-        name: of verdicts, where the verifier has none.
+        name: the name in verdicts, if the verifier has no ``name``.
     """
 
     def __init__(self, inner: Any, name: str = "") -> None:
@@ -33,11 +33,11 @@ class Guarded:
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         try:
             made = self.inner.verify(inquiry)
-        except BaseException as error:  # noqa: BLE001 - a failed verdict is slower and never wrong
+        except BaseException as error:  # noqa: BLE001 - a failed verdict costs time and changes no answer
             made = self._failed(_why(error))
         if isinstance(made, Verdict) and not made.failed:
             return made
-        return self._checked(inquiry, made)  # a task, whose failure is counted
+        return self._checked(inquiry, made)  # failures of coroutines are counted
 
     async def _checked(self, inquiry: Inquiry, made: Any) -> Verdict:
         seconds: float = inquiry.state.stream_executor.backend.roles["target"].timeout
@@ -56,13 +56,13 @@ class Guarded:
 
 
 def guarded(verifier: Any) -> Verifier:
-    """The verifier itself if it is one of this package, else guarded."""
+    """A verifier of this package as it is, any other wrapped in ``Guarded``."""
     own: Verifier = verifier if type(verifier).__module__.startswith(_OWN) else Guarded(verifier)
     return own
 
 
 async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
-    """The verdict of a verifier, in whichever of the three ways it is given."""
+    """The verdict of a verifier, which it returns, computes in a coroutine, or gives to ``inquiry.reply``."""
     found = guarded(verifier).verify(inquiry)
     if found is None:
         found = inquiry.replied()
@@ -70,7 +70,7 @@ async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
 
 
 def _why(error: BaseException) -> str:
-    """What a user's code has raised; raises again what is named already, or ends the answer itself."""
+    """Describes an exception of a user's code; raises it again if it is a named error or ends the task."""
     if isinstance(error, LookaheadError) or plugin_files.is_stop(error):
         raise error
     return plugin_files.describe(error)

@@ -1,4 +1,4 @@
-"""A verifier's input: two versions of a step, and a way to send requests to the runtimes."""
+"""A verifier's input: two versions of a step, and methods to send requests to the runtimes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lr_sglang.steps.tree import Branch, Pair, Verdict
 
 @dataclass(eq=False)
 class Inquiry:
-    """One pair of versions put to a verifier.
+    """One pair of versions that a verifier compares.
 
     Attributes:
         state: the program after the prefix that both versions follow; fork it, do not add to it.
-        track: records a request to a runtime with the answer, which cancels it once the verdict is not needed.
+        track: records a request to a runtime in the answer, which cancels it when the verdict is no longer needed.
         branches: the requests so far, in order.
-        aside: a check of the judge: no answer waits for the verdict, and it changes none.
+        aside: True for a check of the judge: no answer waits for the verdict or depends on it.
     """
 
     pair: Pair
@@ -33,7 +33,7 @@ class Inquiry:
     _replied: asyncio.Future[Verdict] | None = field(default=None, init=False, repr=False)
 
     async def generation(self, state: ProgramState) -> Generation:
-        """Waits for the one ``gen`` under way in a state, and returns what the runtime generated.
+        """Waits for the only ``gen`` in progress in a state, and returns what the runtime generated.
 
         Raises:
             LookaheadError: the request failed, or was cancelled because the verdict is not needed any more.
@@ -58,7 +58,7 @@ class Inquiry:
         try:
             return await self._reply()
         finally:
-            self._replied = None  # a cascade asks its next stage
+            self._replied = None  # the next stage of a cascade gives another verdict
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -77,4 +77,4 @@ class Verifier(Protocol):
     name: str
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict] | None:
-        """Returns the verdict, a coroutine for it, or None: then call ``inquiry.reply`` later. Must not block."""
+        """Returns the verdict, a coroutine for it, or None and later calls ``inquiry.reply``. Must not block."""

@@ -1,4 +1,4 @@
-"""The verdicts of one answer: which pairs go to a verifier, and what its verdict changes in the tree."""
+"""The verdicts of one answer: sends pairs to the verifier, and enters its verdicts in the tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lr_sglang.steps.step import Step
 from lr_sglang.steps.tree import Branch, Node, Outcome, Pair, Verdict, without_a_judge
 
 Begin = Callable[[str, ProgramState, Node, Node], Branch]
-LAST = 2**30  # the order of a request that all others go before
+LAST = 2**30  # the order of a request that waits for a slot until no other request does
 # Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step waits for it.
 PATIENCE = 0.05
 
@@ -35,16 +35,16 @@ class Verification:
 
     def __init__(self, job: AnswerRequest, branches: Branches, emitter: EventEmitter, begin: Begin) -> None:
         self._job, self._branches, self._emitter, self._begin = job, branches, emitter, begin
-        self._last: tuple[int, Step] | None = None  # the target's step that a verdict was last about, and its position
+        self._last: tuple[int, Step] | None = None  # position and target's version of the pair of the last verdict
 
     def ask_verifier(self, child: Node, pair: Pair) -> None:
-        """Gives a pair to the verifier, unless its verdict is clear without one."""
+        """Asks the verifier about a pair, unless the pair is rejected without it."""
         verifier = self._job.verifier
         if verifier is None:
             raise ConfigError("lookahead reasoning needs a verifier")
         verdict = without_a_judge(pair, getattr(verifier, "reads_words", True))
         if verdict is None and not self._job.drafts:
-            verdict = Verdict(False, "guard", "the judge is not trusted")
+            verdict = Verdict(False, "guard", "the judge accepts too many pairs that differ")
         if verdict is not None:
             child.verdict = verdict
             self._emitter.verified(child, verdict)
@@ -68,7 +68,7 @@ class Verification:
             if aside:
                 return request
             self._emitter.begun("judge", node, child)
-            if child.dropped or child.verdict is not None or node.chosen is not None:  # decided before it began
+            if child.dropped or child.verdict is not None or node.chosen is not None:  # the step was decided meanwhile
                 self._branches.give_up(branch, Outcome.CANCELLED)
             return request
 
@@ -82,7 +82,7 @@ class Verification:
             return None
         task = self._branches.expect_verdict(inquiry, self._timed(found, inquiry), node, child)
         if inspect.iscoroutine(found):
-            task.add_done_callback(lambda _: found.close())  # a task that was cancelled at once has not begun it
+            task.add_done_callback(lambda _: found.close())  # a task cancelled before it ran never awaits it
         return task
 
     async def _timed(self, found: Any, inquiry: Inquiry) -> Verdict:
@@ -93,13 +93,13 @@ class Verification:
     def enter(self, inquiry: Inquiry, child: Node, verdict: Verdict) -> None:
         """Enters a verdict in the tree."""
         if child.verdict is not None:
-            return  # refused meanwhile: the target could not continue from this step
+            return  # rejected meanwhile: the target's server refused the tokens of this step
         self._check_judge(inquiry.pair, child, verdict)
         child.verdict = verdict
         self._emitter.verified(child, verdict)
 
     def _check_judge(self, pair: Pair, child: Node, verdict: Verdict) -> None:
-        """Now and then the verifier is also shown a draft beside the target's step of another position."""
+        """Checks the judge now and then: asks about a draft and the target's step of another position."""
         other, self._last = self._last, (child.position, pair.target)
         check, verifier, node = self._job.check, self._job.verifier, child.parent
         if check is None or verdict.failed or not check.judged(verdict.seconds) or other is None or node is None:

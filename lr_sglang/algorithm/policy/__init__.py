@@ -1,6 +1,6 @@
-"""How far to look ahead: how many requests may be in flight, which branches to begin, and what verdicts teach.
+"""How far to look ahead: limits on requests in flight, the choice of branches, and statistics from verdicts.
 
-``docs/policies.md`` says what each option is for, and what it was measured to do.
+``docs/policies.md`` describes the purpose and the measured effect of each option.
 """
 
 from __future__ import annotations

@@ -13,25 +13,25 @@ from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import Branch, Node, StepTree
 
-# Where lookahead does not pay, one step in PROBE is drafted all the same, to notice when it would. One of DEEP_PROBE
-# such drafts is looked ahead from (depth 2), to measure what more branches cost.
+# Where lookahead gives no speed-up, one step in PROBE is drafted all the same, to detect when it would. One in
+# DEEP_PROBE of these probes has depth 2, to measure the cost of more branches.
 PROBE, DEEP_PROBE = 24, 4
-# The first steps of a run that are drafted even against the forecast, to learn how many are accepted.
+# Number of steps at the start of a run that are drafted even against the forecast, to measure their acceptance.
 FIRST = 8
-# The least gain for which it looks ahead before the first step was measured.
+# The minimum forecast speed-up for looking ahead before a step of the target has been measured.
 FIRST_GAIN = 1.15
-# The acceptance that is never exceeded.
+# The highest acceptance rate that is assumed possible.
 HOPED = 0.95
-# Steps that the target writes in one generation where nothing is looked ahead: a request for each would cost a fifth.
+# Steps that the target alone writes in one generation: one request for each would cost a fifth of the speed.
 RUN = 8.0
-# What is chosen where nothing has been measured, not even at start: for this number of answers and fewer, and for more.
+# Without any measurement, also at start: BLIND is chosen for up to FEW concurrent answers, ALONE for more.
 BLIND, FEW, ALONE = Choice(4, 1, 0.0), 8, Choice(0, 1, 0.0)
 
 
 class Adaptive(Policy):
-    """The fixed policy with a depth and a width that are chosen anew with every step, up to those given.
+    """The fixed policy with a depth and a width that are chosen at every step, up to those in the settings.
 
-    A forecast chooses them; whether looking ahead gives more than the target alone is then tried.
+    A forecast chooses them; ``Turns`` then measures whether looking ahead is faster than the target alone.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Adaptive(Policy):
         self._open: dict[Branch, tuple[float, float]] = {}
         self._since = self._probes = 0
         self.choice = ALONE
-        # The present turn with its number, the turn in which each branch began, and the time of the last decision.
+        # The current turn with its number, the turn in which each branch began, and the time of the last decided step.
         self._turn: tuple[Turns, int] | None = None
         self._turns: dict[Branch | None, tuple[Turns, int] | None] = {}
         self._at = 0.0
@@ -84,7 +84,7 @@ class Adaptive(Policy):
 
     def decided(self, node: Node) -> None:
         super().decided(node)
-        # Only the first of several steps that one generation wrote has its branch.
+        # Of several steps in one generation, only the first refers to the branch.
         now, turn = self.clock(), self._turns.pop(node.expanding, None) if node.expanding else self._turn
         if turn and turn == self._turn and turn[0].number == turn[1] and node.chosen and node.chosen.step:
             base, more = self.experience.load("target").line()
@@ -106,7 +106,7 @@ class Adaptive(Policy):
         mark = self._open.pop(branch, None)
         few = 2 * (self.experience.tokens.value or TYPICAL)
         if branch.position == 0 and tokens < few and self.experience.load(branch.role).costs:
-            tokens = 0  # it also read the prompt; until there is another, what was measured at start counts
+            tokens = 0  # its time includes the prompt's prefill: the costs measured at start are used instead
         if mark is not None:
             alone = self.experience.answers if tokens >= few else 0
             self.experience.load(branch.role).end(self.clock(), mark, tokens, alone)
@@ -134,7 +134,7 @@ class Adaptive(Policy):
             self.choice = Choice(2 if deep else 1, 1, 0.0)
 
     def _explores(self) -> bool:
-        """Whether this answer drafts the first steps of a run: one answer, where the costs of requests are known."""
+        """Whether this answer drafts the first steps of a run; one answer alone does, if request costs are known."""
         known = self.experience
         if known.load("target").costs and known.explorer is None:
             known.explorer = self

@@ -75,7 +75,7 @@ class Calibration:
         points = [((x - centre) / scale, float(accepted)) for x, accepted in samples]
         level = slope = 0.0
         for _ in range(_ROUNDS):
-            # one acceptance and one refusal in the middle keep the curve finite
+            # one acceptance and one rejection at the mean confidence keep the curve finite
             g0 = g1 = h01 = 0.0
             h00, h11 = 1e-9, 1.0
             for x, y in (*points, (0.0, 0.5), (0.0, 0.5)):

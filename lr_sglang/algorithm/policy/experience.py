@@ -12,19 +12,19 @@ from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.config import Schedule
 from lr_sglang.steps.tree import Node
 
-# Verdicts that count; older ones fade exponentially.
+# Effective number of verdicts in a mean; the weight of older ones decays exponentially.
 MEMORY = 400
 # Weight of the prior acceptance rate of 1/2, in verdicts.
 PRIOR = 2.0
-# Tokens of a step and c1 before the first ones are known.
+# Tokens of a step, and c1, that are assumed before the first step.
 TYPICAL, TYPICAL_C1 = 20.0, 0.1
 # Further versions of a step have the acceptance rate of the first as their prior, with the weight of 16 verdicts: a
 # low prior would never be corrected, because versions that are not drafted are not measured.
 SECOND = 16.0
-# In one answer, the rate of all answers is a prior with the weight of 16 verdicts.
+# The acceptance rate of all answers is the prior of one answer's own rate, with the weight of 16 verdicts.
 COMMON = 16.0
 _REFIT = 16  # new verdicts between two fits of the calibration
-# Verdicts of its own after which a run replaces the calibration that it was given.
+# Number of verdicts after which a run replaces the calibration from a file by its own.
 _OWN = 100
 
 
@@ -63,10 +63,10 @@ class RunStatistics:
     """Shared by the answers of a run.
 
     Attributes:
-        answers: number of answers that are being made now.
+        answers: number of concurrent answers.
         first: acceptance of the first draft of a step; ``others``: of further drafts where the first was rejected.
         verdict: mean seconds of a verdict; ``tokens``: mean tokens of a step.
-        calibration: of the draft's confidence; an earlier run's may be given.
+        calibration: of the draft's confidence; at first that of an earlier run, if there is one.
         probes: steps that were drafted only to learn from them; ``explorer`` is the answer that drafts the first ones.
         measured: whether the costs of requests were measured at start, or are being measured.
     """
@@ -94,7 +94,7 @@ class RunStatistics:
         return self._loads.setdefault(role, Load())
 
     def turns(self, answers: int) -> Turns:
-        """Whether to look ahead at this number of concurrent answers; one for every doubling of it."""
+        """The turns for this number of concurrent answers; 1, 2 to 3, 4 to 7 and so on have one object each."""
         return self._turns.setdefault(answers.bit_length(), Turns())
 
     def alpha(self, own: Share) -> float:

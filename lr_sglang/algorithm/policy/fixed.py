@@ -1,4 +1,4 @@
-"""The fixed policy, which is the default: the window's depth and width, and the gate where one is given."""
+"""The fixed policy, which is the default: constant depth and width, and the gate if ``--gate`` is set."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lr_sglang.steps.tree import Branch, Node, StepTree
 
 # The gate opens for every branch until the calibration has this number of verdicts.
 LEARNS = 16
-# The gate's threshold for drafts, as a share of that for target branches: a draft costs less, and one that is ready
-# lets the target begin without delay.
+# The gate's threshold for drafts, as a share of that for target branches: a draft costs less, and a target branch
+# can begin at once if its draft is there.
 DRAFTS = 0.25
 
 
 class Policy:
     """Decides which nodes of one answer's tree get branches, and learns from the verdicts.
 
-    The gate holds a branch back while it is unlikely to be needed. The probability is the product over the undecided
-    steps before it: the draft's confidence in each, calibrated against the verdicts so far.
+    The gate delays a branch that is unlikely to be needed. The probability that it is needed is the product, over the
+    undecided steps before it, of their acceptance probabilities: the draft's confidence, calibrated by past verdicts.
 
     Args:
         look: the settings; depth and width are upper limits.
@@ -43,11 +43,11 @@ class Policy:
         pass
 
     def width(self, node: Node) -> int:
-        """How many versions of the step after ``node`` may be drafted now; 0 is none yet."""
+        """How many versions of the step after ``node`` may be drafted now; 0 to wait."""
         return self.look.width if self._likely(node, DRAFTS * self.look.gate) else 0
 
     def should_expand(self, node: Node) -> bool:
-        """Whether the target may write the step after ``node`` now; always True at the root. Asked repeatedly."""
+        """Whether the target may write the step after ``node`` now; always True at the root. Called repeatedly."""
         return self._likely(node, self.look.gate)
 
     def _likely(self, node: Node, enough: float) -> bool:

@@ -1,7 +1,7 @@
-"""Forecast of the speed-up of a depth and a width, by the theory, under the load that they would cause.
+"""Forecast of the speed-up of a depth and a width, by the paper's formulas, under the load that they cause.
 
-Times are seconds. All answers are assumed to use the same depth and width, so that a gain of one answer at the cost of
-the others does not count. ``docs/policies.md`` has the derivation.
+Times are in seconds. The forecast assumes the same depth and width for all answers, so that no answer gains at the cost
+of the others. ``docs/policies.md`` has the derivation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lr_sglang.theory.paper import expected_run
 _ALPHA, _C1 = 0.995, 0.99
 # Iterations between concurrent requests and durations; they end when the pace changes by less than this share.
 _ROUNDS, _SETTLED = 8, 1e-4
-# The least gain for which it is worth to look ahead.
+# The minimum speed-up for looking ahead.
 GAIN = 1.01
 
 
@@ -28,8 +28,8 @@ class Runtime:
     """Seconds of a step with n concurrent requests: ``base + more n``.
 
     Attributes:
-        reading: of a drafted step that a request reads; ``prefill``: of the pass in which it does. All others wait for
-            both.
+        reading: seconds per prefilled drafted step; ``prefill``: seconds of the forward pass that prefills it. All
+            other requests wait for both.
     """
 
     base: float
@@ -38,15 +38,15 @@ class Runtime:
     prefill: float = 0.0
 
     def step(self, requests: float, ahead: bool = False) -> float:
-        """Seconds of a step with this number of concurrent requests; if ``ahead``, each reads a drafted step."""
+        """Seconds of a step with this number of concurrent requests; if ``ahead``, each prefills a drafted step."""
         writing, reading = self.base + self.more * max(1.0, requests), requests if ahead else 0.0
-        # requests that come during one pass are read in one, so at most every other pass is a prefill
+        # requests that arrive during a pass share the next prefill, so at most every other pass is a prefill
         return writing + self.reading * reading + min(self.prefill * reading, writing)
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """The measurements that a choice of depth and width is made from.
+    """The measurements on which a choice of depth and width is based.
 
     Attributes:
         alpha: acceptance of a step's first draft; ``others``: of each further draft where the first is rejected.
@@ -124,9 +124,9 @@ def branches(
 ) -> tuple[float, float]:
     """Time that target and draft spend for a kept step, in target steps.
 
-    async: at a verdict, the branches m steps further on have been written for ``1 + judge - m c1``; for
-    ``(depth - m) c1`` where they waited for a place in the window, once in ``depth`` accepted steps. A rejection drops
-    all ``width ** m`` of them, an acceptance those after other versions. sync: a cycle writes all of them.
+    async: when a verdict arrives, the branches m steps ahead have run for ``1 + judge - m c1``, or for
+    ``(depth - m) c1`` if they waited for the window to move, once in ``depth`` accepted steps. A rejection drops all
+    ``width ** m`` of them, an acceptance those after other versions. sync: a cycle completes all branches.
     """
     if schedule == "sync":
         kept = expected_run(accepted, depth + 1)

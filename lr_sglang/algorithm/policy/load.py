@@ -8,9 +8,9 @@ from lr_sglang.algorithm.policy.forecast import Runtime, rounded
 from lr_sglang.engine.costs import Costs
 
 # Prior: each further request slows the others by 1 %, because a GPU is bandwidth-bound for small batches. It has the
-# weight of one measurement made DOUBT requests away from the mean; what was measured at start has that of MEASURED.
+# weight of one measurement DOUBT requests away from the mean; if a slowdown was measured at start, MEASURED away.
 SLOWDOWN, DOUBT, MEASURED = 0.01, 2.0, 20.0
-# Measurements that count; older ones fade exponentially.
+# Effective number of measurements; the weight of older ones decays exponentially.
 MEMORY = 2000.0
 NOTHING = Costs(0.0, 0.0)
 
@@ -20,7 +20,7 @@ class Load:
     """Fitted to branches as they begin and end: seconds per token = base + more x (concurrent requests).
 
     Attributes:
-        costs: what was measured at start; None is not known.
+        costs: the costs measured at start; None if they were not measured.
         running: concurrent requests of this process.
     """
 
@@ -41,17 +41,17 @@ class Load:
         return self._now, self._area
 
     def end(self, now: float, mark: tuple[float, float], tokens: int = 0, alone: int = 0) -> None:
-        """Counts a request that has ended; with ``tokens`` 0 its duration is not used.
+        """Counts a request that has ended; its duration is used only if ``tokens`` is not 0.
 
         Args:
-            alone: how many of the concurrent requests write more than a step; those beyond it read a drafted step each.
+            alone: number of concurrent requests that write several steps; each of the others prefills a drafted step.
         """
         self._pass(now)
         self.running -= 1
         seconds = self._now - mark[0]
         if tokens and seconds > 0:
             requests, pace = (self._area - mark[1]) / seconds, seconds / tokens
-            # of the pace, what was read meanwhile: at most half
+            # the time of prefills meanwhile is subtracted, at most half of the pace
             costs = self.costs or NOTHING
             read = (costs.reading + costs.token / tokens) * max(0.0, requests - alone)
             self._learn(requests, pace - min(pace / 2, read))
@@ -62,14 +62,14 @@ class Load:
         return self._weight > 0
 
     def line(self) -> tuple[float, float]:
-        """Seconds per token: ``base``, and ``more`` per concurrent request; before the first branch, by the costs."""
+        """Seconds per token: ``base``, and ``more`` per concurrent request; from the costs before the first branch."""
         if not self.known and self.costs:
             return self.costs.token * (1 - self.costs.slowdown), self.costs.token * self.costs.slowdown
         more = self._more()
         return self._y - more * self._n, more
 
     def runtime(self, tokens: float) -> Runtime | None:
-        """Seconds of a step of this many tokens, rounded so that small changes alter no choice; None is not known."""
+        """Seconds of a step of this many tokens, rounded so that small changes alter no choice; None if unknown."""
         if not (self.known or self.costs):
             return None
         costs = self.costs or NOTHING
@@ -81,7 +81,7 @@ class Load:
         guess = slowdown * self._y / (1 + slowdown * max(0.0, self._n - 1))
         trust = doubt**2
         more = (self._ny + trust * guess) / (self._nn + trust)
-        # a batch never makes a token sooner, and at worst takes the requests one after another
+        # at best a larger batch takes no longer, at worst the runtime serves its requests one after another
         return min(max(0.0, more), self._y / max(1.0, self._n))
 
     def _pass(self, now: float) -> None:

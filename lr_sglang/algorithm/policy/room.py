@@ -1,4 +1,4 @@
-"""How many requests a policy can have in flight: the slots that runtimes need, and the share of one answer."""
+"""How many requests a policy can have in flight, for one answer and for a runtime."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lr_sglang.config import Lookahead, Role
 
 # Slots for requests that were cancelled and have not left the runtime yet.
 SPARE = 2
-# Prefixes that a tree of width > 1 may have under the adaptive policy.
+# The maximum number of prefixes in a tree of width > 1 under the adaptive policy.
 MAX_NODES = 64
 
 
@@ -40,12 +40,12 @@ def running_requests(look: Lookahead, role: Role, answers: int) -> int:
 
 
 def limit(max_running_requests: int | None, kv_tokens: int | None, look: Lookahead) -> int | None:
-    """Requests that a runtime can have in flight without a queue; None is no limit.
+    """Requests that a runtime can have in flight without a queue; None if there is no known limit.
 
     Args:
-        max_running_requests: requests that the runtime runs at a time; None is not known.
-        kv_tokens: tokens that its KV memory holds; None is not known. A branch occupies at most its own step and the
-            drafted step before it, beside the prefix that it shares with others.
+        max_running_requests: requests that the runtime runs at a time; None if unknown.
+        kv_tokens: tokens that its KV cache holds; None if unknown. Besides the prefix that it shares, a branch
+            occupies at most its own step and the drafted step before it.
     """
     limits = [max_running_requests, None if kv_tokens is None else kv_tokens // (2 * look.max_step_tokens)]
     return min((known for known in limits if known is not None), default=None)

@@ -1,25 +1,25 @@
-"""Looking ahead and the target alone in turns, over all answers of a run: the faster one gets longer turns."""
+"""Looking ahead and the target alone in turns, for all answers of a run: the faster way gets the longer turns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# Steps of each answer that a trial of the other way takes; and those before the first one, where looking ahead gives
-# more than is expected of the target alone.
+# Steps of each answer in a trial of the other way; and steps before the first trial, if looking ahead is faster than
+# the expected pace of the target alone.
 TRIAL, FIRST = 3.0, 16.0
-# The weight of the forecast for looking ahead, in measured steps.
+# The weight of the forecast in the pace of looking ahead, in measured steps.
 FORECAST = 8.0
-# The share of the time that trials may cost; the least and the most steps in a turn of the better way.
+# The share of the time that trials may cost; the minimum and maximum number of steps in a turn of the faster way.
 COST, SHORTEST, LONGEST = 0.01, 24.0, 256.0
-# No trial of the target alone where looking ahead gives this many times what is expected of it.
+# The target alone is not tried while looking ahead has at least this many times its expected pace.
 SURE = 1.5
-# Steps that count; older ones fade exponentially.
+# Effective number of steps in a pace; the weight of older ones decays exponentially.
 MEMORY = 64.0
 
 
 @dataclass
 class Pace:
-    """Tokens of an answer per second of it; 0 is not known."""
+    """A mean pace in tokens per second of one answer; 0 before the first step."""
 
     tokens: float = 0.0
     seconds: float = 0.0
@@ -37,12 +37,12 @@ class Pace:
 
 @dataclass(eq=False)
 class Turns:
-    """Alternates between looking ahead and the target alone, and measures both: a forecast leaves costs out.
+    """Alternates between looking ahead and the target alone, and measures both, because forecasts omit some costs.
 
     Attributes:
         ahead: whether answers look ahead in this turn.
-        number: of the turn.
-        left: steps of each answer that are left of the turn.
+        number: the number of this turn.
+        left: steps of each answer until the turn ends.
     """
 
     ahead: bool = True
@@ -59,8 +59,8 @@ class Turns:
 
         Args:
             answers: number of concurrent answers.
-            expected: tokens per second of an answer that the target writes alone, by the measurements of its branches.
-            gain: how many times that looking ahead gives, by the forecast; 0 is not known yet.
+            expected: tokens per second of an answer by the target alone, computed from the times of its branches.
+            gain: the forecast speed-up of looking ahead over ``expected``; 0 if there is no forecast yet.
         """
         if gain and not self._foreseen:
             self._foreseen = True
