@@ -1,1 +1,1 @@
-"""What a reasoning step is: its tokens and text, the tree of drafted and written steps, and the record of an answer."""
+"""Reasoning steps: their tokens and text, the tree of drafted and target steps, and the trace of an answer."""

@@ -1,7 +1,7 @@
-"""Decodes tokens that arrive in parts to the text that they have as a whole.
+"""Decodes tokens that arrive in parts into the same text as all of them at once.
 
-Two things go wrong where each part is decoded by itself: a character whose bytes are in two parts is lost in both, and
-decoders such as SentencePiece's cut the space before the first token.
+Decoding each part by itself has two errors: a character whose bytes are in two parts is lost, and decoders such as
+SentencePiece's remove the space before the first token.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import NamedTuple
 from lr_sglang.steps.token_text import TokenText
 
 HALF = "\ufffd"  # the decoding of an incomplete character
-MAX_BYTES = 4  # of one character, each of which may be a token
-CONTEXT = 32  # tokens that are searched for one that has a text
+MAX_BYTES = 4  # bytes of one character; each may be a token
+CONTEXT = 32  # number of tokens that are searched for one with a text
 
 Decode = Callable[[Sequence[int]], str]
 Ids = tuple[int, ...]
 
 
 class Added(NamedTuple):
-    """What tokens add to a text.
+    """The text that tokens add to an earlier text.
 
     Attributes:
-        text: of whole characters.
-        tail: the last tokens, the context in which the next ones are decoded.
-        held: how many of them are the beginning of a character that is not in ``text``.
+        text: whole characters only.
+        tail: the last tokens; the next ones are decoded after them.
+        held: number of tokens at the end of ``tail`` whose character is incomplete and not in ``text``.
     """
 
     text: str
@@ -34,24 +34,24 @@ class Added(NamedTuple):
 
 
 def added(head: Ids, ids: Sequence[int], decode: Decode, last: bool = False) -> Added:
-    """The text of ``ids`` after ``head``, which is the ``tail`` of what came before.
+    """The text of ``ids`` after ``head``, the ``tail`` of the tokens before them.
 
     Args:
-        last: nothing comes after them, so that half a character is shown as what it is.
+        last: whether no tokens follow, so that ``text`` shows an incomplete last character as U+FFFD.
     """
     run = (*head, *ids)
     shown, _ = _whole(head, decode)
     text, size = _whole(run, decode)
-    if last and size < len(run):  # not decoded as a whole: some decoders drop a character before an incomplete one
+    if last and size < len(run):  # decoded apart: some decoders drop a character before an incomplete one
         text, size = text + decode(run[size:]), len(run)
     return Added(text[len(shown) :], run[_context(run, size, text, decode) :], len(run) - size)
 
 
 def joined(text: TokenText, vocabulary: str, decode: Decode) -> str:
-    """What a program made of generations, each of which was decoded by itself, as the text of all their tokens.
+    """Decodes the tokens of a program's text together; its pieces were decoded one by one.
 
     Args:
-        vocabulary: that ``decode`` reads; a piece of another one, or without tokens, is as it is.
+        vocabulary: of ``decode``; a piece of another vocabulary, or without tokens, keeps its text.
     """
     said, tail = "", Ids()
     for piece in text.pieces:
@@ -64,14 +64,14 @@ def joined(text: TokenText, vocabulary: str, decode: Decode) -> str:
 
 
 def _whole(run: Ids, decode: Decode) -> tuple[str, int]:
-    """The text of the leading tokens that end with a whole character, and how many they are."""
+    """The text of the longest prefix of ``run`` that ends with a whole character, and its number of tokens."""
     text = decode(run)
     if not text.endswith(HALF):
         return text, len(run)
-    parts = [text]  # by how many of the last tokens are left out
+    parts = [text]  # index: number of last tokens that are left out
     while parts[-1].endswith(HALF) and len(parts) < min(MAX_BYTES, len(run) + 1):
         parts.append(decode(run[: len(run) - len(parts)]))
-    if parts[-1].endswith(HALF):  # something before them is no character at all, and stays so
+    if parts[-1].endswith(HALF):  # bytes that no further token can complete
         late = next((late for late, text in enumerate(parts) if text == parts[0][:-1]), 0)
     else:
         late = len(parts) - 1
@@ -79,7 +79,7 @@ def _whole(run: Ids, decode: Decode) -> tuple[str, int]:
 
 
 def _context(run: Ids, size: int, text: str, decode: Decode) -> int:
-    """Where the fewest tokens before ``size`` begin that have a text of whole characters; or some that have a text."""
+    """Start of the shortest run before ``size`` that decodes to whole characters; else, of one that has any text."""
     for late in range(1, min(size, CONTEXT)):
         found = decode(run[size - late : size])
         if found and HALF not in found and text.endswith(found):

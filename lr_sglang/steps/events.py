@@ -17,22 +17,22 @@ Kind = Literal[
 class Event:
     """One event of one answer.
 
-    Nodes (prefixes of the answer) have numbers: 0 is the prompt, and every other gets the next one when it appears.
+    Nodes (prefixes of the answer) have numbers in the order in which they appear; the prompt is 0.
 
     Attributes:
-        kind: ``begun``: a branch was sent to a runtime. ``drafted``: the draft's version of the step that leads to
-            ``node`` is there. ``written``: the target's version of the step after ``prefix`` is. ``prepared``: that
-            version leads to ``node``, from where work goes on before it is kept. ``verified``: the verdict on ``node``
-            is there. ``accepted``, ``corrected`` or ``bonus``: ``node`` is a step of the answer now.
-            ``dropped``: ``node``, or without one the target's branch after ``prefix``, is given up. ``ended``: the
-            answer is complete.
+        kind: ``begun``: a branch was sent to a runtime. ``drafted``: the draft's version, the step of ``node``, has
+            arrived. ``written``: the target's version of the step after ``prefix`` has arrived. ``prepared``: that
+            version became ``node``, so that branches can follow it before it is kept. ``verified``: the verdict on
+            ``node`` has arrived. ``accepted``, ``corrected`` or ``bonus``: ``node`` is now a step of the answer.
+            ``dropped``: ``node`` was dropped, or the target's branch after ``prefix`` if ``node`` is None. ``ended``:
+            the answer is complete.
         seconds: since the question was asked.
-        role: whose branch or text it is; empty for ``ended``.
-        position: which step of the answer, from 0.
+        role: the role whose branch or text it is; empty for ``ended``.
+        position: index of the step in the answer, from 0.
         prefix: the node that the step follows.
         node: the node that the step leads to; None while the target's version has none.
-        text: the step, with its ``tokens``, where there is one.
-        outcome: of what was dropped (``rejected`` or ``cancelled``); of the answer (``stop`` or ``length``).
+        text: the step, if the event has one; ``tokens`` is its length.
+        outcome: of a dropped branch ``rejected`` or ``cancelled``; of the answer ``stop`` or ``length``.
     """
 
     kind: Kind
@@ -47,7 +47,7 @@ class Event:
     outcome: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON; what is empty is left out."""
+        """The event for JSON, without empty fields."""
         always = {"kind": self.kind, "seconds": self.seconds, "position": self.position, "prefix": self.prefix}
         return always | {key: value for key, value in asdict(self).items() if value not in (None, "", 0)}
 
@@ -69,17 +69,17 @@ class EventEmitter:
         self._emit("begun", role, prefix, node)
 
     def drafted(self, node: Node) -> None:
-        """The draft's version of a step is there."""
+        """The draft's version of a step has arrived."""
         assert node.step is not None
         self._emit("drafted", "draft", node.parent, node, text=node.step.text, tokens=len(node.step.ids))
 
     def written(self, prefix: Node) -> None:
-        """The target's version of a step is there."""
+        """The target's version of a step has arrived."""
         assert prefix.target is not None
         self._emit("written", "target", prefix, None, text=prefix.target.text, tokens=len(prefix.target.ids))
 
     def verified(self, node: Node, verdict: Verdict) -> None:
-        """There is a verdict on a drafted step."""
+        """The verdict on a drafted step has arrived."""
         self._emit("verified", "judge", node.parent, node, verdict=verdict)
 
     def kept(self, prefix: Node, node: Node, outcome: Outcome) -> None:
@@ -90,7 +90,7 @@ class EventEmitter:
         self._emit(kind, node.source, prefix, node, text=node.step.text, tokens=len(node.step.ids))
 
     def dropped(self, role: str, prefix: Node | None, node: Node | None, outcome: Outcome) -> None:
-        """A drafted node, or the target's branch after a prefix, is given up."""
+        """A drafted node, or the target's branch after a prefix, was dropped."""
         self._emit("dropped", role, prefix, node, outcome=outcome.value)
 
     def ended(self, node: Node, finish: str) -> None:
@@ -100,7 +100,7 @@ class EventEmitter:
     def _emit(self, kind: Kind, role: str, prefix: Node | None, node: Node | None, **more: Any) -> None:
         if self._on_event is not None and prefix is not None:
             if prefix.number is None and prefix.parent is not None:
-                step = prefix.step  # the target's own, from which the answer may go on before it is kept
+                step = prefix.step  # the target's version, which branches may follow before it is kept
                 assert step is not None
                 self._emit("prepared", "target", prefix.parent, prefix, text=step.text, tokens=len(step.ids))
             before, number = self._number(prefix), None if node is None else self._number(node)

@@ -18,10 +18,10 @@ class JudgeCheck:
     Attributes:
         warn: called once, on the event loop, when the verifier is not trusted.
         found: its verdicts on pairs of steps that differ.
-        asks: whether it has asked the judge; only then the check counts.
-        begun: whether it has been shown the pairs at start.
+        asks: whether it has asked the judge; before that the check has no effect.
+        begun: whether it has been asked about the pairs at start.
         showing: whether it is judging such a pair now.
-        verdicts, judging: number and seconds of its verdicts on answers; ``checking``: seconds of those on such pairs.
+        verdicts, judging: number and seconds of its verdicts for answers; ``checking``: seconds of those on such pairs.
     """
 
     verifier: str
@@ -41,24 +41,24 @@ class JudgeCheck:
         return self.found if self.asks and self.found.asked else None
 
     def trusted(self, most: float) -> bool:
-        """Whether its sure share of false accepts is at most this."""
+        """Whether the lower bound of its share of false accepts is at most ``most``."""
         return self.known is None or self.found.surely <= most
 
     def judged(self, seconds: float) -> bool:
-        """Counts a verdict on an answer. Returns whether there is time for one on a pair of steps that differ."""
-        self.verdicts += seconds > 0  # identical versions cost nothing
+        """Counts a verdict for an answer. Returns whether SHARE leaves time to judge a pair of steps that differ."""
+        self.verdicts += seconds > 0  # identical versions are not judged
         self.judging += seconds
         one = self.judging / max(1, self.verdicts)
         return self.asks and not self.showing and self.checking + one < SHARE * self.judging
 
     def asked_judge(self, most: float) -> None:
-        """The judge is asked for an answer: from now on the check counts, what it found before too."""
+        """Records that the verifier asks the judge for an answer: from now on all verdicts of the check count."""
         if not self.asks:
             self.asks = True
             self.add([], most)
 
     def add(self, accepted: list[bool], most: float) -> None:
-        """Counts verdicts on such pairs; warns once it is not trusted."""
+        """Counts verdicts on pairs that differ; warns, once, if the verifier is not trusted."""
         for one in accepted:
             self.found = self.found.plus(one)
         if not self._warned and not self.trusted(most):
@@ -72,7 +72,7 @@ class JudgeCheck:
         """Warns if the judge accepted none of the pairs that say the same.
 
         Args:
-            prompt: the name of the one that it was asked with.
+            prompt: the name of the judge's prompt.
         """
         if self.asks and len(accepted) >= LEAST and not any(accepted):
             self.warn(
@@ -90,8 +90,8 @@ class JudgeChecks:
     """The checks of all verifiers that may ask one judge, by name.
 
     Attributes:
-        pairs: a deployment's own file of pairs; empty for the built-in ones.
-        warn: of the checks that are made from now on.
+        pairs: the deployment's file of pairs; empty for the built-in ones.
+        warn: the ``warn`` of checks that are made from now on.
     """
 
     pairs: str = ""
@@ -103,13 +103,13 @@ class JudgeChecks:
         return self.made.setdefault(verifier, JudgeCheck(verifier, self.warn))
 
     def worst(self) -> FalseAccepts | None:
-        """The verdicts of the verifier with the highest sure share of false accepts."""
+        """The verdicts of the verifier whose share of false accepts has the highest lower bound."""
         known = [check.known for check in self.made.values() if check.known is not None]
         return max(known, key=lambda found: (found.surely, found.asked), default=None)
 
 
 def read_alike(one: str, other: str) -> bool:
-    """Whether two steps share half of the shorter one's three-character pieces: they may well mean the same."""
+    """Whether two steps share half of the shorter one's character trigrams: they may then mean the same."""
     first, second = (_pieces(" ".join(text.casefold().split())) for text in (one, other))
     return 2 * len(first & second) >= min(len(first), len(second))
 

@@ -12,21 +12,21 @@ from lr_sglang.steps.step import Step
 
 
 class Outcome(StrEnum):
-    """The end of a branch."""
+    """The outcome of a branch."""
 
-    ACCEPTED = "accepted"  # a draft step that was kept, or a target step that agreed with it
-    REJECTED = "rejected"  # a draft step that the verifier refused, or that came too late
+    ACCEPTED = "accepted"  # a draft step that was kept, or the target step that it was compared with
+    REJECTED = "rejected"  # a draft step that the verifier rejected, or that came too late
     CORRECTED = "corrected"  # a target step used in place of rejected drafts
-    BONUS = "bonus"  # a target step used where nothing was drafted
-    CANCELLED = "cancelled"  # it was not needed any more
+    BONUS = "bonus"  # a target step used where there was no draft
+    CANCELLED = "cancelled"  # the branch was no longer needed
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether two versions of a step agree: who decided, and why.
+    """Whether two versions of a step agree, who decided it, and why.
 
     Attributes:
-        score: the verifier's measurement, where it is a number (a cosine, a rating, a log-probability).
+        score: the number that the verifier measured, if any (a cosine, a rating, a log-probability).
         earlier: the verdicts of a cascade's stages before the one that decided.
     """
 
@@ -38,7 +38,7 @@ class Verdict:
     failed: bool = False
     earlier: tuple[Verdict, ...] = ()
 
-    def __post_init__(self) -> None:  # numbers may be numpy's or torch's, which no record can hold
+    def __post_init__(self) -> None:  # numbers of numpy or torch cannot be written to a record
         if self.accepted is None or not hasattr(self.accepted, "__bool__"):
             raise TypeError(f"a verdict is true or false, not {self.accepted!r}")
         score = self.score if isinstance(self.score, float | int | None) else float(self.score)
@@ -58,7 +58,7 @@ class Pair:
 class Branch:
     """One generation on a runtime, from its start to its outcome. Times are seconds since the answer began.
 
-    ``queued`` and ``prefill`` are seconds in the runtime's queue and in its prefill; None is not reported.
+    ``queued`` and ``prefill`` are seconds in the runtime's queue and in its prefill; None if it does not report them.
     """
 
     role: str
@@ -90,11 +90,11 @@ class Node:
     """A prefix of the answer.
 
     Attributes:
-        tokens_used: the answer's tokens up to here.
+        tokens_used: number of tokens of this prefix of the answer.
         lineage: a number for the versions of the steps before it. Together with the position it is unique among the
             nodes of a tree, so that no two of them draw with the same seed.
         confidence: the draft's mean log-probability of the step; None if it was not requested.
-        correction: the prefix that ends with the target's version of the next step, where it is needed.
+        correction: the node after this one whose step is the target's version; None until it is needed.
         number: the node's number in events (see ``events``).
     """
 
@@ -122,11 +122,11 @@ class Node:
 
     @property
     def cut(self) -> bool:
-        """The prefix ends in the middle of a step, at the token cap."""
+        """Whether the prefix ends in the middle of a step, at the token cap."""
         return self.step is not None and not self.step.complete
 
     def release(self) -> None:
-        """Drops references to its parent and inquiries, which refer back to it: no cycle waits for the collector."""
+        """Removes references to its parent and inquiries, so that no reference cycle keeps them in memory."""
         self.parent = self.asked = None
 
     def subtree(self) -> Iterator[Node]:

@@ -1,4 +1,4 @@
-"""Counts of the token layer inside a generation."""
+"""Counts of the token layer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Speculation:
 
     Attributes:
         verified: forward passes of the large model that checked drafted tokens.
-        drafted: tokens that were drafted for them.
-        accepted: drafted tokens that agreed.
+        drafted: tokens that were drafted for these passes.
+        accepted: drafted tokens that were accepted.
     """
 
     verified: int = 0
@@ -35,7 +35,7 @@ class Speculation:
 
     @property
     def length(self) -> float | None:
-        """Acceptance length: tokens per verification, the one of the target itself included."""
+        """Acceptance length: tokens per verification, including the one that the large model adds."""
         return 1 + self.accepted / self.verified if self.verified else None
 
     @property
@@ -44,7 +44,7 @@ class Speculation:
         return self.accepted / self.drafted if self.drafted else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Counts and what follows from them, ready for JSON."""
+        """The counts, the acceptance length and the acceptance rate, for JSON."""
         counts = {"verified": self.verified, "drafted": self.drafted, "accepted": self.accepted}
         return {**counts, "length": self.length, "rate": self.rate}
 

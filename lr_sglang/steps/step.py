@@ -12,7 +12,7 @@ from lr_sglang.steps.token_text import TokenText
 
 DELIMITER = "\n\n"
 THINK_END = "</think>"
-# A long generation is decoded for its next step in pieces of this many tokens at first, doubled while there is no end.
+# To find the next step of a long generation, this many tokens are decoded, then twice as many while it does not end.
 WINDOW = 256
 _CONTEXT = 16  # characters
 
@@ -30,7 +30,7 @@ class Ending(StrEnum):
 
 
 class Vocabulary(Protocol):
-    """The part of a tokenizer that makes steps."""
+    """The methods of a tokenizer that splitting into steps needs."""
 
     vocabulary: str
 
@@ -53,11 +53,11 @@ class Step:
             text of the step that completes it.
         ids: token ids, the end-of-sequence token included when the model wrote it.
         ending: how it ended.
-        closes_thinking: whether ``</think>`` stands inside.
+        closes_thinking: whether ``</think>`` ends inside it.
         vocabulary: fingerprint of the tokenizer that ``ids`` belong to.
-        special: the special tokens among ``ids``, which no text shows, without the end of sequence.
-        tail: the last tokens, the context in which the next step's are decoded.
-        seam: the end of the unfinished steps that it continues, in which a marker may have begun.
+        special: the special tokens among ``ids``, which ``text`` does not show, without the end of sequence.
+        tail: the last tokens; the next step is decoded after them.
+        seam: the end of the unfinished steps that it continues, which may contain the beginning of a marker.
     """
 
     text: str
@@ -71,12 +71,12 @@ class Step:
 
     @property
     def complete(self) -> bool:
-        """Ended by itself, not at the token cap."""
+        """Whether it ended by itself, not at the token cap."""
         return self.ending is not Ending.CAP
 
     @property
     def final(self) -> bool:
-        """Nothing comes after it."""
+        """Whether the answer ends with it."""
         return self.ending is Ending.END
 
     def tokens(self) -> TokenText:
@@ -85,12 +85,12 @@ class Step:
 
 
 def same_ending(a: Step, b: Step) -> bool:
-    """Whether two versions end alike; if they do not, no judge can make them equal."""
+    """Whether two versions have the same ending; if not, they are rejected without a judge."""
     return a.ending is b.ending and a.closes_thinking == b.closes_thinking
 
 
 def same_special(a: Step, b: Step) -> bool:
-    """Whether two versions have the same special tokens; if they do not, no text tells them apart."""
+    """Whether two versions have the same special tokens, which a comparison of texts cannot see."""
     if a.vocabulary != b.vocabulary:
         return not a.special and not b.special
     return a.special == b.special and not (a.final and b.final and a.ids[-1:] != b.ids[-1:])
@@ -99,7 +99,7 @@ def same_special(a: Step, b: Step) -> bool:
 def delimiter_end(before: str, text: str) -> int | None:
     """The index in ``text`` after the first delimiter; None if there is none.
 
-    ``before`` is the unfinished step that ``text`` continues, in which the delimiter may have begun.
+    ``before`` is the unfinished step that ``text`` continues; it may contain the beginning of the delimiter.
 
     >>> delimiter_end("a cut step\\n", "\\nThe next")
     1
@@ -111,7 +111,7 @@ def delimiter_end(before: str, text: str) -> int | None:
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """The index and the text of the stop string that ends first: where a growing text would be cut too."""
+    """The index and the text of the stop string that ends first, where a stream would stop too."""
     found = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     return min(found)[1:] if found else None
 
@@ -124,10 +124,10 @@ def first_of(ends: Set[int], ids: Sequence[int]) -> int | None:
 def make_step(
     ids: Sequence[int], finish: str, before: Step | None, known: Vocabulary, ends: Set[int], last: bool = False
 ) -> Step:
-    """Makes a step of what a runtime generated.
+    """Makes a step from the tokens that a runtime generated.
 
-    Tokens after the first one that completes the delimiter are dropped: with speculative decoding, or when the
-    delimiter straddles a seam, a server may write past it.
+    Tokens after the one that completes the delimiter are dropped: a server may generate more, with speculative
+    decoding or when the previous step contains the beginning of the delimiter.
 
     Args:
         ids: all generated token ids.
@@ -135,7 +135,7 @@ def make_step(
         before: the step before it; None at the beginning of an answer.
         known: the tokenizer that the ids belong to.
         ends: ids that end a sequence.
-        last: nothing comes after it, so that half a character at its end is shown.
+        last: whether the answer ends with it, so that its text shows an incomplete last character.
     """
     kept, ending = tuple(ids), Ending.CAP if finish == "length" else Ending.DELIMITER
     if (at := first_of(ends, kept)) is not None:
@@ -153,7 +153,7 @@ def make_step(
 
 
 def _head(before: Step | None, known: Vocabulary) -> tuple[int, ...]:
-    """The tokens after which a step is decoded."""
+    """The tokens before a step that are its context in decoding."""
     if before is None:
         return ()
     return before.tail if before.vocabulary == known.vocabulary else known.encode(before.text[-_CONTEXT:])
@@ -162,7 +162,7 @@ def _head(before: Step | None, known: Vocabulary) -> tuple[int, ...]:
 def _shortest(ids: tuple[int, ...], end: int, head: tuple[int, ...], known: Vocabulary) -> tuple[int, ...]:
     """The fewest leading ids whose text reaches ``end``."""
     low, high = 1, len(ids)
-    middle = high - 1  # most often the last token is needed
+    middle = high - 1  # in most cases no token is dropped
     while low < high:
         reached = len(added(head, ids[:middle], known.decode).text) >= end
         low, high = (low, middle) if reached else (middle + 1, high)
@@ -183,7 +183,7 @@ def split_ids(
     before: Step | None = None,
     last: bool = True,
 ) -> list[Step]:
-    """Cuts the tokens of a generation into steps; arguments as for ``make_step``."""
+    """Splits the tokens of a generation into steps; arguments as for ``make_step``."""
     steps: list[Step] = []
     at, window = 0, WINDOW
     while at < len(ids):
@@ -200,7 +200,7 @@ def split_ids(
 
 
 def split(text: str) -> list[str]:
-    """Cuts a whole answer into steps; joined again they are the text.
+    """Splits a whole answer into steps; joined they give ``text``.
 
     >>> split("One.\\n\\nTwo.")
     ['One.\\n\\n', 'Two.']

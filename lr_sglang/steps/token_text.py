@@ -1,6 +1,6 @@
 """Text that carries its token ids.
 
-The text of one branch must reach the next one as the same token ids: tokenised again, it may differ at the seam, and
+The text of one branch must reach the next one as the same token ids: if it is tokenised again, the ids may differ and
 miss the radix cache. SGLang's interpreter keeps a state's text in a ``str`` and builds it with ``+=``, ``str()`` and
 slices, so this ``str`` carries ids through these three operations.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple, SupportsIndex
 
 
 class Piece(NamedTuple):
-    """A run of text; ``ids`` is None when it was never tokenised, else they are ids of ``vocabulary``."""
+    """A part of a text; ``ids`` are token ids of ``vocabulary``, None if it was not tokenised."""
 
     text: str
     ids: tuple[int, ...] | None
@@ -20,15 +20,15 @@ class Piece(NamedTuple):
 
 
 class TokenText(str):
-    """A ``str`` made of pieces that remember their token ids.
+    """A ``str`` made of pieces that have token ids.
 
-    ``str()`` gives the same object back (SGLang's ``fork`` and fill call it), ``+`` joins pieces, and a slice keeps
-    the pieces that it holds whole. Everything else is ``str``.
+    ``str()`` returns the same object (SGLang's ``fork`` and fill call it), ``+`` joins pieces, and a slice keeps the
+    ids of pieces that it contains whole. Other methods are those of ``str``.
     """
 
     __slots__ = ("_tail", "pieces")
     pieces: tuple[Piece, ...]
-    _tail: tuple[int, str, tuple[int, ...]] | None  # start, vocabulary and ids, once they were asked for
+    _tail: tuple[int, str, tuple[int, ...]] | None  # start, vocabulary and ids of the last call of ids_from
 
     def __new__(cls, pieces: tuple[Piece, ...] = (), text: str | None = None) -> TokenText:
         self = super().__new__(cls, "".join(p.text for p in pieces) if text is None else text)
@@ -37,12 +37,12 @@ class TokenText(str):
 
     @classmethod
     def of(cls, text: str, ids: tuple[int, ...], vocabulary: str) -> TokenText:
-        """One piece: ``ids`` are what the model wrote or read, ``text`` is their decoding."""
+        """One piece: ``ids`` are tokens that a model wrote or read, ``text`` is their decoding."""
         return cls((Piece(text, ids, vocabulary),), text)
 
     @classmethod
     def wrap(cls, text: str) -> TokenText:
-        """``text`` itself if it knows its ids, else one piece that does not."""
+        """``text`` itself if it is a ``TokenText``, else one piece without ids."""
         if isinstance(text, TokenText):
             return text
         return cls((Piece(text, None, ""),) if text else (), text)
@@ -84,9 +84,9 @@ class TokenText(str):
         return TokenText(tuple(kept))
 
     def ids_from(self, start: int, vocabulary: str) -> tuple[int, ...] | None:
-        """The ids of ``self[start:]``; None where some of that has none of this vocabulary, or starts inside a piece.
+        """The ids of ``self[start:]``; None if a part of it has no ids of this vocabulary, or it starts inside a piece.
 
-        The result is cached, and a text made by adding to this one starts from it: no step walks a long answer again.
+        The result is cached, and ``+`` extends it, so that a step does not iterate over all pieces of a long answer.
         """
         if self._tail is None or self._tail[:2] != (start, vocabulary):
             at, number = 0, 0

@@ -1,4 +1,4 @@
-"""The trace of one answer: its steps, every branch, and the figures that follow from them."""
+"""The trace of one answer: its steps, every branch, and the figures computed from them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from lr_sglang.steps.tree import Branch, Verdict
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step of the answer, as it was kept.
+    """One step of the answer.
 
     Attributes:
         source: whose text it is, ``draft`` or ``target``.
         outcome: ``accepted``, ``corrected`` or ``bonus``; ``written`` when the target decoded it in one go.
-        target_text, draft_texts: the versions, where they were written.
-        verdicts: one per drafted version, in order; ``confidences``: the draft's, in the same order, with a gate only.
+        target_text, draft_texts: the versions; None for one that was not written.
+        verdicts: one per drafted version; ``confidences``: the draft's, in the same order, only with a gate.
         seconds: since the question was asked.
     """
 
@@ -48,9 +48,9 @@ class Trace:
     Attributes:
         text: the whole answer; ``ids`` are its tokens, the end of sequence included, as the target reads them.
         finish: ``stop`` (the model ended it) or ``length`` (a token budget did).
-        seconds: until the last step was kept.
-        drained: until no branch was left on any runtime.
-        failures: errors of draft and judge that were survived, by role.
+        seconds: when the last step was kept.
+        drained: when the last branch had ended on its runtime.
+        failures: number of failures by role, of draft and judge; the answer went on without them.
         program: with ``--program``: the program's name and the figures of its generations (docs/programs.md).
     """
 
@@ -80,12 +80,12 @@ class Trace:
 
     @property
     def judged(self) -> int:
-        """Steps of the answer for which a drafted version was compared or came too late, not where the draft failed."""
+        """Number of steps of which a drafted version was compared or came too late; not those whose draft failed."""
         return sum(any(v is not None and not v.failed for v in s.verdicts) for s in self.steps)
 
     @property
     def accepted(self) -> int:
-        """Steps of the answer that are the draft's."""
+        """Number of steps that the draft wrote."""
         return sum(s.source == "draft" for s in self.steps)
 
     @property
@@ -94,9 +94,9 @@ class Trace:
         return self.accepted / self.judged if self.judged else None
 
     def tokens(self) -> dict[str, Any]:
-        """Token counts: ``used`` (in the answer), ``generated`` and ``wasted`` by the two writers, used + wasted =
-        generated; and per role prompt, cached and shareable tokens with ``reuse`` and plain ``hit_rate``, and what its
-        token layer did (``Speculation``)."""
+        """Token counts: ``used`` in the answer, ``generated`` and ``wasted`` by target and draft (generated = used +
+        wasted); for each role prompt, cached and shareable tokens, ``reuse``, cached / prompt (``hit_rate``), and the
+        counts of its token layer (``Speculation``)."""
         writers = [b for b in self.branches if b.role != "judge"]
         generated = sum(b.generated_tokens for b in writers)
         used = sum(s.tokens for s in self.steps)
@@ -122,7 +122,7 @@ class Trace:
         }
 
     def speculation(self, role: str) -> Speculation:
-        """What the token layer of a role's runtime did for this answer."""
+        """The counts of the token layer of a role's runtime for this answer."""
         return sum((b.speculation for b in self.of(role)), Speculation())
 
     def outcomes(self) -> dict[str, Counter[str]]:

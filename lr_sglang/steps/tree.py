@@ -1,8 +1,8 @@
 """The step tree: which steps were drafted, written by the target, judged and decided. Plain data, no I/O.
 
 A node is a prefix of the answer that ends with ``node.step``. ``node.children`` are the drafted versions of the step
-after it, ``node.target`` the target's own version. A node is decided when one of them is its ``chosen`` next node; the
-root then moves to that, and its step is kept.
+after it, ``node.target`` the target's own version. A node is decided when one version is ``chosen`` as its next node.
+When the root is decided, it moves to its next node, whose step is kept.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from lr_sglang.steps.step import Step, same_ending, same_special
 
 __all__ = ["Branch", "Node", "Outcome", "Pair", "StepTree", "Verdict", "without_a_judge"]
 
-# Lineages are counted modulo a prime: they are unique among the nodes of a tree and do not grow with the answer. They
-# do not depend on the width; the target's version has a number that no drafted one has.
+# Lineages are computed modulo a prime: they are unique among the nodes of a tree and do not grow with the answer. They
+# do not depend on the width, because the number of the target's version is larger than that of any draft.
 _LINEAGES, _TARGETS = 2**61 - 1, MAX_WIDTH
 
 
@@ -26,10 +26,10 @@ class StepTree:
     """The tree of one answer, and the rules that decide it (paper section 3.1, Algorithm 1 and multi-branch).
 
     Args:
-        depth: how many drafted steps there may be ahead of the root.
+        depth: maximum number of drafted steps ahead of the root.
         width: drafted alternatives per position.
         budget: tokens that the answer may have.
-        half_sentence_guard: a step after a cut prefix is never accepted, so nothing is drafted there.
+        half_sentence_guard: whether steps after a cut prefix are rejected, so that none is drafted there.
     """
 
     depth: int
@@ -58,13 +58,13 @@ class StepTree:
         return (node.step is not None and (node.step.final or not node.step.ids)) or self.room(node) <= 0
 
     def live(self) -> list[Node]:
-        """Nodes whose prefix is known and still possible, the root first."""
+        """Nodes whose step is known and that are not dropped, the root first."""
         if self._live is None:
             self._live = [n for n in self.root.subtree() if not n.dropped and (n.step is not None or n is self.root)]
         return self._live
 
     def to_expand(self, depth: int) -> list[Node]:
-        """Nodes at most ``depth`` ahead, after which the target has not been asked for the next step, nearest first."""
+        """Nodes at most ``depth`` ahead for which the target has not begun the next step, nearest first."""
         found = [
             n
             for n in self.live()
@@ -73,7 +73,7 @@ class StepTree:
         return sorted(found, key=self.ahead)
 
     def to_propose(self) -> list[Node]:
-        """Nodes less than ``depth`` ahead, after which nothing has been drafted, nearest first."""
+        """Nodes less than ``depth`` ahead for which no next step has been drafted, nearest first."""
         found = [
             n
             for n in self.live()
@@ -95,7 +95,7 @@ class StepTree:
         return node.children
 
     def correct(self, node: Node) -> Node:
-        """The prefix that the target's version of the step after ``node`` leads to."""
+        """The node after ``node`` whose step is the target's version; made if there is none."""
         assert node.target is not None
         if node.correction is None:
             made = Node(node, node.position + 1, node.target, "target", state=node.target_state)
@@ -117,21 +117,21 @@ class StepTree:
         return below
 
     def pair(self, child: Node) -> Pair | None:
-        """The two versions that a verdict on ``child`` compares, if both are there and it has none."""
+        """The two versions of the step of ``child``, if both are known and the verifier has not been asked."""
         parent = child.parent
         if parent is None or parent.target is None or child.step is None or child.verdict or child.asked:
             return None
         return Pair(parent.target, child.step, not (parent.cut and self.half_sentence_guard))
 
     def to_decide(self) -> list[Node]:
-        """Nodes after which the target has written and no step is chosen, the root first."""
+        """Nodes that have the target's version and no chosen next node, the root first."""
         return [n for n in self.live() if n.target is not None and n.chosen is None]
 
     def decide(self, node: Node) -> Node | None:
-        """Chooses the node's next step once it is clear; returns it when this call chose it.
+        """Chooses the next node if it can be decided; returns it if this call chose it.
 
-        An accepted draft is chosen as soon as there is one. When every draft is rejected (or there is none) the
-        target's own version is.
+        The target's version must be there. An accepted draft is chosen as soon as there is one; the target's version
+        if all drafts are rejected, or there is none.
         """
         if node.dropped or node.chosen is not None or node.target is None:
             return None
@@ -151,12 +151,12 @@ class StepTree:
 
 
 def lineage(before: int, alternative: int = 0) -> int:
-    """The lineage of a version of the step after a node, by that of the node."""
+    """The lineage of version ``alternative`` of the step after a node of lineage ``before``."""
     return (before * (_TARGETS + 1) + alternative) % _LINEAGES
 
 
 def without_a_judge(pair: Pair, words: bool = True) -> Verdict | None:
-    """The verdict that needs no verifier: a cut prefix, different endings or special tokens are never accepted.
+    """The rejection that needs no verifier: a cut prefix, different endings or special tokens; else None.
 
     Args:
         words: False for models of random weights, whose special tokens are ignored.
