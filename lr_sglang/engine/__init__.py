@@ -1,1 +1,1 @@
-"""One runtime as the rest of the package sees it: requests over HTTP, their cancellation, its slots, its tokens."""
+"""Access to one runtime: requests over HTTP, their cancellation, its slots, and its tokenizer."""

@@ -1,4 +1,4 @@
-"""HTTP to one SGLang runtime: pooled connections, timeouts, one safe retry, and cancelling that reaches the server."""
+"""HTTP to one SGLang runtime: pooled connections, timeouts, one safe retry, and aborts of cancelled requests."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from lr_sglang.errors import (
 )
 
 CONNECT_SECONDS = 5.0
-# By this header SGLang's router keeps requests on one worker (its policy ``manual``); a server alone ignores it.
+# SGLang's router (policy ``manual``) sends requests with the same value of this header to one worker.
 ROUTING_KEY = "X-SMG-Routing-Key"
-# This header marks an error of the router itself, not of a worker.
+# SGLang's router sets this header on errors of its own, not of a worker.
 ROUTER_ERROR = "X-SMG-Error-Code"
-# The id of a request whose body has no field for it (SGLang's entrypoints/request_headers.py).
+# Sets the id of a request whose body has no field for it (SGLang's entrypoints/request_headers.py).
 RID_HEADER = "X-Override-Rid"
 
-# Seconds before each abort of one request. An abort can overtake its request, and the server then ignores it: so it
-# is repeated until the request has ended, every 1.6 s at last and with the connection broken as well.
+# Seconds before each abort of one request. The server ignores an abort that overtakes its request, so it is repeated
+# until the request has ended; the last interval is repeated for ever, and each time the connection is closed as well.
 ABORT_AGAIN_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-# The same for a forwarded request, whose connection is closed: SGLang notices that only after up to two seconds.
+# The same for a forwarded request. Its connection is closed too, but SGLang may take two seconds to notice.
 ABORT_FORWARDED_SECONDS = (0.0, 0.05, 0.25)
-# SGLang's server closes a connection that was idle for 5 s.
+# Shorter than the 5 s after which SGLang's server closes an idle connection.
 KEEP_ALIVE_SECONDS = 4.0
 # Routes whose replies are plain text, not JSON.
 _IN_WORDS = ("/abort_request", "/flush_cache")
@@ -48,12 +48,12 @@ class Client:
         url: base URL of the server.
         role: named in errors.
         api_key: sent as a bearer token.
-        alone: returns whether no other server can take the abort of a request. Then the connection of a cancelled
-            request is closed when this server refuses its abort.
+        alone: returns whether no other server can abort a request of this one. If so, and this server refuses the
+            abort, the connection of the cancelled request is closed.
 
     Attributes:
         abort_failed: whether the server refused the last abort.
-        model: what the server runs, by ``check_model``, which is called again when a new connection was made.
+        model: the server's model, read by ``check_model``, again after each new connection.
     """
 
     def __init__(self, url: str, role: str, api_key: str = "", alone: Callable[[], bool] = lambda: True) -> None:
@@ -61,22 +61,22 @@ class Client:
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self.model, self._new = "", False  # whether a connection was made since the model was asked for
+        self.model, self._new = "", False  # whether a connection was made since the last check_model
         self._session: Any = None
-        self._loop: Any = None  # of the session
+        self._loop: Any = None  # the loop of the session
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def generate(
         self, payload: dict[str, Any], request: Request, timeout: float, key: str | None = None
     ) -> dict[str, Any]:
-        """Posts one /generate and returns its reply, that of an aborted one too.
+        """Posts one /generate and returns its reply, also if it was aborted.
 
         Args:
-            key: by which a router chooses the worker, if it is not the request's own.
+            key: the routing key, instead of the request's own.
 
         Raises:
             Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused, PromptTooLong, BadReply.
-            ConfigError: the server has another model than before.
+            ConfigError: the server runs another model than before.
         """
         key = request.key if key is None else key
         more = {ROUTING_KEY: key} if key else {}
@@ -91,12 +91,12 @@ class Client:
                 except (RuntimeDown, RuntimeTimeout) as error:
                     if request.cancelled:
                         raise Cancelled("cancelled while the runtime did not answer", role=self.role) from error
-                    # What broke before the first byte is sent again, once: a kept-alive connection may be stale.
+                    # A request that failed before the first byte is retried once: a kept-alive connection may be stale.
                     if last or not isinstance(error, _BeforeFirstByte):
                         raise
         except asyncio.CancelledError:
             request.raise_if_closed(self.role)
-            self._abort_once(request)  # the caller was cancelled: the connection is closed, and one abort is sent
+            self._abort_once(request)  # the task was cancelled, and its connection closed: one abort is enough
             raise
         finally:
             request.end()
@@ -106,17 +106,17 @@ class Client:
         self._new = True
 
     async def check_model(self) -> None:
-        """Asks the server for its model, and remembers it. One that does not tell passes.
+        """Reads the server's model and stores it. A server that refuses the request is accepted.
 
         Raises:
-            ConfigError: it was another one before. RuntimeDown, RuntimeTimeout: it does not answer.
+            ConfigError: the model has changed. RuntimeDown, RuntimeTimeout: the server does not answer.
         """
         try:
             now = str((await self.get("/model_info")).get("model_path") or self.model)
         except (RuntimeRefused, BadReply):
             return
         if now != (self.model or now):
-            hint = "start that model there again, or start again here with the one that runs now"
+            hint = "start the former model at this URL again, or restart this command to use the new one"
             raise ConfigError(f"another model runs at {self.url}: {now}, not {self.model}", role=self.role, hint=hint)
         self.model, self._new = now, False
 
@@ -133,12 +133,12 @@ class Client:
         return await self._exchange("POST", path, body, timeout)
 
     async def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
-        """Gives a reply as it comes: the head, with any status, then the bytes of the body. For one task alone.
+        """Streams a reply: the head, with any status, then the bytes of the body. To be used in one task.
 
-        Closing it before the end closes the connection, and aborts the request.
+        Closing the generator before its end closes the connection and aborts the request.
 
         Args:
-            timeout: seconds without a byte.
+            timeout: maximum seconds between two bytes.
 
         Raises:
             Cancelled, RuntimeDown, RuntimeTimeout.
@@ -161,17 +161,17 @@ class Client:
             request.end()
 
     def abort(self, request: Request) -> None:
-        """Sends aborts of a request to the server until it has ended."""
+        """Sends aborts of a request to the server until the request has ended."""
         self.start(self._abort(request))
 
     async def disconnect(self) -> None:
-        """Closes the connections; the next request opens new ones, on the loop that it is made on."""
+        """Closes the connections; the next request opens new ones on its own loop."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
     async def close(self) -> None:
-        """Waits for the aborts that are under way, and closes the connections. Idempotent."""
+        """Waits for the aborts in progress, then closes the connections. Idempotent."""
         while self._aborts:
             await asyncio.wait(self._aborts)
         await self.disconnect()
@@ -238,11 +238,11 @@ class Client:
     async def _reply(
         self, method: str, path: str, data: bytes | None, timeout: float, more: Mapping[str, str] | None
     ) -> AsyncIterator[Any]:
-        """One exchange with the server; all its failures become named errors, also while the reply is read."""
+        """Sends a request; turns all failures, also while the caller reads the reply, into named errors."""
         import aiohttp
 
         here = asyncio.get_running_loop()
-        if self._session is not None and self._loop is not here:  # an earlier question was asked on another loop
+        if self._session is not None and self._loop is not here:  # the last request was made on another loop
             if self._loop.is_running():
                 asyncio.run_coroutine_threadsafe(self._session.close(), self._loop)
             self._session = None
@@ -273,9 +273,9 @@ class Client:
             refused = isinstance(error, aiohttp.ClientConnectorError)
             kind = _BeforeFirstByte if broke and not refused and not begun else RuntimeDown
             why = str(error) or type(error).__name__
-            hint = "is the server still running?"
+            hint = "check that the server is running"
             raise kind(f"{self.url} does not answer ({why})", role=self.role, hint=hint) from error
 
 
 class _BeforeFirstByte(RuntimeDown):
-    """The connection broke with nothing of the answer read."""
+    """The connection broke before a byte of the reply was read."""

@@ -13,17 +13,17 @@ THREAD_SECONDS = 5.0
 
 
 class Stuck(RuntimeError):
-    """On the virtual clock, everything waits and no timer is set: nothing would ever happen again."""
+    """All tasks on the virtual clock wait and no timer is set, so that none would ever continue."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Looks for events, and lets the clock pass instead of waiting for them."""
+    """Polls for events, and advances the clock instead of waiting."""
 
     loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout == 0:
-            return []  # what threads add is in the loop's queue already
+            return []  # callbacks from threads are in the loop's queue already
         ready = super().select(0)
         if ready:
             return ready
@@ -37,10 +37,10 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop. Its coroutines may wait for timers and for one another; for a thread only while no timer is set.
+    """The event loop. Coroutines may wait for timers and each other; for a thread only while no timer is set.
 
     Attributes:
-        now: seconds since it was made.
+        now: virtual seconds since the loop was made.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def run_virtually(work: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine on the virtual clock, in a thread that runs no loop.
 
     Raises:
-        Stuck: it waits for something that never comes.
+        Stuck: it waits for ever.
     """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)

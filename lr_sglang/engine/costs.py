@@ -1,4 +1,4 @@
-"""What a runtime's requests cost each other, measured at start: what is known of it before the first answer."""
+"""How much concurrent requests slow each other down on a runtime, measured at start, before the first answer."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.transport import Transport
 
-# Requests at once of the second measurement; tokens of a prompt or a step that is read, and of the two lengths whose
-# difference is writing alone. Of every figure the least of ROUNDS counts: other processes only make it longer.
+# Concurrent requests of the second measurement; tokens of a prompt or a prefilled step; two generation lengths, whose
+# difference excludes the prefill. Every time is the minimum of ROUNDS, because other processes can only add to it.
 AT_ONCE, PROMPT, SHORT, LONG, ROUNDS = 8, 16, 2, 10, 2
-ANY_TOKEN = 100.0  # a temperature at which a token layer guesses none, so that each token takes a pass
-TIMEOUT = 60.0  # seconds, of a request
+ANY_TOKEN = 100.0  # temperature; a token layer guesses no token then, so each takes a forward pass
+TIMEOUT = 60.0  # seconds for a request
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a request costs a runtime that serves others, too.
+    """The time that requests take on one runtime, and that they take from concurrent ones.
 
     Attributes:
-        token: seconds of a token that is written for the only request, and not by a token layer: of a pass.
-        slowdown: by how much each further request slows down the others, as a share of a token's time alone.
-        reading: seconds of a token that is read after a cached prefix; no answer goes on meanwhile.
+        token: seconds of a forward pass that decodes one token for a single request, without a token layer.
+        slowdown: time per token that each further request adds for the others, as a share of ``token``.
+        reading: seconds per token of a prefill after a cached prefix; all other requests wait meanwhile.
     """
 
     token: float
@@ -33,13 +33,13 @@ class Costs:
 
 
 async def measure(transport: Transport, most: int | None = None) -> Costs | None:
-    """Writes and reads random tokens for about the time of an answer of a hundred tokens.
+    """Measures by decoding and prefilling random tokens, in about the time of an answer of 100 tokens.
 
-    A token layer accepts nothing of them, but its passes have as many rows as with text, so the slowdown is the same.
-    None if more tokens took no more time, so that nothing is known.
+    A token layer's drafts of random tokens are rejected, but its passes have as many rows as for text, so the slowdown
+    is the same. Returns None if more tokens took no more time, so that no cost can be computed.
 
     Args:
-        most: requests that the runtime runs at a time; None is not known.
+        most: requests that the runtime runs at a time; None if unknown.
 
     Raises:
         LookaheadError: the runtime failed.
@@ -59,7 +59,7 @@ async def measure(transport: Transport, most: int | None = None) -> Costs | None
         return min([await seconds(asked, tokens) for _ in range(ROUNDS)])
 
     async def token(asked: list[list[int]]) -> float:
-        await seconds(asked, 1)  # from now on the prompts are in the cache
+        await seconds(asked, 1)  # puts the prompts into the cache
         return max(0.0, await least(asked, LONG) - await least(asked, SHORT)) / (LONG - SHORT)
 
     prefix, many = prompts(1), prompts(at_once)
@@ -68,6 +68,6 @@ async def measure(transport: Transport, most: int | None = None) -> Costs | None
     read = min([await seconds(prompts(at_once, prefix[0]), 1) for _ in range(ROUNDS)])
     if not alone or not beside:
         return None
-    # no request costs more than if the requests were served one after another, and reading no more than writing
+    # at worst requests are served one after another; prefilling a token takes at most as long as decoding one
     slowdown = min(1.0, max(0.0, beside / alone - 1) / max(1, at_once - 1))
     return Costs(alone, slowdown, min(alone, max(0.0, read - known) / (at_once * PROMPT)))

@@ -1,8 +1,8 @@
-"""What a tokenizer keeps of earlier texts: its latest results, and the beginnings that texts share.
+"""Caches of a tokenizer: its latest results, and the tokens of beginnings that texts share.
 
-A tokenizer cuts a text into words and tokenizes each by itself; where a word ends depends on the next few characters
-only. So two texts have the same tokens up to some characters before the place where they differ, and the beginning of
-a judge's prompts, for one, need not be tokenized again.
+A tokenizer splits a text into words and tokenizes each word by itself; the end of a word depends only on the next few
+characters. So two texts have the same tokens up to a few characters before their first difference, and the common
+beginning of a judge's prompts, for example, is tokenized once.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ T = TypeVar("T")
 EACH = 64  # minimum weight of an entry of a ``Memo``
 HEAD = 256  # texts are looked up by this number of first characters
 MARGIN = 64  # characters before a difference that are tokenized again, beside the length of the longest added token
-KEPT = 32  # texts
+KEPT = 32  # number of texts
 
 
 class Memo(Generic[T]):
-    """A function with a memory of limited weight: of fewer long texts than short ones. Thread-safe; the function is
-    called without a lock held.
+    """Caches the results of a function up to a total weight. Thread-safe; it calls the function without its lock.
 
     Args:
         function: of hashable arguments.
-        weight: of a result and its arguments, such as their tokens.
-        most: total weight of the results that are kept. The latest one is always kept.
+        weight: returns the weight of a result, from the result and its arguments.
+        most: maximum total weight; the latest result is always kept.
     """
 
     def __init__(self, function: Callable[..., T], weight: Callable[..., int], most: int) -> None:
@@ -55,10 +54,10 @@ class Memo(Generic[T]):
 
 
 class _Known:
-    """A text that was tokenized whole: its tokens, and where its words begin, in characters and in tokens.
+    """A tokenized text: its tokens, and the indices at which its words begin, in characters and in tokens.
 
     Attributes:
-        right: whether another text had the tokens that follow from it; None before that was tried.
+        right: whether the tokens of another text, derived from this one, were correct; None before the first such text.
     """
 
     def __init__(self, text: str, encoding: Any) -> None:
@@ -66,14 +65,14 @@ class _Known:
         self.ids: list[int] = encoding.ids
         words, places = encoding.word_ids, [begin for begin, _ in encoding.offsets]
         starts = [n for n in range(1, len(words)) if words[n] != words[n - 1]]
-        # not before two blanks: whether the word before goes on there may depend on what follows all blanks
+        # not before two blanks: the end of the word before them may depend on the text after all blanks
         starts = [n for n in starts if not text[places[n] : places[n] + 2].isspace()]
         self.characters, self.tokens = [places[n] for n in starts], starts
         self.right: bool | None = None
 
 
 class PrefixEncoder:
-    """Remembers the last texts of different beginnings. Thread-safe.
+    """Encodes texts, and reuses the tokens of a beginning shared with an earlier text. Thread-safe.
 
     Args:
         tokenizer: a ``tokenizers.Tokenizer`` that does not put a space in front of a text.
@@ -95,7 +94,7 @@ class PrefixEncoder:
         if at < 0 or known.right is False:
             return self._ids(text)
         ids = known.ids[: known.tokens[at]] + self._ids(text[known.characters[at] :])
-        if known.right is None:  # some tokenizer may cut its texts in another way
+        if known.right is None:  # the assumption above may be wrong for some tokenizers
             whole = self._ids(text)
             known.right, ids = ids == whole, whole
         return ids

@@ -1,4 +1,4 @@
-"""Which token ids end a sequence, read where SGLang reads them: a model's two configurations and its tokenizer."""
+"""The token ids that end a sequence, from the files that SGLang reads: a model's two configurations, its tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FILES = ("config.json", "generation_config.json")
 
 
 def of_model(path: str) -> frozenset[int]:
-    """The ends in a model's ``config.json`` and ``generation_config.json``; none where there are no such files.
+    """The end ids in a model's ``config.json`` and ``generation_config.json``; empty if there are no such files.
 
     Args:
         path: a folder, or a hub name.
@@ -23,7 +23,7 @@ def of_model(path: str) -> frozenset[int]:
 
 
 def of_server(info: Mapping[str, Any]) -> frozenset[int]:
-    """The ends by a server's ``/server_info``: those of its options, and of its model if that is a folder here."""
+    """The end ids of a server, from its ``/server_info``: its options, and its model's files if they are here."""
     model = str(info.get("model_path") or "")
     found = of_model(model) if model and Path(model).is_dir() else frozenset()
     for option, key in (("json_model_override_args", "eos_token_id"), ("preferred_sampling_params", "stop_token_ids")):

@@ -1,4 +1,4 @@
-"""What a runtime answered to one request."""
+"""A runtime's reply to a generation request."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lr_sglang.steps.tree import Branch
 class Written:
     """The tokens that a runtime generated, and why they end.
 
-    SGLang 0.5.16 reports an end of sequence at token ``max_new_tokens`` as ``length``. With a token layer, tokens after
-    an end or a stop string come back too where one pass crosses the cap.
+    SGLang 0.5.16 reports an end of sequence at token ``max_new_tokens`` as ``length``. With a token layer, if one pass
+    exceeds the cap, the reply also contains tokens after an end of sequence or a stop string.
 
     Attributes:
-        ids: up to the first end of sequence, which is one of them, or to the cap.
+        ids: token ids up to the cap, or up to and including the first end of sequence.
         finish: SGLang's finish_reason.
-        text: decoded; without the stop string, if one was written and is to be trimmed.
+        text: the decoded text, without a stop string that is to be trimmed.
     """
 
     ids: tuple[int, ...]
@@ -30,12 +30,12 @@ class Written:
     text: str
 
     def until(self, most: int, ends: Set[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]) -> Written:
-        """A copy, cut where the generation really ends.
+        """A copy that ends at the first of cap, end of sequence and stop string.
 
         Args:
-            most: tokens that were asked for.
+            most: maximum number of tokens.
             ends: ids that end a sequence.
-            stops: strings before which the text is to be cut.
+            stops: stop strings; the text is cut before the first one.
         """
         ids, finish, text = self.ids[:most], self.finish, self.text
         if (at := first_of(ends, ids)) is not None:
@@ -54,10 +54,10 @@ class Generation:
     Attributes:
         ids: generated token ids, up to the end of sequence.
         finish: ``stop``, ``length`` or ``abort``.
-        eos: the id that ended the sequence, if one did.
-        cached_tokens: tokens of the prompt that were not computed again; None when the runtime did not say.
+        eos: the end-of-sequence id, if there is one.
+        cached_tokens: tokens of the prompt found in the prefix cache; None if the runtime did not report it.
         meta: the runtime's own meta_info.
-        logprobs: of the last tokens of the prompt, for the number of tokens that the request named.
+        logprobs: log-probabilities of the last tokens of the prompt, as many as the request asked for.
         dropped: tokens that the runtime generated after ``ids``.
     """
 
@@ -87,7 +87,7 @@ class Generation:
 
     @property
     def ends(self) -> frozenset[int]:
-        """The id that ended the sequence, as a set that is empty when none did."""
+        """A set of the end-of-sequence id; empty if there is none."""
         return frozenset() if self.eos is None else frozenset((self.eos,))
 
 
@@ -97,7 +97,7 @@ def each_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def waits(meta: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Seconds in the queue and seconds of the prefill, from a runtime's meta_info; None where it does not say.
+    """Seconds in the queue and seconds of the prefill, from a runtime's meta_info; None if not reported.
 
     SGLang reports them with ``--enable-metrics``: ``queue_time``, and ``forward_entry_time`` and
     ``prefill_finished_time`` as times of day.

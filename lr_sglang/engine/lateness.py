@@ -6,11 +6,11 @@ import asyncio
 from collections import deque
 
 PERIOD_SECONDS = 0.02
-KEPT = 6000  # samples: the last two minutes
+KEPT = 6000  # number of samples, of two minutes
 
 
 class Lateness:
-    """Samples by how much a timer of the running loop comes late. ``start`` and ``stop`` on the loop."""
+    """Samples the delay of a timer of the running loop. Call ``start`` and ``stop`` on that loop."""
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=KEPT)

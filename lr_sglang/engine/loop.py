@@ -1,4 +1,4 @@
-"""The process's event loop: it runs in its own thread, and other threads give it work and wait."""
+"""The process's event loop: it runs in its own thread; other threads submit coroutines to it and wait."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any, TypeVar
 from lr_sglang.errors import ConfigError
 
 T = TypeVar("T")
-STOP_SECONDS = 5.0  # the longest wait for what is stopped to end; code that is not ours may never
+STOP_SECONDS = 5.0  # maximum wait for a cancelled coroutine: a user's code may ignore the cancellation
 running_loop = asyncio._get_running_loop  # the loop that runs in this thread, or None
 _lock = threading.Lock()
-_loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a fork has none of its parent's threads
+_loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process id: a forked process has no such thread
 
 
 def background(selector: selectors.BaseSelector | None = None) -> asyncio.AbstractEventLoop:
-    """The loop, begun when it is first needed. It ends with the process.
+    """The loop, started at the first call. It ends with the process.
 
     Args:
-        selector: of the loop, if this call begins it. The usual one wakes up to a millisecond late.
+        selector: of the loop, if this call starts it. The default one may wake up a millisecond late.
     """
     with _lock:
         loop = _loops.get(os.getpid())
@@ -38,7 +38,7 @@ def background(selector: selectors.BaseSelector | None = None) -> asyncio.Abstra
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Runs it for good: what exits in a task (``sys.exit``) is the result of that task, and ends no other."""
+    """Runs the loop for ever: ``sys.exit`` in a task is the result of that task and does not stop the loop."""
     while not loop.is_closed():
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
@@ -46,7 +46,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 @cache
 def keep_what_is_imported() -> None:
-    """Excludes all present objects from garbage collection, and makes it rarer.
+    """Excludes all current objects from garbage collection, and makes collections rarer.
 
     SGLang brings a million objects; a collection of them stops every answer for half a second. An answer leaves no
     cycles, and with Python's own threshold a busy process spent a third of its time collecting.
@@ -57,7 +57,7 @@ def keep_what_is_imported() -> None:
 
 
 def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
-    """Runs a coroutine on the loop and waits for its result, in any other thread.
+    """Runs a coroutine on the loop and waits for its result. Call it in another thread.
 
     An exception in the waiting thread, such as Ctrl-C, cancels the coroutine and waits up to STOP_SECONDS for its end.
 
@@ -86,14 +86,14 @@ def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = 
 
 
 def turns(loop: asyncio.AbstractEventLoop, seconds: float = 2.0) -> bool:
-    """Whether a loop runs what it is given: a program or a verifier that waits for something else may hold it up."""
+    """Whether a loop runs a callback within ``seconds``; a program or verifier that blocks may hold it up."""
     turned = threading.Event()
     loop.call_soon_threadsafe(turned.set)
     return turned.wait(seconds)
 
 
 async def elsewhere(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
-    """Awaits a coroutine that runs on another loop, if ``loop`` is another. Cancelling it waits until it has ended."""
+    """Awaits a coroutine on ``loop``, which may be another loop. If cancelled, waits until the coroutine has ended."""
     here = asyncio.get_running_loop()
     if here is loop:
         return await work
@@ -119,13 +119,13 @@ async def elsewhere(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoo
 
 
 async def in_thread(work: Callable[[], T], name: str = "lr-program") -> T:
-    """Runs a function in a thread of its own and waits for it on the loop. It is not ended by cancelling."""
+    """Runs a function in a new thread and awaits its result. Cancelling does not end the function."""
     done: Future[T] = Future()
 
     def run() -> None:
         try:
             done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for; no future takes StopIteration
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting task; futures refuse StopIteration
             done.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

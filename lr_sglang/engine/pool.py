@@ -1,7 +1,7 @@
 """The slots of one runtime, shared by all requests of this process to it.
 
-Requests wait here rather than in the runtime's own queue, so that a speculative branch that is no longer needed is
-dropped at no cost, and the most urgent request goes first.
+Requests wait here rather than in the runtime's own queue, so that a branch that is no longer needed is cancelled at no
+cost, and the most urgent request is sent first.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from lr_sglang.errors import Cancelled
 
 
 class Pool:
-    """Gives out slots, the most urgent request first, then in order of arrival. Belongs to one event loop.
+    """Assigns slots to requests by urgency, then in order of arrival. Belongs to one event loop.
 
     Args:
-        size: requests that the runtime runs at a time; None is no limit. It may change.
+        size: requests that the runtime runs at a time; None for no limit. It may be changed.
     """
 
     def __init__(self, size: int | None = None) -> None:
@@ -50,7 +50,7 @@ class Pool:
         """Waits for a slot; ``leave`` gives it back.
 
         Args:
-            order: the least goes first; ``reorder`` changes it.
+            order: the request with the lowest gets the next slot; ``reorder`` changes it.
 
         Raises:
             Cancelled: the request was cancelled while it waited.
@@ -67,30 +67,30 @@ class Pool:
             await ready
         except BaseException:
             if ready.done() and not ready.cancelled() and not ready.exception():
-                self.leave()  # it had its slot already
+                self.leave()  # the task was cancelled after the request had got its slot
             raise
         finally:
             del self._ready[request]
 
     def reorder(self, request: Request, order: int) -> None:
-        """Changes the order of a waiting request; no effect on one that is not waiting."""
+        """Changes the order of a request; no effect if it does not wait."""
         ready = self._ready.get(request)
         if ready is not None and not ready.done():
             heapq.heappush(self._heap, (order, next(self._numbers), ready))
 
     def leave(self) -> None:
-        """A slot is free again."""
+        """Returns a slot."""
         self.running -= 1
         self._admit()
 
     def _forget(self, request: Request) -> None:
         ready = self._ready.get(request)
-        if ready is not None and not ready.done():  # else it has its slot and is not sent yet, or waits no more
+        if ready is not None and not ready.done():  # otherwise it has a slot, or no longer waits
             ready.set_exception(Cancelled("cancelled before it was sent"))
 
     def _admit(self) -> None:
         while self._heap and self.free():
             _, _, ready = heapq.heappop(self._heap)
-            if not ready.done():  # else it was cancelled, or is listed twice after a reorder
+            if not ready.done():  # otherwise it was cancelled, or has a slot and an entry from before a reorder
                 self.running += 1
                 ready.set_result(None)

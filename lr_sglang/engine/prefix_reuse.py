@@ -1,7 +1,7 @@
 """The reuse of prefixes in a runtime: cached tokens over the tokens that a request could have found in the cache.
 
-The latter are the longest prefix in common with any request that was prefilled before, less the one token that must
-always be computed. Of an unfinished request only the prompt counts.
+A request could have found the longest prefix that it shares with any request prefilled before, less the one token that
+is always computed. An unfinished request shares its prompt only.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 
 from lr_sglang.steps.tree import Branch
 
-BATCH_SECONDS = 0.001  # requests that enter within this time may be prefilled together, and then share nothing
+BATCH_SECONDS = 0.001  # requests that enter within this time may be one prefill batch, without a prefix to share
 # Prompts are grouped by this number of first tokens.
 HEAD = 32
-# Long prompts are compared by the hashes of their blocks of this many tokens.
+# Long prompts are compared by hashes of blocks of this number of tokens.
 BLOCK = 256
 
 
 @dataclass(eq=False)
 class LoggedRequest:
-    """One request. Times are the runtime's own where it reports them, else those of sending and of the answer."""
+    """One request. Times are those that the runtime reports, or else when it was sent and when its reply came."""
 
     log: RequestLog = field(repr=False)
     prompt: tuple[int, ...]
@@ -34,17 +34,17 @@ class LoggedRequest:
     finished: float = float("inf")
     output: tuple[int, ...] | None = None
     cached: int = 0
-    most: int | None = None  # tokens that it may take from the cache: not those whose log-probability it asks for
+    most: int | None = None  # tokens that may come from the cache: not those with log-probabilities
     size: int = 0  # tokens of the prompt
-    longest: int = 0  # of the prompts so far with the same head
+    longest: int = 0  # size of the longest prompt so far with the same head
 
     def ended(self, ids: tuple[int, ...], meta: Mapping[str, Any], sent: float, now: float) -> None:
         """Records the generated tokens and the times that the runtime reports."""
         self.output, self.cached, self.entered = ids, int(meta.get("cached_tokens") or 0), sent
-        if "prompt_tokens" in meta:  # else it was aborted in the queue, and left nothing to share
+        if "prompt_tokens" in meta:  # otherwise it was aborted in the queue, before its prefill
             self.prefilled = self.finished = now
         if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
-            # a prefill is a batch of its own: later requests find its tokens in the cache
+            # requests in later batches find the tokens of this prefill in the cache
             self.entered, self.prefilled = began, began + BATCH_SECONDS
         if len(ids) > self.log.longest_output:
             self.log.longest_output = len(ids)
@@ -56,7 +56,7 @@ class LoggedRequest:
         return tuple(accumulate(blocks, lambda mark, block: hash((mark, block)), initial=0))[1:]
 
     def shared(self, other: LoggedRequest) -> int:
-        """Length of the prefix that the two prompts have in common."""
+        """Length of the longest common prefix of the two prompts."""
         start, end = 0, BLOCK
         if self.size >= BLOCK and other.size >= BLOCK:
             pairs = list(zip(self.marks, other.marks, strict=False))
@@ -69,13 +69,13 @@ class RequestLog:
     """The last requests of one runtime.
 
     Args:
-        size: how many requests to remember.
-        tokens: how many tokens their prompts may have in all (eight bytes each).
+        size: maximum number of requests.
+        tokens: maximum number of tokens of all their prompts (eight bytes each).
     """
 
     def __init__(self, size: int = 1024, tokens: int = 2**23) -> None:
         self._entries: deque[LoggedRequest] = deque()
-        # by head, so that few are compared
+        # by head, so that few requests are compared
         self._alike: defaultdict[tuple[int, ...], deque[LoggedRequest]] = defaultdict(deque)
         self._size, self._most, self._tokens = size, tokens, 0
         self.longest_output = 0
@@ -98,12 +98,12 @@ class RequestLog:
         self._tokens -= len(entry.prompt)
         head = _head(entry.prompt)
         alike = self._alike[head]
-        alike.popleft()  # the oldest of all is the oldest of those
+        alike.popleft()  # the oldest request is also the oldest with its head
         if not alike:
             del self._alike[head]
 
     def shareable(self, entry: LoggedRequest) -> int:
-        """Tokens of ``entry``'s prompt that it could have found in the cache; ask once all before it have ended."""
+        """Tokens of ``entry``'s prompt that could be in the cache; call it when all earlier requests have ended."""
         alike, short = (self._alike.get(head, deque()) for head in (_head(entry.prompt), ()))
         best = _longest(entry, alike, entry.cached, self.longest_output)
         best = _longest(entry, short, best, self.longest_output)
@@ -118,18 +118,18 @@ def _head(prompt: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _longest(entry: LoggedRequest, others: deque[LoggedRequest], best: int, output: int | None) -> int:
-    """Tokens that ``entry`` could share with one of the others, at least ``best``; ``output`` is their longest one."""
+    """Tokens that ``entry`` could share with one of the others, at least ``best``; ``output`` is the longest output."""
     prompt, entered, most = entry.prompt, entry.entered, len(entry.prompt) - 1
     most = most if entry.most is None else min(most, entry.most)
     if best >= most:
         return best
     following = prompt[best]
-    for other in reversed(others):  # the latest share most, so few of the others are compared
-        if best < other.size:  # this loop is long, and a call of len() would be half of it
+    for other in reversed(others):  # the latest share most, so the loop often ends early
+        if best < other.size:  # a call of len() would take half of the loop's time
             if other.prompt[best] != following:
                 continue
         elif output is not None and best >= other.longest + output:
-            break  # older ones are shorter still
+            break  # older prompts are not longer
         elif best >= other.size + len(other.output or ()) - 1:
             continue
         if other is entry or other.prefilled > entered:
@@ -156,20 +156,20 @@ class PendingReuse:
         self._waiting.append(branch)
 
     def settle(self, include_unfinished: bool = False) -> None:
-        """Sets ``shared_tokens`` of the branches before the first unfinished one, or of all; frees their tokens."""
+        """Sets ``shared_tokens`` of branches up to the first unfinished one, or of all; frees their tokens."""
         while self._waiting and (include_unfinished or self._waiting[0].ended is not None):
             branch = self._waiting.popleft()
             entry, branch.entry = branch.entry, None
-            if entry is not None and branch.cached_tokens is not None:  # else there is nothing to compare
+            if entry is not None and branch.cached_tokens is not None:  # otherwise it is not reported
                 branch.shared_tokens = entry.log.shareable(entry)
 
 
 def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
     """Length of the longest common prefix."""
     low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:  # as it mostly is
+    if a[:high] == b[:high]:  # the usual case
         return high
-    while low < high:  # slices compare at memory speed
+    while low < high:  # comparing slices is fast
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:
             low = middle

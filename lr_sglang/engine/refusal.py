@@ -1,4 +1,4 @@
-"""What an error status of a runtime means."""
+"""Named errors for the error statuses of a runtime."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from lr_sglang.errors import PromptTooLong, RuntimeBusy, RuntimeRefused
 
 
 class WorkerLost(RuntimeBusy):
-    """The worker that a router sent the request to does not answer: another one may."""
+    """The router's worker for the request does not answer; another worker may."""
 
 
 def refusal(status: int, text: str, path: str, role: str, code: str = "") -> RuntimeRefused:
     """The named error for an error status."""
-    with suppress(ValueError, AttributeError):  # not JSON: the text itself is the message
+    with suppress(ValueError, AttributeError):  # if it is not JSON, the text is the message
         parsed = orjson.loads(text)
         text = (parsed.get("error") or {}).get("message") or parsed.get("message") or text
     text = str(text).strip()[:500]
     if status == 500 and code.startswith(("call_upstream", "read_response")):
-        hint = "are the router's workers still running?"
+        hint = "check that the router's workers are running"
         return WorkerLost(f"{path}: the router has lost a worker: {text}", role=role, hint=hint)
     if status in (401, 403):
         return RuntimeRefused(f"{path}: {status} {text}", role=role, hint="set api_key_env in the deployment file")

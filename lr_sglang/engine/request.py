@@ -12,24 +12,24 @@ from typing import Any
 
 from lr_sglang.errors import Cancelled
 
-# Request ids are unique and of one length: SGLang aborts by prefix, so none may begin with another.
+# Request ids are unique and have the same length: SGLang aborts by prefix, so no id may be the prefix of another.
 _PROCESS, _numbers = uuid.uuid4().hex[:12], itertools.count()
 
 
 class Request:
-    """One generation asked of a runtime. Belongs to its event loop.
+    """A request for one generation. Belongs to one event loop.
 
     Args:
-        seed: for the runtime's sampler; None leaves the draw to the runtime.
-        key: requests of one key share a prefix: a router keeps them on one worker. ASCII, empty for none.
-        order: the waiting request with the least order gets the next slot of the runtime.
+        seed: for the runtime's sampler; None for a random one.
+        key: a router sends requests with the same key, which share a prefix, to one worker. ASCII; empty for none.
+        order: the waiting request with the lowest order gets the next slot of the runtime.
 
     Attributes:
         patience: share of the runtime's timeout that the request may take.
-        sent: when it was sent, by the clock of ``time.time``; 0 before that.
+        sent: when it was sent (``time.time``); 0 before.
         cancelled: whether ``cancel`` was called.
-        ended: the runtime has answered, or never will; False again when it is sent to another worker.
-        result: the ``Generation``, or the ``LookaheadError`` in place of it.
+        ended: whether it was answered or has failed; False again after it is sent to another worker.
+        result: the ``Generation``, or the ``LookaheadError`` that was raised.
     """
 
     def __init__(self, seed: int | None = None, key: str = "", order: int = 0) -> None:
@@ -41,10 +41,10 @@ class Request:
         self._task: asyncio.Task[Any] | None = None
 
     def sending(self, abort: Callable[[Request], None]) -> str:
-        """A new request id, right before sending.
+        """Gives the request a new id; call it right before sending.
 
         Args:
-            abort: how to stop it on the server.
+            abort: aborts the request on the server.
 
         Raises:
             Cancelled: it was cancelled before it was sent.
@@ -60,10 +60,10 @@ class Request:
         self._abort = stop
 
     def part(self) -> Request:
-        """A request of several that make one; cancelling ``self`` cancels the one that is under way.
+        """A new request that is part of this one: cancelling this one cancels its latest part.
 
         Raises:
-            Cancelled: it was cancelled already.
+            Cancelled: this request was cancelled before.
         """
         if self.cancelled:
             raise Cancelled("cancelled before it was sent")
@@ -73,11 +73,11 @@ class Request:
         return made
 
     def end(self) -> None:
-        """The runtime has answered, or never will: nothing is left to abort."""
+        """Records that the request was answered or has failed, so that aborts of it stop."""
         self.ended, self._abort, self._task = True, None, None
 
     def cancel(self) -> None:
-        """Stops the generation on the server. ``Cancelled`` is raised where it was asked for, once it has stopped."""
+        """Aborts the generation on the server. The task that waits for it gets ``Cancelled`` when it has stopped."""
         if self.cancelled or self.ended:
             return
         self.cancelled = True
@@ -85,10 +85,10 @@ class Request:
             self._abort(self)
 
     def raise_if_closed(self, role: str) -> None:
-        """Called where a request's task was cancelled: after ``close_connection`` only the request ends, not the task.
+        """Call it on ``CancelledError``, which ``close_connection`` also causes, to end the request but not its task.
 
         Raises:
-            Cancelled: its connection was closed.
+            Cancelled: ``close_connection`` was called.
         """
         if self.connection_closed:
             task = asyncio.current_task()

@@ -1,8 +1,8 @@
 """SGLang's router in front of many workers: generations go to the router, aborts and ``/server_info`` to its workers.
 
-The router forwards generations and lists its workers (``GET /workers``), which are asked for all else under these
-addresses. Where they cannot be reached, the connection of a cancelled request is closed (SGLang notices within two
-seconds), and slots and memory are unknown.
+The router forwards generations and lists its workers (``GET /workers``); all other requests go to the workers directly.
+If these cannot be reached, the connection of a cancelled request is closed (SGLang notices within two seconds), and
+slots and KV cache are unknown.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from lr_sglang.engine.request import Request
 from lr_sglang.engine.transport import INFO_SECONDS
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, RuntimeDown
 
-# The list of workers is read again when a request is sent or aborted and the list is as old as this.
+# The age at which the list of workers is read again before a request is sent, or aborted.
 REFRESH_SECONDS, REFRESH_SECONDS_FOR_ABORT = 10.0, 1.0
-# Times that a generation is sent while it finds no living worker. The router tries a worker five times for each of
-# them, and passes over one that has failed ten times in a row.
+# Attempts to send a generation while its worker is lost. In each, the router tries the worker five times; it skips a
+# worker after ten failures in a row.
 TRIES = 3
 
 
 def read_workers(reply: Any) -> dict[str, bool] | None:
-    """The workers that a reply to ``GET /workers`` lists, and whether they are healthy; None if it is no router's.
+    """The workers in a reply to ``GET /workers``, and whether each is healthy; None if no router sent the reply.
 
-    A rank of a data-parallel worker (``http://host:port@3``) stands for its server. Workers that speak gRPC are left
-    out: they take no HTTP.
+    A rank of a data-parallel worker (``http://host:port@3``) counts as its server. Workers with gRPC are left out.
     """
     listed = reply.get("workers") if isinstance(reply, Mapping) else None
     if not isinstance(listed, list):
@@ -46,7 +45,7 @@ def read_workers(reply: Any) -> dict[str, bool] | None:
 
 
 def mixed(models: Iterable[str], url: str, role: str | None) -> ConfigError | None:
-    """The error if the workers run different models; None if not. Paths may differ from machine to machine."""
+    """The error if the workers run different models; None if not. The folders of a model may differ."""
     names = sorted({Path(model).name for model in models})
     if len(names) < 2:
         return None
@@ -61,10 +60,10 @@ class RouterClient(Client):
         url: base URL of the router.
         role: named in errors.
         api_key: of the router, sent as a bearer token.
-        worker_api_key: of the workers; empty is the router's.
+        worker_api_key: of the workers; if empty, ``api_key``.
 
     Attributes:
-        changed: called when healthy workers have come or gone.
+        changed: called when the set of healthy workers has changed.
     """
 
     def __init__(self, url: str, role: str, api_key: str = "", worker_api_key: str = "") -> None:
@@ -73,14 +72,14 @@ class RouterClient(Client):
         self._worker_key = worker_api_key or api_key
         self._workers: dict[str, Client] = {}
         self._infos: dict[str, Mapping[str, Any]] = {}
-        self._dropped: list[Request] = []  # aborted, and not ended yet
+        self._dropped: list[Request] = []  # aborted requests that have not ended
         self._read, self._reading, self._closed = float("-inf"), False, False
         self._wrong: ConfigError | None = None
         self._refreshing = asyncio.Lock()
 
     @property
     def workers(self) -> list[str]:
-        """Addresses of the workers, as last read."""
+        """Addresses of the workers when the list was last read."""
         return list(self._workers)
 
     def infos(self) -> list[Mapping[str, Any]]:
@@ -90,10 +89,10 @@ class RouterClient(Client):
     async def generate(
         self, payload: dict[str, Any], request: Request, timeout: float, key: str | None = None
     ) -> dict[str, Any]:
-        """Posts one /generate to the router; if it loses the worker that it chose, another one is tried.
+        """Posts one /generate to the router, again if the router loses the worker that it chose.
 
         Raises:
-            ConfigError: the workers run different models by now.
+            ConfigError: the workers run different models.
             Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused, PromptTooLong, BadReply.
         """
         self._refresh_soon(REFRESH_SECONDS)
@@ -108,29 +107,29 @@ class RouterClient(Client):
                     raise Cancelled("cancelled while its worker was lost", role=self.role) from error
                 if not left or time.monotonic() > deadline:
                     raise
-                # Until the router has noticed, it sends what has this key to the same worker.
+                # Until it notices the loss, the router sends requests with the same key to the lost worker.
                 key = f"{request.key}-{left}" if request.key else ""
         raise AssertionError("unreachable")
 
     def abort(self, request: Request) -> None:
-        """Starts cancelling a request on every worker: the router does not say which one has it."""
+        """Starts aborting a request on every worker, because the router does not tell which worker runs it."""
         self._refresh_soon(REFRESH_SECONDS_FOR_ABORT)
         self._dropped = [one for one in self._dropped if not one.ended] + [request]
         for worker in self._workers.values():
             worker.abort(request)
         if not self._workers:
-            super().abort(request)  # the router refuses it, and so the connection is closed
+            super().abort(request)  # the router refuses the abort, so the connection is closed
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
-        """Reads a document of a worker, the first that answers; ``/flush_cache`` is for all of them.
+        """Reads a document of the first worker that answers; ``/flush_cache`` is sent to all workers.
 
         Raises:
-            LookaheadError: as the last worker's, if none answers.
+            LookaheadError: of the last worker, if none answers.
         """
         return await self._of_a_worker(path, lambda worker: worker.get(path, timeout))
 
     async def post(self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS) -> dict[str, Any]:
-        """As ``get``: the router itself has other routes."""
+        """Posts to the first worker that answers, as ``get``."""
         return await self._of_a_worker(path, lambda worker: worker.post(path, body, timeout))
 
     async def _of_a_worker(self, path: str, ask: Callable[[Client], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
@@ -162,19 +161,19 @@ class RouterClient(Client):
         """Reads the list of workers, and the ``/server_info`` of new ones.
 
         Raises:
-            LookaheadError: the router cannot be asked, or is none (``BadReply``).
+            LookaheadError: the router does not answer, or the server is no router (``BadReply``).
         """
         async with self._refreshing:
             listed = read_workers(await super().get("/workers", INFO_SECONDS))
             if listed is None:
                 raise BadReply(f"{self.url}/workers does not answer as SGLang's router does", role=self.role)
             self._read = time.monotonic()
-            if self._closed:  # while we were asking
+            if self._closed:  # while the request was in flight
                 return
             gone = [self._workers.pop(url) for url in list(self._workers) if url not in listed]
             for url in (url for url in listed if url not in self._workers):
                 self._workers[url] = worker = Client(url, self.role, self._worker_key, self._none_takes_aborts)
-                for request in self._dropped:  # the new worker may have them
+                for request in self._dropped:  # the new worker may run them
                     if not request.ended:
                         worker.abort(request)
             for worker in gone:
@@ -192,7 +191,7 @@ class RouterClient(Client):
     async def _ask(self, url: str) -> Mapping[str, Any]:
         try:
             return await self._workers[url].get("/server_info", INFO_SECONDS)
-        except (LookaheadError, KeyError):  # starting, or gone just now, or we were closed: it will be asked again
+        except (LookaheadError, KeyError):  # starting, gone, or this client closed: retried at the next refresh
             return {}
 
     def servers(self) -> Sequence[Client]:

@@ -23,22 +23,21 @@ Message = Mapping[str, str]
 
 # The encodings of texts with fewer characters are cached.
 SHORT = 64
-# Characters from which on a text is tokenised in a batch: that alone lets other threads run meanwhile, and a megabyte
-# takes seconds.
+# Texts with more characters are tokenised as a batch, which releases the interpreter's lock: a megabyte takes seconds.
 LONG = 10_000
-# Put before a part of a text where a tokenizer would add a space in front.
+# A prefix for parts of a text, for tokenizers that add a space before a text.
 LEAD = "\n"
-# Sizes of the caches: rendered prompts in tokens (some 60 bytes each), decoded steps, and the longest step kept.
+# Cache sizes: tokens of rendered prompts (about 60 bytes each), number of decoded steps, maximum tokens of such a step.
 PROMPTS, STEPS, LONG_STEP = 2**19, 8192, 256
 
 
 class Tokenizer(Protocol):
-    """The interface of the backend to a tokenizer.
+    """The methods of a tokenizer that a backend uses.
 
     Attributes:
-        vocabulary: fingerprint; two tokenizers that have the same give the same ids.
+        vocabulary: a fingerprint; tokenizers with the same fingerprint give the same ids.
         ends: ids that end a sequence.
-        template: of its conversations, as source; empty if there is none.
+        template: the source of its chat template; empty if there is none.
     """
 
     vocabulary: str
@@ -46,26 +45,26 @@ class Tokenizer(Protocol):
     template: str
 
     def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
-        """Ids of a prompt of plain text; nothing in it becomes a special token.
+        """Ids of plain text; nothing in it becomes a special token.
 
-        A beginning-of-sequence token is before it where the model has one.
+        They begin with the model's beginning-of-sequence token, if it has one and ``answer`` is False.
 
         Args:
-            answer: it goes on with what the assistant says: ``</think>`` is read as the token of that name where it is
-                not a special one, and nothing is put in front, as SentencePiece's tokenizers put a space before a text.
+            answer: the text continues the assistant's turn: no token or space is added before it, and ``</think>``
+                becomes the token of that name, if this is not a special token.
         """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens left out."""
+        """Text of ids, without special tokens."""
 
     def spell(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens by their names."""
+        """Text of ids, with the names of special tokens."""
 
     def special(self, ids: Sequence[int]) -> tuple[int, ...]:
-        """The special ids among these, and the unknown ones: ``decode`` leaves both out."""
+        """The special and unknown ids among these, which ``decode`` leaves out."""
 
     def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
-        """The rendered prompt; with ``answer`` it is open for the assistant's."""
+        """The rendered prompt; with ``answer`` it ends with an open assistant turn."""
 
 
 class ModelTokenizer:
@@ -79,13 +78,13 @@ class ModelTokenizer:
     """
 
     def __init__(self, path: str) -> None:
-        from transformers import AutoTokenizer  # seconds to import: only when a tokenizer is really needed
+        from transformers import AutoTokenizer  # takes seconds to import
 
         try:
             self._inner: Any = AutoTokenizer.from_pretrained(path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"no tokenizer at {path!r}", hint=str(error).splitlines()[0]) from error
-        # The fast tokenizer behind most others; it never changes, so it needs no lock.
+        # The fast tokenizer inside most tokenizers; it is never modified, so it needs no lock.
         self._fast: Any = getattr(self._inner, "backend_tokenizer", None)
         self._lock = threading.Lock()
         vocabulary = sorted(self._inner.get_vocab().items(), key=lambda item: item[1])
@@ -101,19 +100,19 @@ class ModelTokenizer:
         self._size = len(self._inner)
         self._added = sorted((str(t) for t in added), key=len, reverse=True)
         self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
-        # Some tokens are also found in text that matches only once it is normalized, such as to small letters.
+        # Whether an added token may match a text only after normalization, such as to lower case.
         self._normalizes = any(t.normalized for t in added) and getattr(self._fast, "normalizer", None) is not None
         self._rendered = Memo(self._render, lambda text, *_: len(text.ids), PROMPTS)
-        self._encoded = lru_cache(maxsize=64)(self._encode)  # the opening of the judge's reply, at every verdict
+        self._encoded = lru_cache(maxsize=64)(self._encode)  # such as the opening of the judge's reply
         self._prefixes: PrefixEncoder | None = None
         begin = self._inner.bos_token_id
         self._opening = (begin,) if begin is not None and self._inner.encode("")[:1] == [begin] else ()
         before, both, alone = map(tuple, self._encode_each([LEAD, LEAD + "a", "a"]))
-        spaced = both[: len(before)] == before and both[len(before) :] != alone  # it puts a space in front of a text
+        spaced = both[: len(before)] == before and both[len(before) :] != alone  # it adds a space before a text
         self._leading: tuple[int, ...] = before if spaced else ()
         if self._fast is not None and not spaced:
             self._prefixes = PrefixEncoder(self._fast, max(map(len, self._added), default=0))
-        # A step is decoded when it arrives, and again to be cut.
+        # A step is decoded when it arrives, and again when it is split.
         self._decoded = lru_cache(maxsize=STEPS)(self._decode)
 
     def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
@@ -145,10 +144,10 @@ class ModelTokenizer:
         return self._rendered(tuple((m["role"], m["content"]) for m in messages), answer)
 
     def _render(self, messages: tuple[tuple[str, str], ...], answer: bool) -> TokenText:
-        """The template sees contents in which every special token is broken by a mark; the mark is then a seam."""
+        """Renders contents in which a mark breaks every special token, then encodes the parts between the marks."""
         mark = _unused(*(content for _, content in messages))
         safe = [
-            # thinking tags in an earlier answer are left to the template; role markers are broken in every content
+            # role markers are broken in every content; thinking tags in earlier answers are kept for the template
             {"role": role, "content": self._break(text, self._special if role == "assistant" else self._added, mark)}
             for role, text in messages
         ]
@@ -157,7 +156,7 @@ class ModelTokenizer:
         return TokenText.of(text.replace(mark, ""), self._encode_parts(text.split(mark)), self.vocabulary)
 
     def _break(self, text: str, tokens: Sequence[str], mark: str) -> str:
-        """``text`` with marks in it, so that none of the tokens is read in its parts."""
+        """``text`` with marks, so that none of the parts between them contains one of the tokens."""
         text = _broken(text, tokens, mark)
         while self._normalizes:
             read = self._fast.encode(text, add_special_tokens=False)
@@ -169,14 +168,14 @@ class ModelTokenizer:
         return text
 
     def _encode_parts(self, parts: Sequence[str], after: bool = False) -> tuple[int, ...]:
-        """Ids of the parts of a text; ``after`` says that the first of them is not its beginning either."""
+        """Ids of consecutive parts of a text; with ``after``, other text precedes the first part."""
         if not self._leading:
             return tuple(chain.from_iterable(self._encode_each(parts)))
         each = self._encode_each([LEAD + part if after or number else part for number, part in enumerate(parts)])
         made: list[int] = []
         for number, ids in enumerate(each):
             if after or number:
-                size = len(self._leading)  # the part has merged with the lead: it is encoded by itself
+                size = len(self._leading)  # if a token spans lead and part, the part is encoded by itself
                 ids = ids[size:] if tuple(ids[:size]) == self._leading else self._encode_each([parts[number]])[0]
             made += ids
         return tuple(made)
@@ -192,7 +191,7 @@ class ModelTokenizer:
                 return [self._prefixes.encode(text) for text in texts]
             return [self._fast.encode(text, add_special_tokens=False).ids for text in texts]
         except (TypeError, UnicodeEncodeError) as error:
-            hint = "decode it from what encoding it really has"
+            hint = "decode it with the encoding of its source"
             raise ConfigError("the text has half a surrogate pair, which is no character", hint=hint) from error
 
 
@@ -222,15 +221,15 @@ def resolve(text: str, tokenizer: Tokenizer, begins: bool = False) -> tuple[int,
 
 
 def render(s: Any, tokenizer: Tokenizer) -> TokenText:
-    """What the template makes of the turns of a state (SGLang's executor), without the assistant's open one.
+    """Renders the turns of a state (SGLang's executor) by the template, without the text of an open assistant turn.
 
     Raises:
-        ConfigError: some text stands outside of any turn.
+        ConfigError: some text is outside of all turns.
     """
     closed = str.__getitem__(s.text_, slice(None if s.cur_role is None else s.cur_role_begin_pos))
     said = "".join(s.turns)
     if said != closed and "".join(said.split()) != "".join(closed.split()):
-        raise ConfigError("text stands outside of any role", hint="put it into sgl.user or another role")
+        raise ConfigError("some text is outside of any role", hint="put it into sgl.user or another role")
     turns = [{"role": m["role"], "content": text} for m, text in zip(s.messages_, s.turns, strict=True)]
     if s.cur_role not in (None, "assistant"):
         turns.append({"role": s.cur_role, "content": s.text_[s.cur_role_begin_pos :]})
@@ -238,10 +237,10 @@ def render(s: Any, tokenizer: Tokenizer) -> TokenText:
 
 
 def _unused(*texts: str) -> str:
-    """A private-use character that stands in none of the texts.
+    """A private-use character that none of the texts contains.
 
     Raises:
-        ConfigError: they use them all.
+        ConfigError: the texts contain all of them.
     """
     used = set().union(*texts)
     for c in map(chr, chain(range(0xE000, 0xF8FF), range(0xF0000, 0xFFFFE))):
@@ -253,6 +252,6 @@ def _unused(*texts: str) -> str:
 def _broken(text: str, tokens: Iterable[str], mark: str) -> str:
     """``text`` with ``mark`` after the first character of every occurrence of a token, so that none is left whole."""
     for token in tokens:
-        while len(token) > 1 and token in text:  # again where occurrences overlap
+        while len(token) > 1 and token in text:  # repeated, because occurrences may overlap
             text = text.replace(token, token[0] + mark + token[1:])
     return text

@@ -1,4 +1,4 @@
-"""The interface of a backend to its runtime, and what goes through it to the routes that the runtime alone knows."""
+"""The interface of a backend to its runtime, which can also forward requests to any route."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from lr_sglang.engine.request import Request
 
-INFO_SECONDS = 10.0  # for a document of the runtime
+INFO_SECONDS = 10.0  # timeout of requests that compute nothing
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class Post:
     """A request to any route.
 
     Attributes:
-        rid: the request's id, which the payload has as well if it has a field for it.
-        batch: parts of the payload; SGLang gives each an id that ends with _0, _1 and so on.
+        rid: the request's id; the payload has it too, if it has a field for it.
+        batch: number of requests in the payload; SGLang gives them ids that end with _0, _1 and so on.
     """
 
     path: str
@@ -28,7 +28,7 @@ class Post:
 
 @dataclass(frozen=True)
 class Head:
-    """The beginning of a reply."""
+    """Status and content type of a reply."""
 
     status: int
     content_type: str
@@ -47,7 +47,7 @@ class Transport(Protocol):
         """Posts JSON to a route that computes nothing, such as ``/tokenize``, and reads its JSON."""
 
     def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
-        """Posts to any route and gives its reply as it comes: the head, then the bytes of the body."""
+        """Posts to any route and streams its reply: the head, then the bytes of the body."""
 
     async def close(self) -> None:
         """Closes the connections."""
