@@ -1,1 +1,1 @@
-"""What lr-sglang adds to SGLang's frontend language: an executor without threads, steps, forks and roles."""
+"""Our additions to SGLang's frontend language: an executor without threads, steps, forks and roles."""

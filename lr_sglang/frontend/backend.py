@@ -1,7 +1,7 @@
 """A SGLang backend for one runtime of a deployment.
 
-Unlike SGLang's own ``RuntimeEndpoint`` it sends prompts as token ids, rendered by the model's template, and seeds. It
-can cancel every request on the server, and a failure reaches the reader of the state at once, as a named error.
+Unlike SGLang's own ``RuntimeEndpoint`` it sends seeds, and prompts as token ids that the model's template rendered. It
+can abort every request on the server, and a failure is raised at once, as a named error, when the state is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lr_sglang.steps.judge_check import JudgeChecks
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
 
-# SGLang's interpreter writes roles into the state's text by a template; ours are rendered from ``messages_`` instead.
+# SGLang's interpreter adds role markers to the state's text; we add none, and render prompts from ``messages_``.
 _NO_MARKERS = ChatTemplate(
     name="lr-sglang",
     default_system_prompt=None,
@@ -45,7 +45,7 @@ NO_NUMBER = "NaN happened"  # SGLang's ``matched`` where a model's output is NaN
 
 
 class _Naming:
-    """Sets a runtime's role on errors; turns any that is not a ``LookaheadError`` into ``BadReply``."""
+    """Sets the role of errors; turns those that are no ``LookaheadError`` into ``BadReply``."""
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -68,19 +68,19 @@ class RuntimeBackend(BaseBackend):
         transport: how to reach the runtime.
         tokenizer: of the runtime's model.
         context: the model's context length in tokens.
-        timeout: seconds that a generation of up to 1,000 tokens may take; a longer one may take more in proportion.
+        timeout: seconds for a generation of up to 1,000 tokens; proportionally more for a longer one.
         seeded: whether the runtime honours a seed.
-        max_running_requests: requests that it runs at a time; None is not known.
-        kv_tokens: tokens that its KV memory holds; None is not known.
-        token_layer: SGLang's name of its speculative algorithm, empty for none; None is not known.
+        max_running_requests: requests that it runs at a time; None if unknown.
+        kv_tokens: tokens that its KV cache holds; None if unknown.
+        token_layer: SGLang's name of its speculative algorithm, empty for none; None if unknown.
 
     Attributes:
-        pool: the slots that its requests wait for: ``room`` of them, or what other processes leave of it.
-        tool_call_parser: SGLang's name of how the server finds calls of tools in a text; empty for not at all.
-        checks: of a judge: what is known of it from pairs of steps that differ.
-        prefix_cache: the class that SGLang has chosen for it; servers that we are not installed beside do not tell.
+        pool: the slots that its requests wait for: ``room`` slots, or fewer if other processes use some of them.
+        tool_call_parser: SGLang's name of the server's parser of tool calls; empty for none.
+        checks: of a judge: its verdicts on pairs of steps that differ.
+        prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
         simulated: whether the runtime waits instead of computing, so that its times are no measurement of a model.
-        ends: ids that end a sequence, as far as they are known.
+        ends: the known ids that end a sequence.
     """
 
     def __init__(
@@ -110,18 +110,18 @@ class RuntimeBackend(BaseBackend):
         self.request_log, self.naming = RequestLog(), _Naming(role)
 
     def set_capacity(self, max_running_requests: int | None, kv_tokens: int | None) -> None:
-        """Sets the runtime's limits: requests at a time, and tokens in its KV memory; None is not known."""
+        """Sets the runtime's limits: requests at a time, and tokens in its KV cache; None if unknown."""
         self.max_running_requests, self.kv_tokens = max_running_requests, kv_tokens
         known = [max_running_requests, None if kv_tokens is None else max(1, kv_tokens // BRANCH_TOKENS)]
         self.room = self.pool.size = min((limit for limit in known if limit is not None), default=None)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of its requests: the one that it is bound to, else the process's own. Asking binds nothing."""
+        """The event loop that it is bound to, or else the process's own. Reading this does not bind it."""
         return self._loop or background()
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Makes its requests on this loop, if it has no loop yet; its first request binds it to that which it is on."""
+        """Binds its requests to this loop, unless it is bound; otherwise the loop of its first request binds it."""
         if self._loop is None or self._loop.is_closed():
             self._loop = loop
 
@@ -129,27 +129,27 @@ class RuntimeBackend(BaseBackend):
         return str(call(self.transport.get("/model_info"), self.loop).get("model_path", ""))
 
     def prompt_ids(self, s: Executor) -> tuple[int, ...]:
-        """The ids of everything a state has said so far.
+        """The token ids of a state's text.
 
         Raises:
-            ConfigError: some of it was said in roles and some outside of them; no template has a place for that.
+            ConfigError: some of the text is in roles and some outside of them, which no chat template can render.
         """
         if not s.messages_ and s.cur_role is None:
             return resolve(s.text_, self.tokenizer, begins=True)
         if s.cur_role != "assistant":
             return render(s, self.tokenizer).ids
         where = len(s.messages_), s.cur_role_begin_pos
-        if self.tokenizer not in s.opened or s.opened[self.tokenizer][0] != where:  # else a fork goes on from there
+        if self.tokenizer not in s.opened or s.opened[self.tokenizer][0] != where:  # otherwise cached, also for forks
             s.opened = {**s.opened, self.tokenizer: (where, render(s, self.tokenizer).ids)}
         opened: tuple[int, ...] = s.opened[self.tokenizer][1]
         written = TokenText.wrap(s.text_).ids_from(s.cur_role_begin_pos, self.tokenizer.vocabulary)
         return opened + (resolve(s.text_[s.cur_role_begin_pos :], self.tokenizer) if written is None else written)
 
     def budget(self, s: Executor, limits: Limits) -> tuple[int, int]:
-        """Tokens of a state's prompt, and of the answer that may follow it.
+        """The number of tokens of a state's prompt, and the maximum number of an answer.
 
         Raises:
-            PromptTooLong: none may. BadReply: the model's chat template fails.
+            PromptTooLong: no token is left for an answer. BadReply: the model's chat template fails.
         """
         with self.naming:
             prompt = len(self.prompt_ids(s))
@@ -180,24 +180,24 @@ class RuntimeBackend(BaseBackend):
         ids = generation.ids[:-1] if generation.eos is not None else generation.ids
         text, decoded = generation.meta["text"], self.tokenizer.decode(ids)
         if not is_step and text != decoded and isinstance(generation.meta["finish_reason"].get("matched"), str):
-            return str(text)  # SGLang has cut the stop string off; otherwise the texts differ by a space in front
+            return str(text)  # SGLang removed the stop string; other differences are leading spaces
         return TokenText.of(decoded if is_step else text, ids, self.tokenizer.vocabulary)
 
     async def astream(self, s: Executor, params: SamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """One piece: steps are short, and a program that streams sees each of them as it ends."""
+        """Yields the whole text at once, because steps are short."""
         yield await self.agenerate(s, params)
 
     async def ask(self, ids: tuple[int, ...], params: SamplingParams, request: Request) -> Generation:
-        """One /generate, once the runtime has a slot for it.
+        """Sends one /generate when the runtime has a slot for it.
 
         Args:
             ids: prompt.
             params: SGLang's sampling parameters. A negative ``logprob_start_len`` counts from the end of the prompt:
                 -5 asks for the log-probabilities of its last five tokens.
-            request: how to cancel it.
+            request: cancels it.
 
         Raises:
-            LookaheadError: any of the transport's, or Cancelled.
+            LookaheadError: one of the transport's errors, or Cancelled.
         """
         payload: dict[str, Any] = {"input_ids": ids, "sampling_params": params.sent}
         if request.seed is not None and self.seeded:
@@ -205,10 +205,10 @@ class RuntimeBackend(BaseBackend):
         most = None
         if params.return_logprob:
             most = params.logprob_start_len
-            if most is not None and most < 0:  # SGLang gives none for the first token that it is asked about
+            if most is not None and most < 0:  # SGLang returns none for the first token
                 most = max(0, len(ids) + most - 1)
             payload |= {"return_logprob": True, "logprob_start_len": -1 if most is None else most}
-        # A long generation may take longer.
+        # The timeout is proportional to the number of tokens above 1,000.
         patience = self.timeout * request.patience * max(1.0, params.max_new_tokens / 1000)
         if self._loop is None:
             self.bind(asyncio.get_running_loop())
@@ -248,14 +248,14 @@ class RuntimeBackend(BaseBackend):
                 raise Cancelled("cancelled", role=self.role, generation=generation)
             raise BadReply(f"aborted by the runtime: {finish.get('message', '')}", role=self.role)
         if matched == NO_NUMBER:
-            raise BadReply("the model computed no numbers (NaN)", role=self.role, hint="another --dtype may help")
+            raise BadReply("the model's output is NaN", role=self.role, hint="another --dtype may help")
         if isinstance(matched, int) and eos is None:
             raise BadReply("the end of sequence is not among the tokens", role=self.role)
         return generation
 
     def _ends(self, params: SamplingParams, matched: Any) -> frozenset[int]:
-        """Ids that end this request. An id that the runtime matched and the request did not name is the model's."""
-        if params.ignore_eos:  # the runtime then ignores all ids, also those of the request
+        """Ids that end this request. An id that the runtime matched without being asked is one of the model's."""
+        if params.ignore_eos:  # the runtime then ignores all of them, also the request's
             return frozenset()
         asked = frozenset(params.stop_token_ids or ())
         if isinstance(matched, int) and matched not in asked:
@@ -265,7 +265,7 @@ class RuntimeBackend(BaseBackend):
     async def aselect(
         self, s: Executor, choices: list[str], temperature: float, method: ChoicesSamplingMethod
     ) -> ChoicesDecision:
-        """Which of the choices is likeliest after a state's text. The state's ``request`` cancels what is asked.
+        """Chooses the choice that is most likely after a state's text. The state's ``request`` cancels it.
 
         Raises:
             ConfigError: a choice is empty. LookaheadError: as ``ask``.
@@ -280,11 +280,11 @@ class RuntimeBackend(BaseBackend):
             )
 
     def shutdown(self) -> None:
-        """Closes the connections, in any thread but the loop's; leaves them where the loop is held up."""
+        """Closes the connections, unless the loop is blocked. Call it in another thread than the loop's."""
         if self.loop.is_running() and turns(self.loop):
             call(self.transport.close(), self.loop)
 
     def flush_cache(self) -> None:
-        """Empties the runtime's radix cache and the log of shared prefixes. Not on the loop."""
+        """Empties the runtime's radix cache and the log of requests. Call it in another thread than the loop's."""
         call(self.transport.get("/flush_cache"), self.loop)
         self.request_log = RequestLog()

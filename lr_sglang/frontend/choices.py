@@ -1,4 +1,4 @@
-"""``select``: which of some texts a runtime finds most likely next, by SGLang's own rules."""
+"""``select``: chooses the text that is most likely on a runtime, by SGLang's own rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Scored = list[tuple[float, int, None]]
 async def decide(
     choices: list[str], encoded: Sequence[Ids], prompt: Ids, method: ChoicesSamplingMethod, ask: Ask
 ) -> ChoicesDecision:
-    """Scores every choice after a prompt; only the choices are computed, the prefix is shared.
+    """Scores every choice after a prompt; the choices share the prompt's KV cache.
 
     Args:
         encoded: the ids of each choice.
@@ -26,7 +26,7 @@ async def decide(
     scored = [await _score(ask, prompt, ids) for ids in encoded]
     alone = None
     if method.requires_unconditional_logprobs:
-        # A first token without a text before it has no probability: SGLang has None there.
+        # The first token of a prompt has no probability: SGLang reports None.
         alone = [[(None, ids[0], None), *await _score(ask, ids[:1], ids[1:])] for ids in encoded]
     return method(
         choices=choices,

@@ -1,4 +1,4 @@
-"""What lookahead reasoning adds to SGLang's frontend language, and running its programs on the event loop.
+"""Additions to SGLang's frontend language, and ``run_program``, which runs its programs on the event loop.
 
 Everything else is ``import sglang as sgl``.
 
@@ -65,7 +65,7 @@ def backend_of(s: ProgramState, role: str) -> RuntimeBackend:
 
 
 def on(s: ProgramState, role: str) -> ProgramState:
-    """Moves a state to another role's runtime: what it generates next is generated there."""
+    """Moves a state to the runtime of ``role``, which makes its next generations."""
     s.stream_executor.backend = backend_of(s, role)
     return s
 
@@ -81,9 +81,9 @@ def end(s: ProgramState) -> None:
 
 
 async def run_program(program: SglFunction, *args: Any, backend: Any, **more: Any) -> ProgramState:
-    """Runs a program to its end on the running loop, a synchronous one in a thread of its own; returns its state.
+    """Runs a program to its end on the running loop, a synchronous one in a new thread; returns its state.
 
-    Its runtimes are bound to the loop.
+    Binds the runtimes to the loop.
 
     Args:
         backend: an ``AsyncBackend``.
@@ -95,7 +95,7 @@ async def run_program(program: SglFunction, *args: Any, backend: Any, **more: An
     for one in (backend, *getattr(backend, "roles", {}).values()):
         one.bind(asyncio.get_running_loop())
     if inspect.iscoroutinefunction(program.func):
-        state = program.run(*args, backend=backend, **more)  # begins it: its first line has not run yet
+        state = program.run(*args, backend=backend, **more)  # makes the coroutine and does not run it yet
         try:
             await state.ret_value
         finally:
@@ -110,8 +110,7 @@ _run_internal = interpreter.run_internal
 
 
 def _run_to_its_end(state: ProgramState, program: SglFunction, args: Any, more: Any, sync: bool) -> None:
-    """SGLang's ``run_internal``, which would only begin a coroutine: ``program.run`` and ``run_batch`` wait for it,
-    unless they are called on its own loop."""
+    """SGLang's ``run_internal``, but runs a coroutine to its end, unless it is called on the coroutine's loop."""
     _run_internal(state, program, args, more, sync)
     executor = state.stream_executor
     if inspect.iscoroutine(state.ret_value) and isinstance(executor, Executor) and running_loop() is not executor.loop:

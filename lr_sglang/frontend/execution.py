@@ -1,7 +1,7 @@
 """Executes a state's expressions on the event loop, in order.
 
 Text is appended at once. A ``gen`` or a ``select`` becomes a task of the loop, and later expressions wait for it. After
-a failure nothing more is executed.
+a failure no expression is executed.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from lr_sglang.sglang_api.interpreter import (
     StreamExecutor,
 )
 
-# SGLang's reader of a streamed variable checks whether it exists, then whether the stream has ended: a short program
-# could begin and end between the two checks. So a stream ends this many seconds after its last expression.
+# SGLang's reader of a streamed variable checks whether it exists, then whether the stream has ended; a short program
+# could begin and end between the two checks. So a stream is marked as ended this long after its last expression.
 READER_SECONDS = 0.05
 
 
 class AsyncBackend(Protocol):
-    """What an executor needs of a backend, beside what SGLang's ``BaseBackend`` has."""
+    """The methods of a backend that an executor calls, besides those of SGLang's ``BaseBackend``."""
 
     loop: asyncio.AbstractEventLoop
 
     async def agenerate(self, s: Any, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """The text that the runtime writes after the state's, and its meta information."""
+        """Generates text after the state's; returns it and its meta information."""
 
     def astream(self, s: Any, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """The same in pieces, as they are written."""
+        """Yields the same in pieces as they are generated."""
 
     async def aselect(
         self, s: Any, choices: list[str], temperature: float, method: ChoicesSamplingMethod
     ) -> ChoicesDecision:
-        """Which of the choices the runtime finds likeliest after the state's text."""
+        """Chooses the choice that is most likely after the state's text."""
 
 
 class ForkHere(NamedTuple):
-    """An entry in a state's queue that marks where it was forked while it was generating; the fork waits for it."""
+    """A queue entry of a state that was forked during a generation; the fork waits until it is executed."""
 
     fork: Execution
     reached: asyncio.Future[None]
 
 
 class Execution(StreamExecutor):
-    """One state of a program, on the event loop of its backend. Made there or in any other thread.
+    """One state of a program, on the event loop of its backend. Any thread can make one.
 
     Args:
         backend: an ``AsyncBackend``.
@@ -66,10 +66,10 @@ class Execution(StreamExecutor):
 
     Attributes:
         request: the ``Request`` of the next ``gen``; None makes a new one.
-        opened: the backend's rendered turns before the open one, by tokenizer; forks share it.
+        opened: ids of the rendered turns before the open one, by tokenizer; forks share it.
 
     Raises:
-        ConfigError: speculative execution of API calls is asked for.
+        ConfigError: ``num_api_spec_tokens`` is set.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Execution(StreamExecutor):
         use_thread: bool = True,
     ) -> None:
         if num_api_spec_tokens is not None:
-            raise ConfigError("num_api_spec_tokens is for the chat services of others", hint="leave it out")
+            raise ConfigError("num_api_spec_tokens is for SGLang's backends of chat APIs only", hint="leave it out")
         super().__init__(backend, arguments, default_sampling_para, chat_template, stream, None, use_thread=False)
         self.loop = backend.loop
         self._waiting: deque[SglExpr | ForkHere] = deque()
@@ -105,7 +105,7 @@ class Execution(StreamExecutor):
         """Adds an expression, from any thread."""
         if running_loop() is self.loop:
             if isinstance(expr, SglGen) and not self.stream:
-                self.variable_event[expr.name] = Flag()  # only coroutines read it, which wait with sync()
+                self.variable_event[expr.name] = Flag()  # only coroutines read it; they wait with sync()
             else:
                 self._init_var_event(expr)
             self._add(expr)
@@ -131,11 +131,11 @@ class Execution(StreamExecutor):
             self._drain()
 
     def _drain(self) -> None:
-        """Executes what waits, up to the next expression that takes time."""
+        """Executes waiting expressions up to the next one that becomes a task."""
         while self._waiting and self._task is None and self.error_ is None:
             try:
                 self._begin(self._waiting.popleft())
-            except Exception as error:  # noqa: BLE001 - any error is raised for the reader of the state
+            except Exception as error:  # noqa: BLE001 - raised when the state is read
                 self._fail(error)
             if self.stream_text_event:
                 self.stream_text_event.set()
@@ -160,7 +160,7 @@ class Execution(StreamExecutor):
             self._execute(expr)
 
     def adopt(self, parent: Execution) -> None:
-        """Copies the parent, which has executed everything before it was forked."""
+        """Copies the parent's text and variables when it has executed all expressions before the fork."""
 
     def _start(self, work: Awaitable[None]) -> None:
         self._task = self.loop.create_task(self._work(work))
@@ -171,10 +171,10 @@ class Execution(StreamExecutor):
             await work
         except asyncio.CancelledError:
             error = Cancelled("cancelled")
-        except (Exception, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001 - it is raised for the state's reader
+        except (Exception, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001 - raised when the state is read
             error = raised
         if isinstance(error, Cancelled):
-            error.__traceback__ = None  # its frames hold this state, which would hold them
+            error.__traceback__ = None  # its frames refer to this state, which refers to the error
         self._arrived(error)
 
     def when_done(self, callback: Callable[[], None]) -> None:
@@ -208,11 +208,11 @@ class Execution(StreamExecutor):
         self.variable_event[name].set()
 
     def resolve(self, given: SglSamplingParams) -> SamplingParams:
-        """The sampling parameters of a ``gen``: the program's defaults, replaced by those that it gives itself."""
+        """The sampling parameters of a ``gen``: its own, and the program's defaults for the others."""
         made = object.__new__(SamplingParams)
         if self.chat_template.stop_str:
             made.__dict__ = vars(self._resolve_sampling_params(given))
-        else:  # without SGLang's deep copy: nothing in them is changed
+        else:  # a shallow copy is enough, because their values are not changed
             changed = {name: value for name, value in vars(given).items() if value is not None}
             made.__dict__ = {**vars(self.default_sampling_para), **changed}
         return made
@@ -239,17 +239,17 @@ class Execution(StreamExecutor):
         self.text_ += decided.decision
 
     def end(self) -> None:
-        """Ends the state: nothing more will be added. From any thread, any number of times."""
+        """Ends the state: no expression follows. May be called in any thread, and repeatedly."""
         if self.__dict__.get("_ended", True):
             return
         self._ended = True
-        if self._task is None and self._sent == self._received and not self.stream:  # as almost always
+        if self._task is None and self._sent == self._received and not self.stream:  # the usual case
             self._finish()
         elif running_loop() is self.loop:
             self._end()
         else:
             with suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(self._end)  # after what this thread has added
+                self.loop.call_soon_threadsafe(self._end)  # after the expressions that this thread has added
         self.backend.end_program(self)
 
     def _end(self) -> None:
@@ -267,7 +267,7 @@ class Execution(StreamExecutor):
         self.stream_text_event.set()
 
     def _fail(self, error: BaseException) -> None:
-        """Every later reader of the state gets the error; existing text and variables stay, what waits is dropped."""
+        """Makes later reads raise the error; keeps existing text and variables, drops waiting expressions."""
         if self.error_ is None:
             self.error_ = error
             begun = [name for name, event in self.variable_event.items() if not event.wait(0)]
@@ -283,7 +283,7 @@ class Execution(StreamExecutor):
 
     @property
     def is_finished(self) -> bool:
-        """As SGLang's: whether a stream has ended and was read to its end. Of one that failed, raises the failure."""
+        """As SGLang's: whether a stream has ended and was read to its end. Raises the failure of a stream."""
         if self.stream and self.error_ is not None:
             raise self.error_
         return self._finished and not (self.stream and self.stream_text_event.unread)
@@ -293,6 +293,6 @@ class Execution(StreamExecutor):
         self._finished = finished
 
     async def drained(self) -> None:
-        """Waits until everything that was added has been executed, or one of it has failed. On the loop."""
+        """Waits, on the loop, until all expressions are executed, or one has failed."""
         while self._task is not None:
-            await asyncio.wait((self._task,))  # which does not cancel it
+            await asyncio.wait((self._task,))  # asyncio.wait does not cancel the task

@@ -1,7 +1,7 @@
 """SGLang's executor on an event loop: a state has no thread, and a fork is a plain object.
 
-Coroutines on the loop wait with ``await sync(s)``; a synchronous program runs in a thread of its own and reads its
-states as ever. After a failure every later reader gets the error.
+Coroutines on the loop wait with ``await sync(s)``; a synchronous program runs in its own thread, in which reading a
+state waits, as in SGLang. After a failure every later read raises the error.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from lr_sglang.sglang_api.interpreter import ProgramState, SglRoleEnd, StreamExe
 
 
 class NotReady(LookaheadError):
-    """A coroutine reads what is still being generated: reading would block the loop that generates it."""
+    """A coroutine read a variable or text that is being generated; waiting would block the loop that generates it."""
 
 
 class Executor(Execution):
-    """One state of a program, as its readers see it. Made on its event loop, or in another thread for the loop of the
-    backend; arguments as for ``Execution``.
+    """One state of a program, with SGLang's methods to read it. Arguments as for ``Execution``.
 
     Attributes:
-        turns: what each closed turn says; SGLang's ``messages_`` lack the white space before it.
+        turns: the text of each closed turn; in SGLang's ``messages_`` it lacks leading white space.
     """
 
     turns: tuple[str, ...] = ()
@@ -36,10 +35,10 @@ class Executor(Execution):
         super()._execute_role_end(expr)
 
     def sync(self) -> None:
-        """Waits in a program's thread; on the loop it must not wait.
+        """Waits, in a program's thread, until all expressions are executed; raises on the loop.
 
         Raises:
-            NotReady: on the loop, while something is being generated.
+            NotReady: it was called on the loop during a generation.
         """
         if self._task is None and self._sent == self._received:
             return
@@ -92,7 +91,7 @@ class Executor(Execution):
             raise self.error_
 
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> list[Executor]:
-        """As SGLang's. On the loop, forks of a state that is generating continue from its future text."""
+        """As SGLang's. On the loop, forks made during a generation continue from the text after it."""
         return [self.forked(self.backend) for _ in range(int(size))]
 
     def forked(self, backend: Any) -> Executor:
@@ -141,7 +140,7 @@ class Executor(Execution):
 
 
 def _new(cls: type, backend: Any = None, *_: Any, **__: Any) -> Any:
-    """Replaces the executor that SGLang's ``run_program`` makes for the root state, of its own class."""
+    """``StreamExecutor.__new__``: makes SGLang's ``run_program`` use our executor for programs on our backends."""
     return object.__new__(Executor if cls is StreamExecutor and hasattr(backend, "agenerate") else cls)
 
 
@@ -149,6 +148,6 @@ StreamExecutor.__new__ = _new
 
 
 async def sync(*states: ProgramState) -> None:
-    """Waits on the loop until everything that was added to the states has been executed; a failure does not raise."""
+    """Waits on the loop until all expressions of the states are executed or have failed; raises no failure."""
     for state in states:
         await state.stream_executor.drained()

@@ -1,4 +1,4 @@
-"""``lookahead()``: one ``gen`` of a SGLang program, marked to be answered by lookahead reasoning."""
+"""``lookahead()``: marks a ``gen`` of a SGLang program for lookahead reasoning."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lr_sglang.frontend.executor import Executor
 from lr_sglang.sglang_api.interpreter import SglGen, SglSamplingParams
 from lr_sglang.steps.step import StepStop
 
-# Stands for all tokens that the run and the model's context leave.
+# Means all tokens that the run's limits and the model's context allow.
 UNLIMITED = 2**30
-# With fewer tokens (a few steps) the target alone is faster.
+# Below this number of tokens (a few steps) the target alone is faster.
 SHORT = 64
 # Options of a ``gen`` that only the target can serve, without lookahead.
 CANNOT = (
@@ -25,7 +25,7 @@ CANNOT = (
 
 
 class LookaheadMark(str):
-    """A stop string that marks a ``gen`` as lookahead reasoning; SGLang carries it where other marks are lost."""
+    """Marks a ``gen`` for lookahead reasoning. It is a stop string, because SGLang passes these on unchanged."""
 
     name: str
     options: dict[str, Any]
@@ -45,10 +45,10 @@ def lookahead(
 
     Args:
         name: of the variable, as for ``gen``.
-        max_tokens: the answer's budget; None is all that the run and the context leave.
-        stop: strings at which the text is cut off, as for ``gen``.
+        max_tokens: the answer's budget; None for all tokens that the run's limits and the model's context allow.
+        stop: stop strings, as for ``gen``.
         show: report the steps to ``on_step`` as they are kept. The program's final answer must then begin with the
-            shown text. A variable called ``answer`` is shown alone, any other with the turn's text before it.
+            shown text: only the generated text if ``name`` is ``answer``, else also the turn's text before it.
         given: fields of ``Lookahead`` (``depth``, ``width``, ``verifier``, ...) and of ``gen`` (``temperature``, ...).
 
     Raises:
@@ -57,10 +57,10 @@ def lookahead(
     fields = {key: given.pop(key) for key in list(given) if key in Lookahead.__dataclass_fields__}
     if fields.get("calibration"):
         hint = "give it to the run, or to the backend: deployment.backend(gate=..., calibration=...)"
-        raise ConfigError("lookahead(): one calibration holds for all that a program writes", hint=hint)
+        raise ConfigError("lookahead(): one calibration holds for all generations of a program", hint=hint)
     mark = LookaheadMark("\x00lookahead")
     mark.name, mark.options, mark.stops, mark.show = name, fields, stops_of(stop), show
-    Lookahead().with_options(**fields)  # invalid values raise here, where the program's author sees them
+    Lookahead().with_options(**fields)  # raises here for invalid values
     try:
         return sgl.gen(name, max_tokens=UNLIMITED if max_tokens is None else max_tokens, stop=mark, **given)
     except TypeError as error:
@@ -82,10 +82,10 @@ def stops_of(stop: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def fallback_reason(s: Executor, params: SglSamplingParams, everything: bool) -> str:
-    """Why this ``gen`` is not answered by lookahead reasoning; empty if it is.
+    """The reason why this ``gen`` is answered without lookahead reasoning; empty if there is none.
 
     Args:
-        everything: False answers only what ``lookahead()`` has marked that way.
+        everything: False to use lookahead reasoning for marked ``gen`` only.
     """
     if s.images_:
         return "images"

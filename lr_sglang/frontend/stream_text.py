@@ -1,4 +1,4 @@
-"""Turns an answer's tokens into chunks of text for a client: whole characters, cut at stop strings, reasoning apart."""
+"""Turns an answer's tokens into chunks for a client: whole characters, up to a stop string, reasoning separated."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Kind = Literal["content", "reasoning"]
 
 
 class Chunk(NamedTuple):
-    """Some text for the client."""
+    """A piece of text for the client."""
 
     kind: Kind
     text: str
 
 
 class Stops:
-    """Cuts a text before the first stop string in it, wherever it was cut into pieces.
+    """Cuts a streamed text before its first stop string, which may be spread over several pieces.
 
     Args:
-        strings: none of them empty.
+        strings: stop strings, none of them empty.
 
     Attributes:
-        hit: the one that was found, else empty; nothing comes after that.
-        shown: characters let through so far.
+        hit: the stop string that was found, else empty; no text follows it.
+        shown: number of characters returned so far.
     """
 
     def __init__(self, strings: Sequence[str] = ()) -> None:
@@ -36,7 +36,7 @@ class Stops:
         self.hit, self.shown = "", 0
 
     def add(self, text: str) -> str:
-        """The text that can be shown: no part of it can become part of a stop string."""
+        """Returns the text that cannot be part of a stop string, and holds the rest."""
         if self.hit:
             return ""
         text = self._held + text
@@ -47,24 +47,24 @@ class Stops:
         return text[:end]
 
     def rest(self) -> str:
-        """The text that was held back; call it at the end."""
+        """The held text; call it at the end."""
         held, self._held = self._held, ""
         self.shown += len(held)
         return held
 
 
 class Reasoning:
-    """Separates a model's reasoning from its answer, by the markers that it writes.
+    """Separates a model's reasoning from its answer at ``<think>`` and ``</think>``.
 
-    Some templates open ``<think>`` in the prompt, with others the model writes it. An answer that begins otherwise is
-    all content.
+    ``<think>`` is the end of the prompt with some templates, with others the model writes it. Without it all text is
+    content.
 
     Args:
-        inside: whether the answer begins within the reasoning.
-        split: False leaves everything in the content.
+        inside: whether the prompt ends with ``<think>``.
+        split: False makes all text content.
 
     Attributes:
-        length: characters that the reasoning has, its markers and what is left out behind it included, once it is over.
+        length: number of characters of the reasoning, the markers and the line breaks after it, when it has ended.
     """
 
     def __init__(self, inside: bool = False, split: bool = True) -> None:
@@ -73,7 +73,7 @@ class Reasoning:
         self._where: Literal["start", "opened", "reasoning", "gap", "content"] = "start" if split else "content"
 
     def add(self, text: str) -> Iterator[Chunk]:
-        """The pieces that are decided now."""
+        """Returns the text whose kind is known, and holds the rest."""
         self._held += text
         self._read += len(text)
         if self._where == "start":
@@ -96,7 +96,7 @@ class Reasoning:
             yield Chunk("content", shown)
 
     def rest(self) -> Iterator[Chunk]:
-        """The text that was held back; call it at the end."""
+        """The held text; call it at the end."""
         held, self._held = self._held, ""
         if held and self._where not in ("opened", "gap"):
             inside = self._where == "reasoning" or (self._where == "start" and self._inside)
@@ -108,7 +108,7 @@ class Reasoning:
         return self._inside if self._where == "start" else self._where != "content"
 
     def _begin(self) -> None:
-        """Removes the marker that the answer begins with, as soon as it is clear whether there is one."""
+        """Removes ``<think>`` from the beginning, or decides that it is not there."""
         text = self._held.lstrip()
         if text.startswith(THINK):
             self._held, self._where = text[len(THINK) :], "opened"
@@ -120,12 +120,12 @@ class StreamText:
     """Turns the tokens of an answer's steps into chunks for its client. Not thread-safe.
 
     Args:
-        decode: ids to text.
+        decode: decodes ids to text.
 
     Attributes:
-        stopped: the stop string that ended it, else empty.
-        tokens: delivered so far, with those of that string; ``reasoning_tokens`` of them belong to the reasoning.
-        held: last tokens that are the beginning of a character, which is not shown yet.
+        stopped: the stop string that ended the text, else empty.
+        tokens: number of tokens so far, including the stop string; ``reasoning_tokens`` of them are reasoning.
+        held: number of last tokens whose character is incomplete, so that it is held.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class StreamText:
         self._decode, self._stops = decode, Stops(stops)
         self._reasoning = reasoning or Reasoning(split=False)
         self._tail: Ids = ()
-        self._runs: list[tuple[int, Ids, Ids]] = []  # steps: where in the text each begins, the tail before it
+        self._runs: list[tuple[int, Ids, Ids]] = []  # steps: start in the text, tail before it, ids
         self._length, self._split = 0, False
         self.tokens = self.reasoning_tokens = self.held = 0
 
@@ -143,15 +143,15 @@ class StreamText:
         return self._stops.hit
 
     def add(self, ids: Sequence[int], silent: int = 0) -> list[Chunk]:
-        """One more step: what of it can be shown.
+        """Adds a step; returns the text that can be sent.
 
         Args:
-            silent: tokens after ``ids`` that are none of the text: an end of sequence.
+            silent: number of tokens after ``ids`` that have no text, such as an end of sequence.
         """
         return [] if self.stopped else self._shown(tuple(ids), silent)
 
     def rest(self) -> list[Chunk]:
-        """The text that was held back; call it at the end."""
+        """The held text; call it at the end."""
         pieces = self._shown((), last=True) if self.held and not self.stopped else []
         if not self.stopped:
             pieces += self._reasoning.add(self._stops.rest())

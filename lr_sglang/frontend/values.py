@@ -1,4 +1,4 @@
-"""Replacements for parts of SGLang's program state that are slower, or would let a reader wait for ever."""
+"""Replacements for parts of SGLang's program state that are slower, or could make a reader wait for ever."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class SamplingParams(SglSamplingParams):
 
     @cached_property
     def sent(self) -> dict[str, Any]:
-        """The parameters of /generate, without empty ones. Nothing may be changed afterwards."""
+        """The parameters of /generate, without empty ones; cached, so change none afterwards."""
         sent = self.to_srt_kwargs() | {"no_stop_trim": isinstance(self.stop, StepStop)}
         return {key: value for key, value in sent.items() if value or value == 0}
 
 
 class Flag:
-    """An event without waiting, at a fraction of the cost of a ``threading.Event``."""
+    """An event whose ``wait`` returns at once; cheaper than ``threading.Event``."""
 
     _set = False
 
@@ -36,7 +36,7 @@ class Flag:
 
 
 class TextEvent(threading.Event):
-    """Set when a stream has new text; ``read`` once a reader has taken some."""
+    """Set when a stream has new text; ``read`` is True after a reader has read some."""
 
     read = False
 
@@ -51,11 +51,11 @@ class TextEvent(threading.Event):
 
 
 class StreamedEvent(threading.Event):
-    """Set when a streamed variable is complete. SGLang's readers leave when they see it set, so ``is_set`` is True
-    only once they have read all.
+    """Set when a streamed variable is complete. SGLang's readers stop when ``is_set`` is True, so it becomes True only
+    when they have read all text.
 
     Args:
-        news: set when there is more of the variable to read.
+        news: set when the variable has unread text.
     """
 
     def __init__(self, news: threading.Event) -> None:
@@ -67,7 +67,7 @@ class StreamedEvent(threading.Event):
 
 
 class FailedVariables(dict[str, Any]):
-    """The variables of a failed state: existing ones stay, any other raises the failure."""
+    """The variables of a failed state: reading one that does not exist raises the failure."""
 
     def __init__(self, known: dict[str, Any], error: BaseException) -> None:
         super().__init__(known)
@@ -78,7 +78,7 @@ class FailedVariables(dict[str, Any]):
 
 
 class FailedText(str):
-    """The text of a failed state, for readers of a stream, which slice it: a slice raises the failure."""
+    """The text of a failed state; a slice, which SGLang's stream readers take, raises the failure."""
 
     def __new__(cls, text: str, error: BaseException) -> FailedText:
         made = super().__new__(cls, text)

@@ -1,1 +1,1 @@
-"""SGLang programs of the user's own, whose generations are answered by lookahead reasoning."""
+"""Runs a user's SGLang programs with lookahead reasoning for their generations."""

@@ -23,8 +23,8 @@ class GenerationTrace:
     """One generation.
 
     Attributes:
-        began: its start, in seconds since the program's.
-        role: the runtime; ``target`` for lookahead reasoning, where ``ahead`` is true.
+        began: its start, in seconds since the program began.
+        role: the role of the runtime; ``target`` for lookahead reasoning, for which ``ahead`` is True.
         trace: its own trace, with times since ``began``.
         given: the text that the program received.
         at: index of that text in the answer; None if it is not in the answer.
@@ -38,11 +38,11 @@ class GenerationTrace:
     at: int | None = None
 
     def note(self, result: Any, seconds: float, known: Tokenizer, is_step: bool) -> None:
-        """Records the result of a generation of one request; its text is cut into steps, as in plain decoding.
+        """Records the result of a generation by a single request, and splits its text into steps.
 
         Args:
-            result: a ``Generation``; anything else means that there is none.
-            is_step: whether one step was requested, after which the model would have continued.
+            result: a ``Generation``, or anything else if the request failed.
+            is_step: whether one step was requested, so that its end is not the end of the model's turn.
         """
         (branch,) = self.trace.branches
         branch.ended = self.trace.seconds = seconds
@@ -62,7 +62,7 @@ class GenerationTrace:
         return dataclasses.replace(step, position=step.position + base, seconds=step.seconds + self.began)
 
     def branch(self, branch: Branch, base: int) -> Branch:
-        """A copy of a branch, ``base`` steps further on in the answer."""
+        """A copy of a branch, with ``base`` added to its position and ``began`` to its times."""
         ended = None if branch.ended is None else branch.ended + self.began
         moved = dataclasses.replace(
             branch, position=branch.position + base, started=branch.started + self.began, ended=ended
@@ -73,7 +73,7 @@ class GenerationTrace:
         return moved
 
     def figures(self) -> dict[str, Any]:
-        """The figures for the record. Steps that are not in the answer stand under ``aside``, without texts."""
+        """The figures for the record; ``aside`` has the steps that are not in the answer, without their texts."""
         trace = self.trace
         told = {
             "began": round(self.began, 6),
@@ -99,9 +99,9 @@ def _bare(step: StepRecord) -> dict[str, Any]:
 
 
 def place(parts: Sequence[GenerationTrace], text: TokenText) -> None:
-    """Finds the generations in an answer: by their pieces of text, or by their characters if the program changed it.
+    """Finds the generations in an answer: by pieces of ``TokenText``, or by characters if the program changed the text.
 
-    The longest come first, because a short text, such as the digit of a rating, may stand in any solution.
+    Longer texts are searched first, because a short one, such as the digit of a rating, may occur in any solution.
     """
     whose = {id(piece): part for part in parts for piece in part.given.pieces}
     at, left = 0, ""
@@ -119,7 +119,7 @@ def place(parts: Sequence[GenerationTrace], text: TokenText) -> None:
 
 
 def ended(parts: Sequence[GenerationTrace], text: TokenText, ends: Collection[int]) -> tuple[int, ...]:
-    """The end of sequence of the generation that an answer ends with; none where the program's own text follows it."""
+    """The end of sequence of the generation at the end of the answer; empty if other text follows it."""
     last = max((part for part in parts if part.at is not None), key=lambda part: part.at or 0, default=None)
     if last is None or text[last.at or 0 :].strip() != last.given.strip():
         return ()
@@ -127,12 +127,12 @@ def ended(parts: Sequence[GenerationTrace], text: TokenText, ends: Collection[in
 
 
 def write(record: Trace, parts: Sequence[GenerationTrace]) -> list[dict[str, Any]]:
-    """The steps of the generations that are in the answer, in its order, and all branches, as they began.
+    """Writes to the record the steps that are in the answer, in its order, and all branches, in the order of ``parts``.
 
-    What a program has generated beside its answer counts as wasted.
+    Tokens of generations that are not in the answer count as wasted.
 
     Returns:
-        The generations in figures, as they began; each has the next ``branches`` of the record.
+        The figures of each generation; it has the next ``branches`` of the record's branches.
     """
     used = sorted((part for part in parts if part.at is not None), key=lambda part: part.at or 0)
     record.steps, first = [], dict[int, int]()

@@ -1,4 +1,4 @@
-"""Lookahead reasoning for any SGLang program: a backend that answers its free-text ``gen`` that way.
+"""Lookahead reasoning for any SGLang program: a backend that uses it for free-text ``gen``.
 
 sgl.set_default_backend(LookaheadBackend(roles, judge_prompt=plan.judge_prompt))  # every program from now on
 s += lookahead("answer", depth=4)  # or one gen of a program, with its own options
@@ -44,25 +44,25 @@ MAX_TRACES = 64
 
 
 class LookaheadBackend(BaseBackend):
-    """Runs SGLang programs on a deployment; their free-text ``gen`` is answered by lookahead reasoning.
+    """Runs SGLang programs on a deployment, with lookahead reasoning for their free-text ``gen``.
 
-    Without lookahead, the target alone answers what it cannot be used for: a regex, a schema, several samples in one
-    ``gen``, ``select``, short texts. Forks, nested programs, ``run_batch`` and ``stream=True`` work as in SGLang.
+    The target alone answers a ``gen`` with a regex, a schema or several samples, short ones, and ``select``. Forks,
+    nested programs, ``run_batch`` and ``stream=True`` work as in SGLang.
 
     Args:
         roles: backends of the deployment, by role.
-        options: of lookahead reasoning.
-        seed: of the run; every ``gen`` derives its own from it and its prompt.
-        everything: False uses lookahead only for what ``lookahead()`` has marked.
+        options: the settings of lookahead reasoning.
+        seed: the run's seed; that of a ``gen`` is derived from it and the prompt.
+        everything: False uses lookahead only for ``gen`` that ``lookahead()`` made.
         judge_prompt: name of the judge's prompt.
         on_event: called with each event while an answer is made.
-        ahead: False lets the target answer everything alone: the baseline of a comparison.
+        ahead: False makes the target answer alone, as the baseline of a comparison.
         experience: statistics shared by answers; None makes new ones.
 
     Attributes:
         roles: the backends that ``fork`` and ``on`` move a state to; within a program they record its requests.
-        counts: number of generations answered by ``lookahead``, and of the others by the reason.
-        traces: of the last answers, the latest at the end.
+        counts: number of generations by ``lookahead``, and of others by the reason.
+        traces: the traces of the last answers, the latest last.
 
     Raises:
         ConfigError: the verifier lacks its runtime.
@@ -97,7 +97,7 @@ class LookaheadBackend(BaseBackend):
             self._requests.verifier(self.options.verifier)
 
     def within(self, run: ProgramRun) -> LookaheadBackend:
-        """The same backend for one run of a program."""
+        """A copy of this backend for one run of a program."""
         made = copy.copy(self)
         made.roles, made._run = run.roles, run
         made._samples, made.seed, made.limits = run.samples, run.seed, run.job.limits
@@ -186,7 +186,7 @@ class LookaheadBackend(BaseBackend):
     async def _write(
         self, s: Executor, params: SglSamplingParams, tell: Callable[[str], None] = lambda text: None
     ) -> tuple[TokenText, dict[str, Any]]:
-        """Makes an answer in a fork of ``s``."""
+        """Generates text after ``s`` by lookahead reasoning, in a fork."""
         mark, known, run = params.stop, self.target.tokenizer, self._run
         look = self.options.with_options(**mark.options) if isinstance(mark, LookaheadMark) else self.options
         job, delivery = self._job(s, look, params), StreamText(known.decode, stops_of(mark))
@@ -228,7 +228,7 @@ class LookaheadBackend(BaseBackend):
         return part.given, _meta(job.record, delivery)
 
     def _beside(self, s: Executor) -> ProgramState:
-        """A fork of a state that is generating, at its present text."""
+        """A fork of a state during its generation, at the text before that generation."""
         made = Executor(self.target, s.arguments, SglSamplingParams(), self.chat_template, False)
         made.text_, made.messages_, made.turns = s.text_, list(s.messages_), s.turns
         made.cur_role, made.cur_role_begin_pos = s.cur_role, s.cur_role_begin_pos
@@ -258,12 +258,12 @@ def backend_of(requests: RequestMaker, look: Lookahead, ahead: bool) -> Lookahea
 
 
 def backends(requests: RequestMaker) -> _lru_cache_wrapper[LookaheadBackend]:
-    """``backend_of`` that keeps the last 64, for the next answers with the same settings."""
+    """``backend_of`` with a cache of the last 64 settings."""
     return lru_cache(64)(partial(backend_of, requests))
 
 
 def _meta(trace: Trace, delivery: StreamText) -> dict[str, Any]:
-    """The meta information of the answer for ``s.get_meta_info``, with SGLang's keys where it has them."""
+    """The meta information of the answer for ``s.get_meta_info``: SGLang's keys, and ``lookahead``."""
     counts = trace.tokens()
     finish = {"type": "stop", "matched": delivery.stopped} if delivery.stopped else {"type": trace.finish}
     return {

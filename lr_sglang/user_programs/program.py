@@ -1,7 +1,7 @@
 """Runs a program for one answer: any ``@sgl.function`` that takes a conversation and leaves an answer.
 
-Its first argument after ``s`` is the conversation; one called ``job`` is the ``AnswerRequest``. The answer is the
-variable ``answer``, or else what the assistant has said in its last turn.
+Its first argument after ``s`` is the conversation; an argument ``job`` is the ``AnswerRequest``. The answer is the
+variable ``answer``, or else the text of the assistant's last turn.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Program:
 
     Attributes:
         name: as given to ``--program``.
-        takes_job: whether it is given the answer's ``AnswerRequest`` too.
+        takes_job: whether it has an argument ``job`` for the answer's ``AnswerRequest``.
     """
 
     name: str
@@ -80,7 +80,7 @@ def _check(name: str, function: SglFunction, options: Mapping[str, Any]) -> None
 
 
 def _bind(function: SglFunction, **options: Any) -> SglFunction:
-    """A program with options bound to it. SGLang's own ``bind`` reports a wrong name only as ``AssertionError``."""
+    """Binds options to a program; raises ``ConfigError`` for a wrong name, where SGLang raises ``AssertionError``."""
     named = {name: value for name, value in options.items() if name not in function.arg_names}
     _check(f"program {function.func.__name__}", function, named)
     return SglFunction(function.func, bind_arguments={**function.bind_arguments, **options})
@@ -94,7 +94,7 @@ async def perform(
 ) -> None:
     """Runs the program for one answer and completes ``job.record``, also if the program fails.
 
-    The job's sampling and token limits hold for generations that do not set their own.
+    The job's sampling and token limits are the defaults of the program's generations.
 
     Args:
         messages: the conversation, or the prompt of a program that takes one.
@@ -120,7 +120,7 @@ async def perform(
         text = answer
     except BaseException as error:
         if isinstance(error, ConfigError) and error.hint.startswith("add [runtimes.") and not backend.ahead:
-            error.hint = "in this mode the target is alone; --mode lookahead has the others, too"
+            error.hint = "this mode has the target only; --mode lookahead has the other roles too"
         if isinstance(error, LookaheadError) or plugin_files.is_stop(error):
             raise
         if (failure := _behind(error, run.errors)) is not None:
@@ -133,12 +133,12 @@ async def perform(
         run.complete(text, finish if text is not None else "", backend.target)
         job.record.program = {"name": program.name, **job.record.program}
     if not program.takes_job and job.on_step:
-        for step in job.record.steps[told:]:  # only now it is known which generations are in the answer
+        for step in job.record.steps[told:]:  # which are known only when the program has ended
             job.on_step(step)
 
 
 def _behind(error: BaseException, failures: Sequence[LookaheadError]) -> LookaheadError | None:
-    """The failed generation that caused a program's error; None if the program had read that failure and gone on."""
+    """The failed generation that caused a program's error; None if the program had handled that failure."""
     chain, one = [], error.__cause__ or error.__context__
     while one is not None:
         chain.append(one)
@@ -148,7 +148,7 @@ def _behind(error: BaseException, failures: Sequence[LookaheadError]) -> Lookahe
 
 def _answer(name: str, state: ProgramState) -> TokenText:
     executor = state.stream_executor
-    state.text()  # of a state that has failed, this raises the named error
+    state.text()  # raises the named error if the state has failed
     if (error := executor.error()) is not None:
         raise error if isinstance(error, LookaheadError) else ProgramError(f"program {name}: {error!r}", hint=_HINT)
     if "answer" in executor.variables:

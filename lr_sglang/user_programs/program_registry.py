@@ -1,8 +1,8 @@
 """Resolves the names that ``--program`` takes, without importing SGLang.
 
-NAME[:KEY=VALUE,...]              a program that comes with the package: a file of that name in ``programs/``
-FILE.py:FUNCTION[:KEY=VALUE,...]  one from a file
-NAME[:KEY=VALUE,...]              one of an installed package, under the entry point group ``lr_sglang.programs``
+NAME[:KEY=VALUE,...]              a program of this package: a file of that name in ``programs/``
+FILE.py:FUNCTION[:KEY=VALUE,...]  a program from a file
+NAME[:KEY=VALUE,...]              a program of an installed package, by the entry point group ``lr_sglang.programs``
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HINT = "docs/programs.md has an example"
 
 @dataclass(frozen=True)
 class Chosen:
-    """A program by name.
+    """The parsed value of ``--program``.
 
     Attributes:
         file: its path; empty for a program of the package or of an entry point.
@@ -43,7 +43,7 @@ class Chosen:
 
 
 def parse(text: str) -> Chosen:
-    """Reads ``--program``, as far as that needs no import; raises ``ConfigError`` if there is no such program."""
+    """Parses ``--program`` without importing the program; raises ``ConfigError`` if there is no such program."""
     if found := plugin_files.named(text):
         plugin_files.check(found.file, found.name)
         return Chosen(found.name, found.file, _options(found.argument or ""))
@@ -56,7 +56,7 @@ def parse(text: str) -> Chosen:
 
 @cache
 def names() -> tuple[str, ...]:
-    """The programs that come with the package: files in ``programs/`` with a program of their own name."""
+    """The programs of this package: files in ``programs/`` that have a program of their own name."""
     spec = importlib.util.find_spec(GROUP)
     folders = list(spec.submodule_search_locations or ()) if spec else []
     files = sorted(path for folder in folders for path in Path(folder).glob("*.py"))
@@ -88,7 +88,7 @@ def load(chosen: Chosen) -> Any:
 
 
 def _options(text: str) -> dict[str, Any]:
-    """``samples=5,end=Wait``: values are JSON where they can be, else text."""
+    """Parses ``samples=5,end=Wait``: a value is JSON if it can be parsed as such, else text."""
     found: dict[str, Any] = {}
     for part in filter(None, re.split(r",(?=\s*\w+=)", text)):  # a value may have commas
         key, equals, value = part.partition("=")

@@ -1,4 +1,4 @@
-"""One run of a program: all its generations, by lookahead or not, in the record of one request."""
+"""One run of a program: all its generations, with or without lookahead, in the record of one request."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from lr_sglang.steps.tree import Branch
 from lr_sglang.user_programs import generation_trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace
 
-CLOSE_AFTER_STOPS = 5  # then the connections of cancelled requests are closed
-MAX_ASKED = 2**16  # different prompts
+CLOSE_AFTER_STOPS = 5  # calls of stop() after which it closes the connections of cancelled requests
+MAX_ASKED = 2**16  # number of different prompts
 
 
 class Samples:
@@ -44,7 +44,7 @@ class Samples:
         said = repr((s.text_, s.messages_)).encode("utf-8", "replace")
         question = hashlib.sha256(said).hexdigest()[:16]
         sample, self._asked[question] = self._asked[question], self._asked[question] + 1
-        if len(self._asked) > MAX_ASKED:  # a backend may be used for as long as its process lives
+        if len(self._asked) > MAX_ASKED:  # limits the memory of a long-lived backend
             del self._asked[next(iter(self._asked))]
         return question, sample
 
@@ -53,13 +53,13 @@ class ProgramRun:
     """The generations of one run of a program. ``complete`` writes them to the job's record.
 
     Args:
-        job: of the answer; stopping it stops every generation.
+        job: the answer's request; stopping it stops every generation.
         roles: the runtimes.
 
     Attributes:
-        own: the job that the program itself may use; the same record.
-        counts: generations by how they were answered.
-        states: those of the program that have generated.
+        own: the request that the program gets as ``job``; it has the same record.
+        counts: number of generations with ``lookahead``, and of others by the reason.
+        states: the program's states that have generated.
         errors: the failures of generations.
         shown: the beginning of the answer that was reported before the program ended.
     """
@@ -97,7 +97,7 @@ class ProgramRun:
                 self.job.on_step(record.steps[-1])
 
     def register(self, s: Executor) -> None:
-        """Adds a state that is about to generate; raises ``ConfigError`` if nothing was said in it."""
+        """Adds a state before it generates; raises ``ConfigError`` if its prompt is empty."""
         if not s.messages_ and s.cur_role in (None, "assistant") and not s.text_[s.cur_role_begin_pos or 0 :].strip():
             raise ConfigError("the program writes without the conversation", hint="begin with lr.converse(s, messages)")
         self.states.add(s)
@@ -106,18 +106,18 @@ class ProgramRun:
         self._loop.call_soon_threadsafe(self.stop)
 
     def stop(self) -> None:
-        """Cancels the running generations, and refuses new ones. On the loop."""
+        """Cancels the running generations, and makes new ones fail. Call it on the loop."""
         self._stopped = True
         self._stops += 1
         for one in list(self._running.values()):
             one.stop() if isinstance(one, AnswerRequest) else one.cancel()
             requests = [branch.request for branch in one.record.branches] if isinstance(one, AnswerRequest) else [one]
-            for request in requests if self._stops > CLOSE_AFTER_STOPS else ():  # a runtime that hangs takes no abort
+            for request in requests if self._stops > CLOSE_AFTER_STOPS else ():  # a runtime that hangs handles no abort
                 if request is not None and request.cancelled:
                     request.close_connection()
 
     async def close(self) -> None:
-        """Cancels the generations that a program has left running, and waits until they have ended."""
+        """Cancels the generations that still run when a program has ended, and waits for their end."""
         self._returned = self.now()
         self.stop()
         for state in list(self.states):
@@ -145,7 +145,7 @@ class ProgramRun:
 
     @contextmanager
     def choosing(self, s: Executor) -> Iterator[None]:
-        """Registers a ``select`` so that it can be stopped; it generates nothing, and has no record."""
+        """Registers a ``select``, so that ``stop`` cancels it; it generates no text and is not recorded."""
         s.request = request = Request(key=self.job.key)
         self._enter(request)
         try:
@@ -191,11 +191,11 @@ class ProgramRun:
         """Writes the job's record: the answer, the steps of the generations that are in it, and all branches.
 
         Args:
-            text: the answer; None for a program that has failed: then the shown text is kept.
-            finish: of the answer; None takes that of the last generation in it.
+            text: the answer; None if the program has failed, so that the shown text is the answer.
+            finish: the finish type of the answer; None for that of the last generation in it.
         """
         record, seconds, known = self.job.record, self._returned, target.tokenizer
-        if record.branches:  # the program has made an ``Answer`` with its job
+        if record.branches:  # the program used an ``Answer`` with its job
             own = TokenText.wrap(record.text)
             self._parts.append(GenerationTrace(0.0, "target", dataclasses.replace(record), given=own))
             seconds = record.seconds if text in (None, own) else seconds
@@ -204,7 +204,7 @@ class ProgramRun:
         made, answer = sorted(self._parts, key=lambda part: part.began), self.shown if text is None else text
         generation_trace.place(made, answer)
         generations = generation_trace.write(record, made)
-        begun = record.ids if self.shown else ()  # shown text keeps its tokens
+        begun = record.ids if self.shown else ()  # the ids of shown text are in the record already
         record.text = joined(answer, known.vocabulary, known.decode)
         record.ids = begun + resolve(answer[len(self.shown) :], known)
         record.ids += generation_trace.ended(made, answer, target.ends)
@@ -214,7 +214,7 @@ class ProgramRun:
 
 
 class RecordingBackend:
-    """A runtime's backend within a program: the run records each request to it."""
+    """A runtime's backend for one run of a program, which records its requests."""
 
     def __init__(self, inner: RuntimeBackend, run: ProgramRun) -> None:
         self.inner, self.run, self.roles = inner, run, run.roles
@@ -223,15 +223,15 @@ class RecordingBackend:
         return getattr(self.inner, name)
 
     async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """As ``RuntimeBackend.agenerate``; a program's own generation has no more tokens than the run allows."""
-        if s.request is not None:  # a branch of an answer, which has a record of its own
+        """As ``RuntimeBackend.agenerate``; records a program's own generation, and limits its tokens."""
+        if s.request is not None:  # a branch of an answer, which records it
             return await self.inner.agenerate(s, params)
         self.run.register(s)
         try:
             with self.inner.naming:
                 strip_mark(params)
                 params.max_new_tokens = min(params.max_new_tokens, self._room(s))
-                if s.backend is self:  # else the LookaheadBackend has counted it
+                if s.backend is self:  # otherwise the LookaheadBackend has counted it
                     self.run.counts[self.inner.role] += 1
                 with self.run.generation(s, self.inner, isinstance(params.stop, StepStop)) as part:
                     text, meta = await self.inner.agenerate(s, params)

@@ -1,4 +1,4 @@
-"""A streamed text with its tokens, although it is streamed in other pieces than they are."""
+"""Adds the generated token ids to a streamed text whose chunks do not end where tokens end."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from lr_sglang.steps.token_text import TokenText
 
 
 class WholeTokens:
-    """Gives a streamed text up to the end of a token, with the ids that were generated: encoding a text anew may take
-    more of them. What is left goes with what follows.
+    """Returns a streamed text up to the end of a token, and holds the rest. Encoding it again could give other ids.
 
     Args:
-        known: of the ids.
+        known: the tokenizer of the ids.
     """
 
     def __init__(self, known: Tokenizer) -> None:
         self._known, self._text, self._ids, self._tail = known, "", Ids(), Ids()
 
     def add(self, chunks: Iterable[Chunk], ids: Sequence[int]) -> TokenText:
-        """What can be given of the text and the tokens so far.
+        """The text and ids, of those so far and not returned yet, that end together.
 
         Args:
-            chunks: text, which may be less, or more, than that of ``ids``.
+            chunks: new text, which may be shorter or longer than the text of ``ids``.
         """
         self._text += "".join(chunk.text for chunk in chunks)
         self._ids += tuple(ids)
@@ -34,7 +33,7 @@ class WholeTokens:
         while size and (found.held or not self._text.startswith(found.text)):
             size -= 1
             found = added(self._tail, self._ids[:size], self._known.decode)
-        if not size and not every.text.startswith(self._text):  # its tokens would read otherwise
+        if not size and not every.text.startswith(self._text):  # the text is not the decoding of the ids
             text, self._text, self._ids, self._tail = self._text, "", (), every.tail
             return TokenText.wrap(text)
         own, self._ids, self._tail = self._ids[:size], self._ids[size:], found.tail
@@ -42,7 +41,7 @@ class WholeTokens:
         return TokenText.of(found.text, own, self._known.vocabulary)
 
     def rest(self, chunks: Iterable[Chunk]) -> TokenText:
-        """All that is left; without tokens where a stop string cut the last one."""
+        """The rest of the text; a part without ids if a stop string cuts the last token."""
         self._text += "".join(chunk.text for chunk in chunks)
         if self._text == added(self._tail, self._ids, self._known.decode, last=True).text:
             return TokenText.of(self._text, self._ids, self._known.vocabulary)
