@@ -1,6 +1,6 @@
-"""Who decides whether two versions of a step agree. One file each; ``make`` finds them by name (docs/verifiers.md).
+"""Verifiers, which decide whether two versions of a step agree, one per file (docs/verifiers.md).
 
-The names below are imported when they are first used: ``verifier_registry`` is read by commands that import no SGLang.
+The names below are imported at their first use, because commands that do not import SGLang use ``verifier_registry``.
 """
 
 from __future__ import annotations

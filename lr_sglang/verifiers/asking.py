@@ -1,4 +1,4 @@
-"""Verifiers that ask a runtime for their verdict."""
+"""The base class of verifiers that ask a runtime."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.tree import Verdict
 
-REST, LONGEST_REST = 2.0, 60.0  # seconds
+REST, LONGEST_REST = 2.0, 60.0  # first and maximum backoff in seconds
 
 
 class Asking:
-    """A verifier that asks one runtime. A failure rejects, and the runtime is then not asked for a while, longer each
-    time, so that it does not delay every step.
+    """A verifier that asks one runtime. A failure is a failed rejection; exponential backoff follows, during which
+    verdicts fail at once, so that a failing runtime does not delay every step.
     """
 
     name: str
@@ -28,15 +28,15 @@ class Asking:
     def ask(
         self, inquiry: Inquiry, begin: Callable[[], ProgramState], read: Callable[[Generation], Verdict]
     ) -> Verdict | Awaitable[Verdict]:
-        """The verdict of one generation, or a failed verdict at once while the runtime is not asked.
+        """The verdict of one generation, or a failed verdict at once during backoff.
 
         Args:
             begin: starts the generation and returns its state.
-            read: makes the verdict from the generation.
+            read: returns the verdict of the generation.
         """
         now = inquiry.state.stream_executor.loop.time
         if now() < self._rests_until:
-            return self._failed(f"the {self.name} failed just now")
+            return self._failed(f"the {self.name} failed a moment ago, and is asked again later")
 
         async def asked() -> Verdict:
             try:
@@ -46,7 +46,7 @@ class Asking:
                     self._rests_until = now() + min(LONGEST_REST, REST * 2**self._failures)
                     self._failures += 1
                 return self._failed(str(error))
-            except Exception as error:  # noqa: BLE001 - of ``read``, which may be anybody's
+            except Exception as error:  # noqa: BLE001 - raised by ``read``, which may be a user's code
                 return self._failed(repr(error))
             self._failures = 0
             return verdict

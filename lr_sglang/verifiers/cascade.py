@@ -1,4 +1,4 @@
-"""Cheap verifiers first; the last one, which is the dearest, is asked only where they are unsure."""
+"""Asks cheap verifiers first, and the last, most expensive one only if they do not decide."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lr_sglang.verifiers.verifier_registry import Stage
 
 
 class Cascade:
-    """Asks the stages in order until one is sure; the verdict of the last always counts.
+    """Asks the stages in order until one decides; the last always does.
 
-    The verdict has those of the earlier stages in ``earlier``; ``lr-sglang calibrate`` reads their scores.
+    ``Verdict.earlier`` has the verdicts of the stages before it; ``lr-sglang calibrate`` reads their scores.
 
     Args:
-        stages: verifiers, each with the scores at which it is sure.
+        stages: verifiers, each with the scores at which it decides.
     """
 
     name = "cascade"
@@ -29,7 +29,7 @@ class Cascade:
 
     @classmethod
     def make(cls, setup: Setup, maker: Callable[[str], Verifier]) -> Cascade:
-        """``maker`` makes a stage of its name."""
+        """Makes a cascade; ``maker`` makes a verifier from its name."""
         *stages, last = verifier_registry.stages(setup.argument)
         return cls([(maker(stage.verifier), stage) for stage in stages], maker(last.verifier))
 

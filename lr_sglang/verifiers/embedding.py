@@ -17,10 +17,10 @@ from lr_sglang.verifiers.setup import Setup
 
 
 class Encoder(Protocol):
-    """What is needed of a sentence-transformers model."""
+    """The method of a sentence-transformers model that is used."""
 
     def encode(self, sentences: list[str]) -> Any:
-        """One vector for each."""
+        """One vector for each sentence."""
 
 
 class Embedding:
@@ -71,7 +71,7 @@ class Embedding:
         pairs = [(target, draft) for _, target, draft in batch]
         try:
             cosines = await in_thread(lambda: self._cosines(pairs), "lr-embedding")
-        except Exception as error:  # noqa: BLE001 - answers wait for these verdicts
+        except Exception as error:  # noqa: BLE001 - raised where the verdicts are awaited
             failure = BadReply(f"the embedding model failed: {error!r}")
             for cosine, _, _ in batch:
                 if not cosine.done():
@@ -104,7 +104,7 @@ def load(model: str) -> Encoder:
     except ImportError as error:
         raise verifier_registry.no_embedding() from error
     try:
-        logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # at INFO it shows its progress
+        logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # at INFO it shows progress bars
         encoder: Encoder = SentenceTransformer(model)
         return encoder
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Agreement is identity: the same token ids, the end of sequence included. At temperature 0 nothing changes then."""
+"""Accepts identical token ids, with the end of sequence; answers at temperature 0 are then the target's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lr_sglang.verifiers.setup import Setup
 
 
 class Exact:
-    """Compares token ids; needs no runtime."""
+    """Compares token ids; asks no runtime."""
 
     name = "exact"
 

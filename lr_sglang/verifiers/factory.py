@@ -1,4 +1,4 @@
-"""Makes a verifier from its name: a built-in one, or one from a user's file or an installed package."""
+"""Makes a verifier from its name: built in, from a user's file, or from an installed package."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _MADE: Mapping[str, Any] = {one.name: one.make for one in (Judge, Exact, Random,
 
 
 def make(name: str, setup: Setup) -> Verifier:
-    """The verifier called ``name``, as ``--verifier`` names it.
+    """Makes the verifier that ``--verifier`` calls ``name``.
 
     Args:
-        setup: of the deployment; its name and argument are replaced.
+        setup: the deployment's setup; its name and argument are replaced.
 
     Raises:
-        ConfigError: there is no such verifier, the deployment lacks the runtime it needs, or ``setup`` is none.
+        ConfigError: there is no such verifier, it lacks its runtime, or ``setup`` is no ``Setup``.
         SetupError: it needs a package that is not installed.
     """
     if not isinstance(setup, Setup):
@@ -47,7 +47,7 @@ def make(name: str, setup: Setup) -> Verifier:
 
 
 def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
-    """A verifier from a file or a package, by its ``make(setup)`` if it has that, else by calling the class."""
+    """A verifier from a file or a package, by its ``make(setup)`` if it has this method, else by calling the class."""
     try:
         if chosen.file:
             found = plugin_files.find(chosen.file, chosen.name)
@@ -57,7 +57,7 @@ def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
         made = found.make(setup) if hasattr(found, "make") else found(*arguments)
     except LookaheadError:
         raise
-    except (Exception, SystemExit) as error:  # code of another package: it may raise anything
+    except (Exception, SystemExit) as error:  # a user's code may raise any exception
         hint = "docs/verifiers.md has an example"
         raise ConfigError(f"--verifier {setup.name}: {error!r}", hint=hint) from error
     if not callable(getattr(made, "verify", None)):

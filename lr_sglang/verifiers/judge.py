@@ -14,7 +14,7 @@ from lr_sglang.verifiers.setup import Setup
 
 
 class Judge(Asking):
-    """Asks a chat model for one token. Versions identical after ``strip()`` need no question."""
+    """Asks a chat model for one token; accepts versions that are identical after ``strip()`` without asking."""
 
     name = "judge"
 

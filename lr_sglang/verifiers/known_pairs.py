@@ -1,7 +1,7 @@
-"""Whether a judge can judge: its verifier is shown pairs of steps that differ, and some that say the same.
+"""Tests a judge: its verifier is asked about pairs of steps that differ, and pairs that say the same.
 
-A small general model may accept nearly everything, and what a weak draft writes is then in the answer. A judge that is
-asked in words that it does not know accepts nothing.
+A small general model may accept nearly all steps, so that a weak draft's errors get into answers. A judge with a prompt
+that it was not trained for may accept none.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.step import DELIMITER, Ending, Step
 from lr_sglang.steps.tree import Pair, Verdict
 
-PROBLEM = "Solve the problem step by step."  # for verifiers that read the text before a step
+PROBLEM = "Solve the problem step by step."  # the prefix, for verifiers that read it
 
 
 async def show(
     verifier: Verifier, roles: Mapping[str, RuntimeBackend], check: JudgeCheck, pairs: Sequence[tuple[str, str]]
 ) -> list[bool]:
-    """The verdicts of a verifier on pairs, side by side, True for an accepted one; what fails does not count.
+    """Asks a verifier about all pairs concurrently; returns whether each was accepted, without failed verdicts.
 
-    Call it on the loop on which the other requests of its runtimes will be made.
+    Call it on the loop of the later requests to its runtimes.
 
     Args:
-        pairs: the target's and the draft's version of each.
+        pairs: the target's and the draft's version of each step.
     """
     for backend in roles.values():
         backend.bind(asyncio.get_running_loop())

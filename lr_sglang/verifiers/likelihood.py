@@ -1,7 +1,7 @@
-"""How likely the target is to write the drafted step itself: its log-probability, from one prefill.
+"""Accepts a drafted step by its log-probability on the target, which takes one prefill.
 
-Nothing is generated, and the target's next branch finds the prefilled step in the cache. The target's own version is
-not compared. It is Medusa's typical acceptance (arXiv 2401.10774), for a step instead of a token.
+No token is generated, and the target's next branch finds the prefilled step in the cache. The target's own version is
+not compared. This is Medusa's typical acceptance (arXiv 2401.10774), for a step instead of a token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Likelihood(Asking):
     """Accepts a step whose tokens' log-probability is at least ``threshold``.
 
     Args:
-        how: the mean over the step's tokens, or the least likely one.
+        how: the mean or the minimum over the step's tokens.
     """
 
     name = "likelihood"
@@ -42,7 +42,7 @@ class Likelihood(Asking):
         draft, state = inquiry.pair.draft, inquiry.state
         tokens = len(resolve(draft.tokens(), self.backend.tokenizer))
         own = draft.vocabulary == self.backend.tokenizer.vocabulary
-        if tokens == 0 or (draft.final and not own):  # an end in another vocabulary is no token of the target's
+        if tokens == 0 or (draft.final and not own):  # the target has no token for an end of another vocabulary
             return Verdict(False, self.name, "its end cannot be weighed")
 
         def read(generation: Generation) -> Verdict:

@@ -1,4 +1,4 @@
-"""Pairs of steps that differ in what they say, none of which a judge should accept: ours, or a deployment's own."""
+"""Pairs of steps with different meanings, which a judge should reject: built-in ones, or a deployment's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from lr_sglang.errors import ConfigError
 from lr_sglang.theory.shares import LEAST
 
-ALIKE = 6  # pairs that say the same
+ALIKE = 6  # number of pairs that say the same
 
 
 def pairs(of: str) -> list[tuple[str, str]]:
@@ -34,7 +34,7 @@ def pairs(of: str) -> list[tuple[str, str]]:
 
 
 def alike(of: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Pairs that say the same, made of others: the target's version, with and without the full stop at its end."""
+    """Pairs that say the same, made from others: the target's version, with and without its last full stop."""
     return [(text, text.removesuffix(".") if text.endswith(".") else f"{text}.") for text, _ in of[:ALIKE]]
 
 

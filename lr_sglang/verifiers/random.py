@@ -1,4 +1,4 @@
-"""Verifiers that accept a random share of steps: for measuring speed at a known acceptance."""
+"""Verifiers that accept a random share of steps, to measure the speed at a known acceptance rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lr_sglang.verifiers.setup import Setup
 
 
 class Random:
-    """Accepts with probability ``alpha``, drawn from the two versions' tokens: the same pair, the same verdict."""
+    """Accepts with probability ``alpha``, drawn by a hash of both versions, so that equal pairs get equal verdicts."""
 
     name = "random"
 
@@ -34,9 +34,9 @@ class Random:
 
 
 class Oracle(Judge):
-    """Decides as ``Random`` does, after the judge has answered: for judges with random weights.
+    """Decides as ``Random`` does, but after a reply of the judge, for models with random weights.
 
-    The token ids of such models are mostly no text, so the judge reads one word for each token instead.
+    The token ids of such models decode to almost no text, so the judge reads one letter for each token instead.
     """
 
     name = "oracle"

@@ -33,9 +33,9 @@ class RequestMaker:
 
     Args:
         roles: backends by role.
-        judge_prompt: name of the prompt that the judge is given, empty for the paper's.
-        statistics: what all answers learn together; None is, for each ``Lookahead``, what those with it learn.
-        measure: finds what requests cost the runtime at a transport, as ``engine.costs.measure`` does.
+        judge_prompt: name of the judge's prompt; empty for the paper's.
+        statistics: shared by all answers; None to share them among answers with equal ``Lookahead`` settings.
+        measure: measures the costs of requests, as ``engine.costs.measure`` does.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RequestMaker:
         """The request of one answer.
 
         Args:
-            look, sampling: as asked for; the mode may change them.
+            look, sampling: settings, which the mode may change.
             question, sample: identify the answer, for its seeds.
             on_step, on_event: as in ``AnswerRequest``.
 
@@ -95,17 +95,17 @@ class RequestMaker:
         return made
 
     async def check_judge(self, look: Lookahead) -> None:
-        """Shows a verifier that may ask the judge pairs of steps that differ, once; warns where it is not trusted.
+        """Asks a verifier that may ask the judge about pairs of steps, once.
 
-        It is shown pairs that say the same, too, and a warning says if it accepts none of them.
+        Warns if it accepts too many pairs that differ, or none of those that say the same.
 
         Raises:
-            ConfigError: as ``make``, or the deployment's pairs cannot be read any more.
+            ConfigError: as ``make``, or the deployment's file of pairs cannot be read.
         """
         check = self._check(look)
         if check is not None and not check.begun:
             check.begun = True
-            # another one than the answers', which ask the judge even if it fails now, and report it
+            # a separate verifier: after failures here, the answers' verifier must still ask the judge, and report them
             apart = self._new_verifier(look.verifier)
             differ = pairs(self.roles["judge"].checks.pairs or self.judge_prompt)
             shown = (known_pairs.show(apart, self.roles, check, each) for each in (differ, alike(differ)))
@@ -114,17 +114,17 @@ class RequestMaker:
             check.shown_alike(understood, self.judge_prompt)
 
     async def prepare(self, look: Lookahead) -> None:
-        """What is done once before the first answer: ``check_judge`` and ``measure_costs``."""
+        """Prepares the first answer: ``check_judge``, then ``measure_costs``."""
         await self.check_judge(look)
         await self.measure_costs(look)
 
     async def measure_costs(self, look: Lookahead) -> None:
-        """Measures what requests cost the target, once, where the adaptive policy will want to know it."""
+        """Measures the costs of requests to the target, once, if the policy is adaptive."""
         target, statistics = self.roles["target"], self.statistics(look)
         if look.policy != "adaptive" or statistics.measured or target.simulated:
             return
         statistics.measured = True
-        with suppress(LookaheadError):  # the first answer will say what is wrong
+        with suppress(LookaheadError):  # the first answer will report it
             if target not in _costs:
                 target.bind(asyncio.get_running_loop())
                 _costs[target] = await self._measure(target.transport, target.room)

@@ -15,9 +15,9 @@ from lr_sglang.verifiers.setup import Setup
 
 
 class Score(Asking):
-    """Accepts a rating of at least ``threshold``; an answer that is no digit rejects.
+    """Accepts a rating of at least ``threshold``; rejects if the reply is no digit.
 
-    It looks at the draft's version only.
+    It reads the draft's version only.
     """
 
     name = "score"

@@ -1,4 +1,4 @@
-"""What a verifier is made from."""
+"""The argument from which verifiers are made."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Setup:
 
     Attributes:
         roles: the runtimes of the deployment, by role.
-        judge_prompt: name of the prompt that the deployment's judge understands; empty for the paper's.
-        name: as the user gave it: ``likelihood:-0.3``, ``rule.py:Length:5``.
+        judge_prompt: name of the prompt for the deployment's judge; empty for the paper's.
+        name: the value of ``--verifier``, such as ``likelihood:-0.3`` or ``rule.py:Length:5``.
         argument: the text after the name: ``-0.3``, ``5``; empty if there is none.
     """
 
@@ -30,7 +30,7 @@ class Setup:
         """The runtime of a role.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: the deployment has none.
         """
         if role not in self.roles:
             hint = f"give --{role} MODEL|URL, or use --verifier exact"
@@ -38,7 +38,7 @@ class Setup:
         return self.roles[role]
 
     def prompt(self) -> JudgePrompt:
-        """How the judge is asked.
+        """The prompt of the judge.
 
         Raises:
             ConfigError: there is no such prompt.

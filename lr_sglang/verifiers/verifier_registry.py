@@ -1,8 +1,8 @@
-"""The names that ``--verifier`` takes, their arguments, and the runtimes that they ask. Imports nothing heavy.
+"""The names that ``--verifier`` takes, their arguments, and the runtimes that they ask. Does not import SGLang.
 
 name[:argument]         judge, exact, random:0.6, embedding:0.95, score:7, likelihood:-0.3, cascade:FILE.json, ...
 FILE.py:CLASS[:argument]  a verifier from a file
-NAME[:argument]         one from an installed package, under the entry point group ``lr_sglang.verifiers``
+NAME[:argument]         a verifier of an installed package, by the entry point group ``lr_sglang.verifiers``
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lr_sglang.config import Role
 from lr_sglang.errors import ConfigError, SetupError
 
 GROUP = "lr_sglang.verifiers"
-# Name -> the runtimes that it asks. A cascade asks those of its stages.
+# Name -> the roles that it asks; for a cascade, see ``asks``.
 ASKS: dict[str, tuple[Role, ...]] = {
     "judge": ("judge",),
     "exact": (),
@@ -35,11 +35,11 @@ MODEL = "sentence-transformers/all-mpnet-base-v2"  # of the paper's ablation (se
 
 @dataclass(frozen=True)
 class Chosen:
-    """A verifier by name.
+    """The parsed value of ``--verifier``.
 
     Attributes:
-        kind: one of ``NAMES``, or empty for one from outside.
-        file, name: where one from outside is; with no file the name is an entry point's.
+        kind: one of ``NAMES``, or empty for a verifier that is not built in.
+        file, name: the file and class of such a verifier; without a file, ``name`` is an entry point.
     """
 
     kind: str
@@ -50,21 +50,21 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a cascade. Its verdict counts below or above a score; else the next stage is asked. None: never."""
+    """A stage of a cascade. It decides if the score passes a limit (None: it has none); else the next stage does."""
 
     verifier: str
     reject_below: float | None = None
     accept_above: float | None = None
 
     def decides(self, score: float | None) -> bool | None:
-        """Whether this score is accepted; None where the stage is not sure, as of a verdict without a score."""
+        """Whether the stage accepts a verdict with this score; None if it does not decide."""
         if score is not None and self.accept_above is not None and score >= self.accept_above:
             return True
         return False if score is not None and self.reject_below is not None and score < self.reject_below else None
 
 
 def parse(text: str) -> Chosen:
-    """Reads ``--verifier``, and checks what can be checked without the verifier itself.
+    """Parses ``--verifier``, and checks it without importing the verifier.
 
     Raises:
         ConfigError: there is no such verifier, or it takes no such argument.
@@ -90,18 +90,18 @@ def _all(text: str) -> list[Chosen]:
 
 
 def asks(text: str) -> frozenset[Role]:
-    """The runtimes that a verifier asks. One from outside may ask any that there is."""
+    """The roles that a verifier asks. One that is not built in may ask target and judge."""
     any_of: tuple[Role, ...] = ("target", "judge")
     return frozenset(role for one in _all(text) for role in (ASKS[one.kind] if one.kind else any_of))
 
 
 def needs_judge(text: str) -> bool:
-    """Whether it cannot do without a judge runtime."""
+    """Whether a verifier requires a judge runtime."""
     return bool(parse(text).kind) and "judge" in asks(text)
 
 
 def runs_models(text: str) -> bool:
-    """Whether it may run a model in the process that asks it, as one from outside may."""
+    """Whether a verifier may run a model in this process, as one that is not built in may."""
     return any(one.kind in ("", "embedding") for one in _all(text))
 
 
@@ -121,12 +121,12 @@ def _check(kind: str, argument: str) -> None:
 
 
 def no_embedding() -> SetupError:
-    """The error where sentence-transformers is not installed."""
+    """The error for a missing package sentence-transformers."""
     hint = "pip install 'lr-sglang[embedding]', or take another verifier"
     return SetupError("the embedding verifier needs the package sentence-transformers", hint=hint)
 
 
-# What the number after a verifier's colon is: its default, minimum and maximum.
+# Meaning of the number after a verifier's colon, its default, minimum and maximum.
 _NUMBERS = {
     "random": ("0.5", 0.0, 1.0),
     "oracle": ("0.5", 0.0, 1.0),
@@ -138,10 +138,10 @@ _NUMBERS = {
 
 
 def number(kind: str, text: str) -> float:
-    """The threshold or the share of a verifier; its default where ``text`` is empty.
+    """Parses the threshold or the share of a verifier; its default if ``text`` is empty.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: ``text`` is no number, or out of range.
     """
     usual, low, high = _NUMBERS[kind]
     try:
@@ -170,10 +170,10 @@ def likelihood(argument: str) -> tuple[float, Literal["mean", "min"]]:
 
 
 def stages(argument: str) -> tuple[Stage, ...]:
-    """The stages of ``cascade:A,B,...`` (never sure before the last) or of ``cascade:FILE.json``, the last at the end.
+    """The stages, in order, of ``cascade:A,B,...``, of which only the last decides, or of ``cascade:FILE.json``.
 
     Raises:
-        ConfigError: there is no such file, or it holds something else.
+        ConfigError: the file cannot be read, or contains no cascade.
     """
     hint = "cascade:likelihood,judge, or cascade:FILE.json from lr-sglang calibrate"
     if not argument.endswith(".json"):
