@@ -1,4 +1,4 @@
-"""What answers are made with, once everything is settled; what servers that takes, and what cannot be."""
+"""The complete settings of answers, checked, and the servers that they need."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from lr_sglang.tasks.question import Work
 from lr_sglang.user_programs import program_registry
 from lr_sglang.verifiers import verifier_registry
 
-# A copy, because the package that defines them imports SGLang; a test compares.
+# A copy, because the defining module imports SGLang; a test compares the two.
 JUDGE_PROMPTS = ("paper", "pocket")
-# Where a runtime is, and how much of a machine it takes: not what it answers.
+# Settings of a runtime that do not change its answers: its place and its resources.
 PLACEMENT = (
     *("url", "port", "gpus", "device", "tensor_parallel", "data_parallel", "max_running_requests"),
     *("timeout", "api_key_env", "worker_api_key_env", "memory_fraction", "tokenizer"),
@@ -29,10 +29,10 @@ PLACEMENT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What all samples of a ``Runner`` share.
+    """The settings that all samples of a ``Runner`` share.
 
     Attributes:
-        program: answers in place of the mode's own program; in a mode without lookahead the target alone generates.
+        program: replaces the mode's own program; in a mode without lookahead, the target alone generates for it.
     """
 
     lookahead: Lookahead = field(default_factory=Lookahead)
@@ -44,13 +44,13 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """What one run adds to the settings.
+    """The data of one run, beside the settings.
 
     Attributes:
         suffix: appended to each question.
         config: the configuration that is written to the records, by mode.
         on_step: called with each step of each sample, on the event loop.
-        keep: called in a thread with each record as its answer ends; gives the record that ``run`` gives.
+        keep: called in a thread with each record when its answer ends; returns the record that ``run`` yields.
     """
 
     suffix: str = ""
@@ -62,12 +62,12 @@ class RunInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Settings):
-    """Everything that is settled before a runtime starts.
+    """All settings, complete before a runtime starts.
 
     Attributes:
-        models: each role's.
-        modes: that are asked for.
-        lossless_layer: whether the lossless mode, which can do without, has the token layer too.
+        models: the model of each role.
+        modes: the requested modes.
+        lossless_layer: whether to use the token layer in the lossless mode too.
     """
 
     deployment: Deployment
@@ -76,7 +76,7 @@ class Plan(Settings):
     lossless_layer: bool = False
 
     def layered(self, mode: str) -> bool:
-        """Whether the runtimes have their token layer in this mode."""
+        """Whether the runtimes use their token layer in this mode."""
         if (given := MODES[mode].token_layer) is not None:
             return given
         has_one = any(runtime.token_layer.on for runtime in self.deployment.runtimes.values())
@@ -90,7 +90,7 @@ class Plan(Settings):
         return [role for role in ROLES if role != "judge" or (role in asked and role in self.models)]
 
     def configured(self, mode: str, **more: Any) -> dict[str, Any]:
-        """The configuration that records of a mode have; a resumed run must have the same."""
+        """The configuration in the records of a mode, which a resumed run must not change."""
         roles = self.roles(mode)
         return {
             **more,
@@ -104,19 +104,19 @@ class Plan(Settings):
         }
 
     def lean(self, *verifiers: str) -> bool:
-        """Whether all code that answers in this process is ours and runs no model; ``verifiers`` may be asked too."""
+        """Whether this process runs only our own code and no model, also for these ``verifiers``."""
         outside = bool(self.program) and not program_registry.parse(self.program).ours
         return not outside and not any(map(verifier_registry.runs_models, (self.lookahead.verifier, *verifiers)))
 
     def server_sets(self, modes: Collection[str]) -> list[list[str]]:
-        """Modes that can share their servers, in order: speculation is set when a server starts."""
+        """Groups of modes that can share servers, which need a restart to turn the token layer on or off."""
         sets: dict[bool, list[str]] = {}
         for mode in modes:
             sets.setdefault(self.layered(mode), []).append(mode)
         return list(sets.values())
 
     def needed(self, modes: Collection[str], answers: int = 1) -> Deployment:
-        """The runtimes that the modes of one set use, with room for this number of answers at a time."""
+        """The deployment that these modes need, with slots for ``answers`` concurrent answers."""
         roles: set[Role] = {role for mode in modes for role in self.roles(mode)}
         shared = {role: owner for role, owner in self.deployment.shared.items() if role in roles}
         owners = {shared.get(role, role) for role in roles}
@@ -136,17 +136,17 @@ class Plan(Settings):
         return runtime.replace(max_running_requests=runtime.max_running_requests or slots)
 
     def branches(self, roles: Collection[Role], modes: Collection[str]) -> int:
-        """The most requests that one answer can have in flight on a runtime which plays these roles."""
+        """The maximum number of requests of one answer in flight on a runtime with these roles."""
         looks = [MODES[mode].lookahead(self.lookahead) for mode in modes if MODES[mode].ahead]
         if not looks:
             return 1
-        # A verifier may ask the target: as many requests as a judge would have.
+        # A verifier that asks the target sends it as many requests as a judge would get.
         asked = "target" in roles and any("target" in verifier_registry.asks(look.verifier) for look in looks)
         more = policy.in_flight(self.lookahead, "judge") if asked else 0
         return sum(policy.in_flight(self.lookahead, role) for role in roles) + more
 
     def shapes(self, modes: Collection[str]) -> list[str]:
-        """Models that the modes use and that have random weights."""
+        """The models with random weights that these modes use."""
         named = {self.models[role] for mode in modes for role in self.roles(mode) if role in self.models}
         named |= {runtime.token_layer.draft_model for runtime in self.needed(modes).runtimes.values()}
         return sorted({shape for model in named if (shape := shapes.name_of(model))})
@@ -171,7 +171,7 @@ class Plan(Settings):
         return {**table, **layer, "model": self.models[role]}
 
     def checked(self, *modes: str) -> Self:
-        """Itself, once it is clear that it can answer in these modes (all its own, if none is named).
+        """Checks that the plan can answer in these modes (default: its own), and returns it.
 
         Raises:
             ConfigError: a mode lacks a role, or there is no such verifier, program or judge's prompt.

@@ -1,4 +1,4 @@
-"""A deployment for questions from Python: brought up, asked from any number of threads, and taken down."""
+"""A deployment for questions from Python: starts its servers, answers questions of any thread, stops the servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lr_sglang.runtimes.placement.models import prompt_for
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of, backends
 from lr_sglang.verifiers.requests import RequestMaker
 
-STOP_AGAIN = 0.1  # seconds: a stop that meets an answer in the middle of a step may be lost
+STOP_AGAIN = 0.1  # seconds between calls of ``stop``, of which one may be lost while a step is processed
 
 
 def deployment(
@@ -33,18 +33,18 @@ def deployment(
     timeout: float = 600.0,
     **runtimes: str,
 ) -> OpenDeployment:
-    """A deployment for the questions of this process: a context manager, within which its servers are up.
+    """A deployment for the questions of this process: a context manager that starts and stops its servers.
 
     Args:
-        of: a TOML file, a built-in name or a ``Deployment``; backends by role are used as they are. The default is the
-            pocket models, or nothing but ``runtimes`` where these name a target.
-        attach: in its place, the name of one that ``lr-sglang launch`` keeps up; nothing is started then.
-        logs: where servers log; a temporary folder by default.
-        timeout: seconds to start up.
-        runtimes: ``target``, ``draft`` and ``judge``: a model, or the URL of a server that runs.
+        of: a TOML file, a built-in name, a ``Deployment``, or backends by role. The default is the pocket models, or
+            only ``runtimes`` if these name a target.
+        attach: instead of ``of``, the name of a deployment that ``lr-sglang launch`` runs; no server is started then.
+        logs: folder of the servers' logs; a temporary folder by default.
+        timeout: seconds for the servers to start.
+        runtimes: ``target``, ``draft`` and ``judge``: a model, or the URL of a running server.
 
     Raises:
-        ConfigError: there is no such deployment or role, or it is not up.
+        ConfigError: there is no such deployment or role, or it does not run.
     """
     if attach and of is not None:
         raise ConfigError("of and attach both say where the runtimes are", hint="leave one of them out")
@@ -58,18 +58,18 @@ def deployment(
         plan = deployments.custom(runtimes["target"])
     else:
         plan = of if isinstance(of, Deployment) else load_deployment(of or deployments.DEFAULT)
-    if "judge" in runtimes:  # the prompt was written for another one
+    if "judge" in runtimes:  # the prompt was for another judge
         plan = plan.replace(judge_prompt="")
     return OpenDeployment(override_all(plan, runtimes), logs, timeout)
 
 
 class OpenDeployment:
-    """A deployment that answers questions, of any number of threads at once. Made by ``deployment``.
+    """A deployment that answers questions, also of several threads at once. ``deployment`` makes it.
 
     Attributes:
-        config: what it is made of, and the defaults of its answers.
-        backends: what programs run on, by their settings; while it is open.
-        given: its backends were, and are used as they are.
+        config: its runtimes, and the defaults of its answers.
+        backends: returns the backend for programs with given settings; only while it is open.
+        given: whether ``deployment`` was called with backends.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class OpenDeployment:
         self._stack, self._running = ExitStack(), set[AnswerRequest]()
 
     def open(self) -> OpenDeployment:
-        """Brings the servers up, for where a ``with`` block does not fit; ``close`` takes them down.
+        """Starts the servers, for code that cannot use a ``with`` block; ``close`` stops them.
 
         Raises:
             LookaheadError: as ``runtimes.launch``.
@@ -107,7 +107,7 @@ class OpenDeployment:
         return self
 
     def close(self) -> None:
-        """Stops what is being answered, and then the servers. Idempotent; ``open`` brings it up again."""
+        """Cancels the answers in progress, then stops the servers. Idempotent; ``open`` starts them again."""
         closed, self._requests = self._requests, None
         deadline = time.monotonic() + STOP_SECONDS
         while self._running and time.monotonic() < deadline:
@@ -127,12 +127,12 @@ class OpenDeployment:
 
     @property
     def requests(self) -> RequestMaker:
-        """Makes what its answers ask for.
+        """The maker of its answers' requests.
 
         Raises:
             ConfigError: it is not open.
         """
-        requests = self._requests  # another thread may close it
+        requests = self._requests  # read once: another thread may close the deployment
         if requests is None:
             raise ConfigError("the deployment is not open", hint="with lr.deployment(...) as d: ...")
         return requests
@@ -147,7 +147,7 @@ class OpenDeployment:
         return self.requests.roles
 
     def backend(self, **options: Any) -> LookaheadBackend:
-        """For ``sgl.set_default_backend`` or ``program.run(backend=...)``: any SGLang program, answered by lookahead.
+        """A backend for ``sgl.set_default_backend`` or ``program.run(backend=...)``, with lookahead reasoning.
 
         Args:
             options: fields of ``Lookahead``.
@@ -159,12 +159,12 @@ class OpenDeployment:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that its answers are made on."""
+        """The event loop of its answers."""
         return self.roles["target"].loop
 
     @contextmanager
     def answering(self, job: AnswerRequest) -> Iterator[None]:
-        """While an answer is made: closing stops it.
+        """Registers an answer in progress, so that ``close`` cancels it.
 
         Raises:
             Cancelled: the deployment was closed.

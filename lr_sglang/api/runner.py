@@ -1,4 +1,4 @@
-"""Runs many samples on runtimes that are ready, several at a time, until all have ended or ``stop`` is called."""
+"""Runs many samples on started runtimes, several at a time, until all have ended or ``stop`` is called."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ PROGRAMS: Mapping[str, Any] = {"autoregressive": autoregressive, "lookahead": lo
 
 
 class Runner:
-    """Makes samples on the runtimes' event loop. A context manager: leaving it stops what is running.
+    """Makes samples on the runtimes' event loop. As a context manager it cancels running samples at its end.
 
     Args:
-        roles: backends that are ready.
+        roles: backends of started runtimes.
         settings: of all samples.
-        concurrency: how many samples at a time.
-        info: what a run adds to the settings.
+        concurrency: number of samples at a time.
+        info: the data of the run.
 
     Raises:
         ConfigError: the verifier lacks its runtime, or there is no such verifier, calibration or program.
@@ -60,7 +60,7 @@ class Runner:
         self._backend = backends(self._requests)
 
     def run(self, work: Sequence[Work], idle: Callable[[], None] = lambda: None) -> Iterator[Record]:
-        """Makes the samples and gives their records as they end, in the caller's thread.
+        """Makes the samples; yields their records as they end, in the caller's thread.
 
         A sample that fails gives a record with its error, and the others continue.
 
@@ -68,7 +68,7 @@ class Runner:
             idle: called about every second while the caller waits.
 
         Raises:
-            RuntimeDown: the target is gone; samples in hand have no record.
+            RuntimeDown: the target is down; samples in progress get no record.
             Cancelled: ``stop`` was called from another thread.
             ConfigError: the deployment lacks what the mode needs.
         """
@@ -82,11 +82,11 @@ class Runner:
                     item = todo.popleft()
                     made, keep = await self._make(item), self.info.keep
                     self._ended.put(await asyncio.to_thread(keep, made) if keep else made)
-            except BaseException as error:  # noqa: BLE001 - the caller's thread is where it must be seen
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
                 self._ended.put(Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error)
                 return
             if self._stopping:
-                self._ended.put(Cancelled("stopped"))  # the caller may wait for samples that are not made any more
+                self._ended.put(Cancelled("stopped"))  # ends a caller's wait for samples that are not made
 
         self._tasks = [asyncio.run_coroutine_threadsafe(serve(), self._loop) for _ in work[: self.concurrency]]
         for _ in work:
@@ -97,10 +97,10 @@ class Runner:
             yield result
 
     def prepare(self, modes: Iterable[str]) -> None:
-        """Checks that the runtimes have what these modes need, and does what is done once in a process.
+        """Checks that the runtimes meet the needs of these modes, and prepares the first answer.
 
         Raises:
-            ConfigError: they lack it.
+            ConfigError: they do not.
         """
         for name in dict.fromkeys(modes):
             self._check(MODES[name])
@@ -125,14 +125,14 @@ class Runner:
         self.stop()
 
     def _check(self, mode: Mode) -> None:
-        """Checks that the runtimes have what the mode needs: a token layer or none, a draft, the verifier's runtime."""
+        """Checks the needs of a mode: a token layer or none, a draft, the verifier's runtime."""
         if mode.ahead:
             look = mode.lookahead(self.settings.lookahead)
             self._requests.verifier(look.verifier)
             call(self._requests.prepare(look), self._loop)
         layer = self.roles["target"].token_layer
         if layer is not None and mode.token_layer not in (None, bool(layer)):
-            hint = "lr-sglang launch --with-token-layer starts such ones (SGLang's own flag is --speculative-algorithm)"
+            hint = "lr-sglang launch --with-token-layer starts one (SGLang's own flag is --speculative-algorithm)"
             has, hint = (f"a token layer, {layer}", "--mode sd or lookahead+sd") if layer else ("no token layer", hint)
             raise ConfigError(f"mode {mode.name}: the runtime has {has}", role="target", hint=hint)
 
@@ -177,10 +177,10 @@ async def answer(
     roles: Mapping[str, RuntimeBackend],
     backend: Callable[[Lookahead, bool], LookaheadBackend],
 ) -> None:
-    """Answers a conversation by a program, or by the mode's own; ``job.record`` is the trace.
+    """Answers a conversation by a program, or the mode's own program; ``job.record`` is the trace.
 
     Args:
-        backend: by the settings, and whether the mode looks ahead.
+        backend: returns a backend by the settings, and whether the mode looks ahead.
 
     Raises:
         LookaheadError: a runtime or the program failed, or the job was stopped.

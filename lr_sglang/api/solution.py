@@ -11,8 +11,8 @@ from lr_sglang.results.record import Record
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.tasks.boxed import boxed
 
-SHOWN = 400  # characters of a step in a notebook
-MAX_STEPS = 200  # steps there
+SHOWN = 400  # maximum characters of a step in a notebook
+MAX_STEPS = 200  # maximum steps in a notebook
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Solution:
     Attributes:
         question: the user's last message.
         trace: the steps and branches of the answer.
-        record: the same as JSON, as ``lr-sglang run`` writes it.
-        error: why the answer is incomplete; only ``solve_many`` sets it, the other functions raise it.
+        record: the JSON record of ``lr-sglang run``.
+        error: the failure that ended the answer; ``solve_many`` sets it, other functions raise it.
     """
 
     question: str
@@ -38,7 +38,7 @@ class Solution:
 
     @property
     def answer(self) -> str | None:
-        r"""What stands in the last ``\boxed{}``; None where there is none."""
+        r"""The content of the last ``\boxed{}``; None if there is none."""
         return boxed(self.trace.text)
 
     @property
@@ -48,7 +48,7 @@ class Solution:
 
     @property
     def alpha(self) -> float | None:
-        """Share of the compared steps in which the draft agreed; None where none was compared."""
+        """Step acceptance rate; None if no draft was compared."""
         return self.trace.alpha
 
     @property

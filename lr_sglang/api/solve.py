@@ -1,6 +1,6 @@
 """Lookahead reasoning from Python.
 
-with lr.deployment("pocket") as d:          # three servers, up as long as the block
+with lr.deployment("pocket") as d:          # three servers, until the end of the block
     print(lr.solve("...", deployment=d))    # and asolve, stream, solve_many
 """
 
@@ -29,7 +29,7 @@ from lr_sglang.tasks import Question
 from lr_sglang.user_programs.program import Program
 
 Asked = str | Sequence[Mapping[str, str]]
-_WITH_LAYER = {"lookahead": "lookahead+sd", "autoregressive": "sd"}  # its name where the runtime has a token layer
+_WITH_LAYER = {"lookahead": "lookahead+sd", "autoregressive": "sd"}  # names for runtimes with a token layer
 _OPTIONS = {field.name: kind for kind in (Lookahead, Sampling, Limits) for field in fields(kind)}
 
 
@@ -44,7 +44,7 @@ class AnswerTask:
     job: AnswerRequest
 
     async def run(self) -> Solution:
-        """Answers it, on the event loop of the deployment.
+        """Answers the question, on the event loop of the deployment.
 
         Raises:
             LookaheadError: a runtime failed, or the job was stopped.
@@ -56,7 +56,7 @@ class AnswerTask:
             return self.solution()
 
     def solution(self, error: LookaheadError | None = None) -> Solution:
-        """What was made; of a failed answer the part until then, and the error."""
+        """The solution so far; with the error if the answer failed."""
         asked, job = self.messages[-1]["content"], self.job
         config = {
             "program": self.program.name if self.program else self.mode.program,
@@ -77,10 +77,10 @@ def resolve_request(
     options: dict[str, Any],
     sample: int = 0,
 ) -> AnswerTask:
-    """Makes a task of a question, with its options by name.
+    """Makes the task of a question from its options.
 
     Raises:
-        ConfigError: there is no such option or mode, the question is empty or none, or the deployment is not open.
+        ConfigError: there is no such option or mode, the question is empty or invalid, or the deployment is not open.
     """
     if not isinstance(live, OpenDeployment):
         raise ConfigError(f"deployment: expected an open one, not {live!r:.80}", hint="with lr.deployment(...) as d:")
@@ -126,12 +126,12 @@ def solve(
 
     Args:
         question: a text, or a conversation: messages with ``role`` and ``content``.
-        deployment: that is open; any number of threads may use it.
-        program: what answers, as ``--program`` says it, or an ``@sgl.function``.
+        deployment: an open deployment, which several threads may use.
+        program: as ``--program`` of ``lr-sglang run``, or an ``@sgl.function``.
         mode: as ``--mode`` of ``lr-sglang run``.
         on_event: called with each event, on the event loop, which waits for it.
         options: fields of ``Lookahead``, ``Sampling`` and ``Limits``, such as ``depth``, ``temperature``,
-            ``max_tokens``; for the others the deployment's hold.
+            ``max_tokens``; the defaults are the deployment's.
 
     Raises:
         ConfigError: there is no such option, mode or program, or the question is empty.
@@ -166,11 +166,11 @@ def solve_many(
 ) -> list[Solution]:
     """Answers many questions, ``concurrency`` at a time; returns their solutions in order.
 
-    A question that is repeated is another sample. A solution that failed has its ``error``, and the others continue.
+    A repeated question is another sample. A failed solution has an ``error``, and the others continue.
     Arguments as for ``solve``.
 
     Raises:
-        ConfigError: as ``solve``, before anything runs.
+        ConfigError: as ``solve``, before the first answer begins.
     """
     if isinstance(questions, str) or not isinstance(questions, Iterable):
         raise ConfigError("questions: expected a list of questions", hint="lr.solve(...) takes one")

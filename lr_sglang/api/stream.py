@@ -17,7 +17,7 @@ from lr_sglang.steps.trace import StepRecord
 
 
 class Stream:
-    """The steps of one answer, once. Leaving the loop early stops the answer, on the servers too."""
+    """The steps of one answer, to be read once. Leaving the loop early cancels the answer, on the servers too."""
 
     def __init__(self, task: AnswerTask) -> None:
         self._task = task
@@ -25,17 +25,17 @@ class Stream:
 
     @property
     def solution(self) -> Solution:
-        """The whole answer, once all steps were read.
+        """The whole answer, when all steps have been read.
 
         Raises:
-            ConfigError: they were not.
+            ConfigError: not all steps have been read.
         """
         if self._made is None or not self._made.done() or self._made.cancelled() or self._made.exception():
             raise ConfigError("the answer is not complete", hint="read the stream to its end first")
         return self._made.result()
 
     def close(self) -> None:
-        """Stops the answer, if it is still being made, and waits until it has ended. Idempotent."""
+        """Cancels the answer if it is not complete, and waits until it has ended. Idempotent."""
         while self._made is not None and not self._made.done():
             self._task.job.stop()
             wait([self._made], STOP_AGAIN)
@@ -54,7 +54,7 @@ class Stream:
         loop, ready = asyncio.get_running_loop(), asyncio.Queue[StepRecord | None]()
 
         def put(step: StepRecord | None) -> None:
-            with suppress(RuntimeError):  # the loop is closed, so nothing waits any more
+            with suppress(RuntimeError):  # the loop is closed, and no task of it waits
                 loop.call_soon_threadsafe(ready.put_nowait, step)
 
         made = self._begin(put)
@@ -77,8 +77,8 @@ class Stream:
 def stream(question: Asked, *, deployment: OpenDeployment, **given: Any) -> Stream:
     """The steps of an answer as they are kept, with ``for`` or with ``async for``. Arguments as for ``solve``.
 
-    The steps of a program come at its end, when it is known which generations are in its answer; earlier only those of
-    ``lookahead(show=True)``, and of programs that run on their answer's ``AnswerRequest``.
+    The steps of a program come when it ends, because only then the generations in its answer are known. Those of
+    ``lookahead(show=True)``, and of programs that take the ``AnswerRequest``, come as they are kept.
 
     Raises:
         ConfigError: as ``solve``.
