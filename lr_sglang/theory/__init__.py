@@ -1,4 +1,4 @@
-"""What lookahead reasoning can gain: the paper's formulas, ours for a judge that takes time, and a planner.
+"""The speed-up of lookahead reasoning: the paper's formulas, their extension to slow judges, and a planner.
 
-``docs/theory.md`` has the formulas in print, with their conditions and the derivation of what is ours.
+``docs/theory.md`` has the formulas with their conditions, and the derivation of the extension.
 """

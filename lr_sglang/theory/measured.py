@@ -1,4 +1,4 @@
-"""What the formulas ask for, measured from the records of a run."""
+"""The inputs of the formulas, measured from the records of a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.theory.paper import expected_run, within
 
-# Branches that went on to their end: the target's that are in the answer, or agreed with what is; the draft's that a
-# verdict was given on. A late draft, stopped when it was refused, is among them with the time it had.
+# Outcomes of branches that were not cancelled: the target's steps that are in the answer or whose draft is, the draft's
+# steps with a verdict. Among the latter are late drafts, with the time until they were stopped.
 _FINISHED = {"target": ("accepted", "corrected", "bonus"), "draft": ("accepted", "rejected")}
-# Not the verdict of a verifier: the draft was too late, or had failed.
+# ``Verdict.by`` of rejections without a verifier: the draft was late, or failed.
 _NO_VERDICT = ("late", "draft")
 
 AHEAD = tuple(name for name, mode in MODES.items() if mode.ahead)
@@ -25,14 +25,13 @@ class Measured:
     """Means of a run. ``judge`` and ``c1`` are in units of ``step_seconds``, a target step among parallel branches.
 
     Attributes:
-        alpha: share of judged steps that were accepted; a late draft counts as refused.
-        alpha2: acceptance of the token layer's drafts, if there was one (see ``token_acceptance``).
-        judge: of all verdicts, those included that needed no question.
-        slowdown: seconds per token of such a target step over those of ``base``, the mode without lookahead that is
-            otherwise the same; None if the run does not have it. ``speedup`` is that of the run over it, in tokens per
-            second, under the same condition.
-        steps: per answer, rounded.
-        schedule, depth, width: what the run was made with.
+        alpha: share of judged steps that were accepted; a late draft counts as rejected.
+        alpha2: acceptance rate of the token layer's drafts, if there is one (see ``token_acceptance``).
+        judge: mean time of all verdicts, including those without a request.
+        slowdown: seconds per token of such a target step over those of ``base``, the same mode without lookahead; None
+            if the run does not include it. ``speedup``, in tokens per second, is also over ``base``.
+        steps: steps per answer, rounded.
+        schedule, depth, width: the settings of the run.
     """
 
     mode: str
@@ -53,21 +52,21 @@ class Measured:
 
 
 def measure(records: Iterable[Mapping[str, Any]], mode: str | None = None) -> Measured:
-    """Measures one mode of a run, the first that looks ahead if none is named.
+    """Measures one mode of a run, by default the first with lookahead.
 
     Raises:
-        ConfigError: there is nothing to measure from, or the samples were made in different ways.
+        ConfigError: there are no such samples, or their settings differ.
     """
     ended = [r for r in records if r["error"] is None]
     modes = {r["mode"] for r in ended}
     mode = mode or next((m for m in AHEAD if m in modes), "lookahead")
     ahead = [r for r in ended if r["mode"] == mode]
     if not ahead:
-        raise ConfigError(f"the records have no sample of mode {mode} that ended well", hint="measure another run")
+        raise ConfigError(f"the records have no sample of mode {mode} without an error", hint="measure another run")
     base = without(ahead)
     ways = {(c["schedule"], c["depth"], c["width"]) for c in (r["config"]["lookahead"] for r in ahead)}
     if len(ways) > 1:
-        raise ConfigError("the records are of different schedules, depths or widths", hint="measure one run")
+        raise ConfigError("the records have different schedules, depths or widths", hint="measure one run")
     schedule, depth, width = ways.pop()
     judged, target = sum(r["judged"] for r in ahead), list(finished(ahead, "target"))
     seconds = [_seconds(branch) for branch in target]
@@ -99,22 +98,22 @@ def measure(records: Iterable[Mapping[str, Any]], mode: str | None = None) -> Me
 
 
 def without(records: Sequence[Mapping[str, Any]]) -> str:
-    """The mode that does not look ahead, and has a token layer if these records of one mode have."""
+    """The mode without lookahead that has a token layer if these records, all of one mode, have one."""
     layered = MODES[records[0]["mode"]].token_layer
     if layered is None:
         target = (records[0]["config"].get("runtimes") or {}).get("target") or {}
         if "token_layer" in target:
             layered = target["token_layer"].get("algorithm", "none") != "none"
-        else:  # the server was running already: what it did tells
+        else:  # the server was attached: its counts show whether it has a token layer
             roles = [record["tokens"].get("target") or {} for record in records]
             layered = any((role.get("sd") or {}).get("verified") for role in roles)
     return "sd" if layered else "autoregressive"
 
 
 def token_acceptance(accepted: float, drafted: int) -> float:
-    """alpha2 of a layer that keeps ``accepted`` of ``drafted`` tokens per verification on average.
+    """alpha2 of a layer that accepts on average ``accepted`` of ``drafted`` tokens per verification.
 
-    Not the share kept: what follows a refused token is not kept either. Solves g's numerator for alpha2:
+    It is higher than their ratio, because all tokens after a rejected one are rejected too. It solves g's numerator:
     alpha2 + ... + alpha2^drafted = accepted.
     """
     within("drafted", drafted, drafted >= 1, "at least 1")
@@ -139,7 +138,7 @@ def _seconds(branch: dict[str, Any]) -> float:
 
 
 def finished(records: Iterable[Mapping[str, Any]], role: str) -> Iterator[dict[str, Any]]:
-    """The branches of a role that went on to their end."""
+    """The branches of a role with one of the outcomes in ``_FINISHED``, and without an error."""
     for record in records:
         for branch in record["branches"]:
             whole = branch["ended"] is not None and not branch["error"]

@@ -1,9 +1,9 @@
-"""The formulas of arXiv 2506.19830 under their names there (sections 2, 3.2 and 3.3, appendices B and C).
+"""The formulas of arXiv 2506.19830, with the paper's names (sections 2, 3.2 and 3.3, appendices B and C).
 
-The paper assumes steps of equal cost, acceptances independent of each other, a verifier that costs nothing, and one
-drafted version per step. ``alpha`` is the share of drafted steps (``alpha1``) or tokens (``alpha2``) that are accepted,
-in [0, 1]; ``c`` is the time of a drafted one over the time of the target's own, in [0, 1); ``k`` is how many the target
-works on at once, at least 1. Speed-ups are over the target alone. A value out of range is a ``ConfigError``.
+The paper assumes steps of equal cost, independent acceptances, a verifier that takes no time, and one drafted version
+per step. ``alpha`` is the acceptance rate of drafted steps (``alpha1``) or tokens (``alpha2``), in [0, 1]; ``c`` is the
+time of a drafted step or token over that of the target's, in [0, 1); ``k`` is the number of steps or tokens that the
+target processes at once, at least 1. Speed-ups are over the target alone. A value out of range is a ``ConfigError``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from lr_sglang.errors import ConfigError
 
 # Lemma 6: max over y in (0, 1) of 2 - y + (y - 2 + 1/y) ln(1 - y) is 1.1562; the theorem's condition has 1.157.
 LEMMA6 = 1.157
-# 1/c may miss a whole number by a rounding error.
+# Tolerance for the rounding error of 1/c at an integer.
 _ROUNDING = 1e-9
 
 
 def check(alpha: float, c: float, k: int = 1, layer: str = "1") -> None:
-    """Refuses values that the formulas are not made for.
+    """Checks that the values are in the range of the formulas.
 
     Raises:
-        ConfigError: names the value; ``layer`` is the index that it has in the paper.
+        ConfigError: names the value, with the paper's index ``layer``.
     """
     within(f"alpha{layer}", alpha, 0 <= alpha <= 1, "in [0, 1]")
     within(f"c{layer}", c, 0 <= c < 1, "in [0, 1): drafting must be faster than the target")
@@ -32,15 +32,15 @@ def check(alpha: float, c: float, k: int = 1, layer: str = "1") -> None:
 
 
 def within(name: str, value: float, holds: bool, should: str) -> None:
-    """Raises a ``ConfigError`` unless it holds."""
+    """Raises a ``ConfigError`` unless ``holds`` is True."""
     if not holds:
         raise ConfigError(f"{name}: {value:g} is not possible; it must be {should}")
 
 
 def expected_run(alpha: float, k: int) -> float:
-    """Steps (or tokens) that a cycle yields: the accepted run, of at most ``k - 1``, and the target's own after it.
+    """Expected steps (or tokens) per cycle: the accepted run, at most ``k - 1``, and the target's own after it.
 
-    1 + alpha + ... + alpha^(k-1) = (1 - alpha^k) / (1 - alpha): the numerator of all the paper's speed-ups.
+    1 + alpha + ... + alpha^(k-1) = (1 - alpha^k) / (1 - alpha): the numerator of all speed-ups in the paper.
     """
     check(alpha, 0, k)
     if alpha == 1 or alpha == 0:
@@ -49,7 +49,7 @@ def expected_run(alpha: float, k: int) -> float:
 
 
 def bound(alpha: float) -> float:
-    """1 / (1 - alpha): what no depth and no draft, however fast, gets beyond (section 2). Infinite for alpha 1."""
+    """1 / (1 - alpha): the upper bound of the speed-up for any depth and draft (section 2). Infinite for alpha 1."""
     check(alpha, 0)
     return 1 / (1 - alpha) if alpha < 1 else math.inf
 
@@ -73,14 +73,14 @@ def f_sync(alpha1: float, c1: float, k1: int) -> float:
 
 
 def whole(ratio: float) -> float:
-    """The smallest whole number that is not below, or infinity."""
+    """The smallest integer that is not below ``ratio``, or infinity."""
     return ratio if math.isinf(ratio) else float(math.ceil(ratio - _ROUNDING))
 
 
 def draft_limited(c1: float, k1: int) -> bool:
     """Whether S1 holds in the async schedule, k1 >= ceil(1/c1): the draft cannot keep more target steps busy.
 
-    Otherwise S2 does: the target's width is the limit.
+    Otherwise S2 holds: the target's width is the limit.
     """
     check(0, c1, k1)
     return c1 > 0 and k1 >= whole(1 / c1)
@@ -103,7 +103,7 @@ def s2(alpha1: float, c1: float, k1: int) -> float:
     = (1 - alpha1^k1) / ((1 - alpha1) + c1 (alpha1 - alpha1^(k1+1) - k1 (1 - alpha1) alpha1^k1)).
 
     Raises:
-        ConfigError: also where the first case holds (at k1 = 1/c1 exactly both do, and agree).
+        ConfigError: also if only the first case holds (at k1 = 1/c1 both hold and agree).
     """
     check(alpha1, c1, k1)
     within("k1", k1, k1 * c1 <= 1 + _ROUNDING, f"at most 1/c1 = {1 / c1 if c1 else math.inf:g} for S2; S1 holds here")
@@ -111,7 +111,7 @@ def s2(alpha1: float, c1: float, k1: int) -> float:
 
 
 def _s2(alpha1: float, c1: float, k1: int) -> float:
-    """Numerator and denominator are both divided by 1 - alpha1, so that alpha1 = 1 is a value like any other."""
+    """S2, with numerator and denominator divided by 1 - alpha1, so that it is defined for alpha1 = 1."""
     run = expected_run(alpha1, k1)
     return run / (1 + c1 * (run - 1 - (k1 - 1) * alpha1**k1))
 
@@ -119,7 +119,7 @@ def _s2(alpha1: float, c1: float, k1: int) -> float:
 def f_async(alpha1: float, c1: float, k1: int) -> float:
     """Theorem 2: speed-up of the async schedule with at most ``k1`` target steps at once (``k1`` = depth).
 
-    S2 grows with k1 up to ceil(1/c1), where S1 takes over and nothing changes any more (Lemma 2).
+    S2 grows with k1 up to ceil(1/c1); from there on the speed-up is S1, which is constant (Lemma 2).
     """
     check(alpha1, c1, k1)
     return s1(alpha1, c1) if draft_limited(c1, k1) else _s2(alpha1, c1, k1)
@@ -137,19 +137,19 @@ def k1_of(schedule: Schedule, depth: int) -> int:
 
 
 def parallel(schedule: Schedule, c1: float, k1: int) -> int:
-    """Target steps that are really written at once: k1, and in async never more than ceil(1/c1) (section 3.3)."""
+    """Number of target steps that actually run in parallel: k1, in async at most ceil(1/c1) (section 3.3)."""
     check(0, c1, k1)
     return k1 if schedule == "sync" or c1 == 0 else int(min(k1, whole(1 / c1)))
 
 
 @dataclass(frozen=True)
 class Theorem:
-    """What a theorem says of one case.
+    """The result of a theorem for one case.
 
     Attributes:
-        unmet: conditions that do not hold; the theorem is silent if there is one.
-        best: ``both`` layers, ``tokens`` only or ``steps`` only; None if the theorem is silent.
-        inequalities: its numbered ones, whether they hold.
+        unmet: conditions that do not hold; if there is one, the theorem does not apply.
+        best: ``both`` layers, ``tokens`` only or ``steps`` only; None if the theorem does not apply.
+        inequalities: whether its numbered inequalities hold.
     """
 
     unmet: tuple[str, ...]
@@ -164,8 +164,8 @@ class Theorem:
 def theorem3(alpha1: float, c1: float, alpha2: float, c2: float, budget: int) -> Theorem:
     """Theorem 3, for the sync schedule under k1 k2 <= budget: which layers the best split uses.
 
-    (7) says that two target steps at once with half the tokens each beat one with all of them, (8) the same with the
-    layers exchanged. At least one holds; if both do, the best split has k1 >= 2 and k2 >= 2.
+    By (7), two parallel target steps with half the tokens each are faster than one step with all tokens; (8) exchanges
+    the layers. At least one holds; if both do, the best split has k1 >= 2 and k2 >= 2.
     """
     check(alpha1, c1)
     check(alpha2, c2, layer="2")
@@ -181,7 +181,7 @@ def theorem3(alpha1: float, c1: float, alpha2: float, c2: float, budget: int) ->
 
 
 def _halving(alpha: float, c: float, budget: int) -> float:
-    """What a layer loses when it gets half the budget."""
+    """A layer's speed-up with the whole budget over that with half of it."""
     half = budget / 2
     return float((1 + alpha**half) * (1 - c + c * half) / (1 - c + c * budget))
 
@@ -189,7 +189,7 @@ def _halving(alpha: float, c: float, budget: int) -> float:
 def theorem4(alpha1: float, c1: float, alpha2: float, c2: float, budget: int) -> Theorem:
     """Theorem 4, for the async schedule under min(k1, ceil(1/c1)) k2 <= budget: when the best split uses both layers.
 
-    Sufficient, not necessary: outside its conditions it says nothing.
+    Its conditions are sufficient, not necessary.
     """
     check(alpha1, c1)
     check(alpha2, c2, layer="2")

@@ -1,4 +1,4 @@
-"""Shares of a few trials, and what they may be in truth."""
+"""Shares of few trials, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import sqrt
 from typing import Any
 
 Z95 = 1.959963984540054
-LEAST = 5  # verdicts: fewer say nothing
+LEAST = 5  # minimum number of verdicts for a conclusion
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float] | None:
@@ -16,7 +16,7 @@ def wilson(successes: int, trials: int) -> tuple[float, float] | None:
 
 
 def wilson_of(share: float, trials: float, z: float) -> tuple[float, float]:
-    """Wilson's interval, ``z`` standard errors to both sides; trials need not be whole."""
+    """Wilson's interval of ``z`` standard errors; ``trials`` need not be an integer."""
     square = z**2
     middle = (share + square / (2 * trials)) / (1 + square / trials)
     half = z * sqrt(share * (1 - share) / trials + square / (4 * trials**2)) / (1 + square / trials)
@@ -25,10 +25,10 @@ def wilson_of(share: float, trials: float, z: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class FalseAccepts:
-    """The pairs of steps that differ which a judge was asked about, and how many of them it accepted.
+    """A judge's verdicts on pairs of steps that differ: ``asked`` pairs, of which it ``accepted`` some.
 
     Attributes:
-        surely: the highest lower end of the 95 % interval so far, from the fifth verdict on (docs/verifiers.md).
+        surely: maximum of the interval's lower bounds after each verdict, from the fifth on (docs/verifiers.md).
     """
 
     accepted: int = 0
@@ -43,7 +43,7 @@ class FalseAccepts:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's, at 95 %, of all verdicts so far."""
+        """Wilson's 95 % interval of the share of accepted pairs."""
         return wilson(self.accepted, self.asked) or (0.0, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
