@@ -1,1 +1,1 @@
-"""What a benchmark varies, and in which order it measures: plain data, no runtimes."""
+"""The variants of a benchmark, their order, and their servers. Starts no runtime."""

@@ -1,4 +1,4 @@
-"""What parallel work buys: speed-up against acceptance, and against the tokens that the target spent, with pictures."""
+"""The gain of parallel work: speed-up over acceptance, and over the tokens that the target spent, with plots."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ COLOURS = (plots.BLUE, plots.ORANGE, plots.GREEN, plots.PURPLE, plots.SKY, plots
 
 @dataclass(frozen=True)
 class Spent:
-    """One way to look ahead, and its price.
+    """The speed-up and the cost of one group with lookahead.
 
     Attributes:
-        share: of the steps that the oracle accepts; None for another verifier.
-        budget: M, the most tokens of the target in work at once: steps of all versions x tokens of a verification.
-        spent: tokens that the target wrote or verified, for each in an answer.
+        share: share of steps that the oracle accepts; None for another verifier.
+        budget: M, the maximum number of target tokens in parallel: steps of all versions x tokens of a verification.
+        spent: tokens that the target wrote or verified, per token of an answer.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Spent:
 
 
 def spent(report: Report) -> list[Spent]:
-    """What each group with lookahead cost and gained, if it has a baseline."""
+    """Speed-up and cost of each group with lookahead and a baseline."""
     found = []
     for m in report.measures:
         look = m.group.records[0]["config"].get("lookahead")
@@ -75,7 +75,7 @@ def _of(m: Measures, look: dict[str, Any], speedup: Estimate) -> Spent:
 
 
 def _steps(look: dict[str, Any]) -> int:
-    """k1: the number of steps that the target can write at a time, over all versions."""
+    """k1: the maximum number of concurrent target steps, of all versions."""
     names: tuple[str, ...] = ("schedule", "depth", "width", "policy")
     known = {name: look[name] for name in names if name in look}
     return policy.in_flight(Lookahead.from_dict(known), "target")
@@ -90,20 +90,20 @@ def _tokens(group: Group) -> int:
         width = algorithm.flags(layer).get("speculative-num-draft-tokens") if algorithm else None
         if width or layer.tokens or not layer.on:
             return width - 1 if width else layer.tokens or 0
-    # The server was running already, or it drafts as its draft model was trained: what it did tells.
+    # The server was attached, or its draft model sets the number: its counts give the mean.
     counts = [record["tokens"]["target"].get("sd") or {} for record in group.records]
     verified, drafted = (sum(count.get(name, 0) for count in counts) for name in ("verified", "drafted"))
     return round(drafted / verified) if verified else 0
 
 
 def _cost(branch: dict[str, Any]) -> int:
-    """Tokens that one request cost: the generated ones and the rejected ones of the token layer."""
+    """Tokens of one request: those generated, and the token layer's rejected drafts."""
     _, drafted, accepted = branch.get("sd") or (0, 0, 0)
     return int(branch["generated"]) + drafted - accepted
 
 
 def table(report: Report) -> Table | None:
-    """Speed-up and price, by budget."""
+    """A table of speed-up and cost, by budget."""
     rows = [
         [
             one.name,
@@ -124,10 +124,10 @@ def table(report: Report) -> Table | None:
 
 
 def draw(report: Report, folder: Path) -> list[Path]:
-    """Draws both, and writes their figures to budget.json; returns the files.
+    """Draws both plots, and writes their data to budget.json; returns the files.
 
     Raises:
-        SetupError: matplotlib is not there.
+        SetupError: matplotlib is not installed.
         RecordError: the folder cannot be written.
     """
     points, path = spent(report), folder / "budget.json"
@@ -139,7 +139,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
 
 
 def alpha(points: list[Spent]) -> Figure | None:
-    """Speed-up against the acceptance rate, a line a depth, with what the formulas expect."""
+    """Plots the speed-up over the acceptance rate, one line per depth, and the formulas' expectation."""
     known = [one for one in points if one.share is not None]
     if len({one.share for one in known}) < 2:
         return None
@@ -155,7 +155,7 @@ def alpha(points: list[Spent]) -> Figure | None:
 
 
 def budget(points: list[Spent]) -> Figure | None:
-    """Speed-up against the tokens that the target spends, a line an acceptance rate; the numbers are budgets M."""
+    """Plots the speed-up over the target's spent tokens, one line per acceptance rate; the numbers are budgets M."""
     if len({one.budget for one in points}) < 2:
         return None
     title = "What the parallel budget M buys (the numbers beside the points)"
@@ -173,7 +173,7 @@ def budget(points: list[Spent]) -> Figure | None:
 
 
 def _axes(title: str, x: str, points: list[Spent], formulas: bool = False) -> tuple[Figure, Axes]:
-    """Axes with room for all values; intervals of very few questions may go on above."""
+    """Axes for all values; they may cut the intervals of very few questions."""
     figure, axes = plots.new_figure(8)
     values = [one.speedup.value for one in points] + (_paper(points) if formulas else [])
     axes.axhline(1, color="#333333", linewidth=1)
@@ -183,7 +183,7 @@ def _axes(title: str, x: str, points: list[Spent], formulas: bool = False) -> tu
 
 
 def _lines(points: list[Spent], label: Callable[[Spent], str]) -> dict[str, list[Spent]]:
-    """Points by line; where there are too many, those with the most points, and of these the first."""
+    """Points by line; of too many lines, the first of those with the most points."""
     several = len({one.concurrency for one in points}) > 1
     found: dict[str, list[Spent]] = defaultdict(list)
     for one in points:

@@ -1,8 +1,8 @@
-"""The order of a benchmark, in which a machine that slows down slows all variants alike.
+"""The order of a benchmark, chosen so that a machine that slows down affects all variants equally.
 
-One answer at a time: all variants make every sample in turn, and each is first equally often. Several at a time: each
-variant has blocks of its own, in a drawn order and its reverse (A B B A). Servers that cannot be up together take turns
-in the same way, each with half of the questions.
+With one answer at a time, all variants make each sample in turn, and each is first equally often. With several at a
+time, each variant makes blocks of samples, in a random order and its reverse (A B B A). Servers that cannot run
+together alternate in the same way, each with half of the questions.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import Work
 
 Items = tuple[Item, ...]
-# The least answers of a block per concurrent answer: fewer are in progress at its begin and end.
+# Minimum answers of a block per concurrent answer: at its beginning and end, fewer than ``concurrency`` run.
 FULL = 4
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Samples that one variant makes without another one between them."""
+    """Consecutive samples of one variant."""
 
     variant: Variant
     items: Items
 
     @property
     def works(self) -> list[Work]:
-        """The samples of this turn. The modes alternate, so that a disturbance of the machine hits all alike."""
+        """The samples of this turn. The modes alternate, so that a disturbance of the machine affects all equally."""
         return [Work(question, sample, mode) for question, sample in self.items for mode in self.variant.modes]
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """The turns that are made while the same servers are up; ``servers`` are the numbers of their sets."""
+    """The turns during which the same servers run; ``servers`` are the numbers of their sets."""
 
     servers: tuple[int, ...]
     turns: tuple[Turn, ...]
 
 
 def turns(variants: Sequence[Variant], items: Sequence[Item], concurrency: int, seed: int) -> list[Turn]:
-    """The turns of variants that have their servers up.
+    """The turns of variants whose servers run.
 
     Args:
         items: samples of questions, in order.
-        concurrency: how many are made at a time.
+        concurrency: number of samples at a time.
     """
     draw = random.Random(f"{seed}/{concurrency}/{len(variants)}")
     if concurrency == 1:
@@ -72,32 +72,32 @@ def _interleaved(variants: Sequence[Variant], items: Sequence[Item], draw: rando
     return found
 
 
-Sets = Sequence[Sequence[Variant]]  # of servers: the variants that use each
+Sets = Sequence[Sequence[Variant]]  # the variants that use each set of servers
 
 
 def together(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch]:
-    """One stretch: all servers are up at once."""
+    """One stretch, during which all servers run."""
     found = _turns([one for of in sets for one in of], items, seed)
     used = sorted(number for number, of in enumerate(sets) if any(items[one.task] for one in of))
     return [Stretch(tuple(used), tuple(found))] if found else []
 
 
 def in_blocks(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch]:
-    """One set of servers is up at a time: the first to the last, then back, each time with half of the samples."""
+    """Stretches of one set of servers each: from first to last, then back, each time with half of the samples."""
     first = {task: mine[: (len(mine) + 1) // 2] for task, mine in items.items()}
     second = {task: mine[(len(mine) + 1) // 2 :] for task, mine in items.items()}
     numbered, found = list(enumerate(sets)), list[Stretch]()
     for half, order in ((first, numbered), (second, numbered[::-1])):
         for number, of in order:
             if mine := _turns(of, half, seed + (half is second)):
-                stay = bool(found) and found[-1].servers == (number,)  # the B B of A B B A: they stay up
+                stay = bool(found) and found[-1].servers == (number,)  # B B in A B B A: the servers keep running
                 before = found.pop().turns if stay else ()
                 found.append(Stretch((number,), (*before, *mine)))
     return found
 
 
 def _turns(variants: Sequence[Variant], items: Mapping[str, Items], seed: int) -> list[Turn]:
-    """The turns task by task; variants of the same concurrency are side by side."""
+    """The turns, task by task; variants of the same concurrency alternate."""
     alike: dict[tuple[str, int], list[Variant]] = {
         (task, variant.concurrency): [] for task in items for variant in variants if variant.task == task
     }
@@ -108,12 +108,12 @@ def _turns(variants: Sequence[Variant], items: Mapping[str, Items], seed: int) -
 
 @dataclass(frozen=True)
 class Order:
-    """What is made when.
+    """The order of a run or benchmark.
 
     Attributes:
-        sets: by number, the variants that share servers, and the deployment that they need.
-        stretches: what is made while the same servers are up, one after the other.
-        about: the same for run.json; empty for a run that compares nothing.
+        sets: the variants that share servers, and the deployment that they need; ``Stretch.servers`` are indices.
+        stretches: in order; between two of them servers are stopped and started.
+        about: a description for run.json; empty for a run without comparison.
     """
 
     sets: Sequence[tuple[Sequence[Variant], Deployment]]
@@ -135,7 +135,7 @@ def samples_of(questions: Collection[Question], samples: int) -> Items:
 
 
 def side_by_side(plan: Plan, task: str, suffix: str, items: Items, concurrency: int = 1) -> Order:
-    """The modes of a plan: those that can share servers side by side, and one set of servers after the other."""
+    """The order of a plan: modes that can share servers alternate, and sets of servers follow each other."""
     asked = {"questions": task, "prompt_suffix": suffix}
     shared = plan.server_sets(plan.modes)
     of = [Variant("", tuple(modes), task, concurrency, plan, asked) for modes in shared]
@@ -144,12 +144,12 @@ def side_by_side(plan: Plan, task: str, suffix: str, items: Items, concurrency: 
 
 
 def in_turns(variants: Sequence[Variant], items: Mapping[str, Items], asked: str, seed: int) -> Order:
-    """Variants that are compared with each other.
+    """The order of variants that are compared.
 
     Args:
         items: by task.
-        asked: whether sets of servers are up ``together``, in ``blocks``, or ``auto``.
-        seed: of what is drawn of the order.
+        asked: whether sets of servers run ``together``, in ``blocks``, or ``auto``.
+        seed: of the random order.
     """
     sets = servers.server_sets(variants)
     needed = [servers.needed(of) for of in sets]

@@ -1,6 +1,6 @@
-"""What fills the options of a benchmark: the paper's settings (section 4), or random weights.
+"""Presets for the options of a benchmark: the paper's settings (section 4), or random weights.
 
-With random weights servers and shapes are real, and texts mean nothing.
+With random weights the servers and model sizes are real, but the texts have no meaning.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lr_sglang.runtimes.placement import gpus, shapes
 LARGE = ("qwen3-32b", "qwen3-1.7b", "qwen2.5-7b")  # the paper's pair and judge; together on one GPU of 141 GB
 SMALL = ("pocket-target", "pocket-draft", "pocket-judge")
 ALPHA = "0.63"
-# Steps have one length: a model of random weights hardly ever ends one by itself. Any of its tokens will do, so that no
-# server sorts a vocabulary for each.
+# All steps have the maximum length, because a model with random weights rarely ends one. Tokens are drawn from the
+# whole vocabulary, which saves sorting it for each token.
 DEFAULTS = {
     "max_step_tokens": 32,
     "max_tokens": 512,
@@ -35,13 +35,13 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class Preset:
-    """What a table of the paper was measured with.
+    """The settings of a table in the paper.
 
     Attributes:
-        samples: of each question; ``fewer`` has the tasks with another number.
-        options: as the command line has them.
-        most_tokens: of an answer, by what stands in the target's name; the first that does counts.
-        deployments: the paper's pairs, as they come with the package.
+        samples: number of samples per question; ``fewer`` has exceptions by task.
+        options: options of the command line.
+        most_tokens: maximum tokens of an answer, for the first text that the target's name contains.
+        deployments: built-in deployments with the paper's models.
     """
 
     tasks: tuple[str, ...]
@@ -53,7 +53,7 @@ class Preset:
     deployments: tuple[str, ...] = ()
 
     def max_tokens(self, target: str) -> int:
-        """Tokens of an answer, for a target of that name."""
+        """Maximum tokens of an answer, for a target of that name."""
         return next(tokens for name, tokens in self.most_tokens if name in target.lower())
 
 
@@ -72,10 +72,10 @@ PRESETS = {
 
 
 def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
-    """The options with those of such a benchmark in them.
+    """The options of a benchmark, completed for random weights.
 
     Raises:
-        ConfigError: options that say otherwise.
+        ConfigError: an option contradicts them.
     """
     if wrong := [name for name in ("deployment", "target", "draft", "judge", "verifier") if given[name]]:
         raise ConfigError(f"--{wrong[0]} and --dummy-weights say different things", hint="--shapes TARGET,DRAFT,JUDGE")
@@ -83,16 +83,16 @@ def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
     layered = False
     if given["attach"]:
         if wrong := [name for name in ("shapes", "flag") if given[name]]:
-            raise ConfigError(f"--{wrong[0]}: the servers of --attach have theirs", hint="leave it out")
+            raise ConfigError(f"--{wrong[0]}: the servers of --attach have their own", hint="leave it out")
         layered = launched.find(given["attach"]).layered
     else:
         made |= {role: shapes.PREFIX + name for role, name in zip(ROLES, _names(given["shapes"]), strict=True)}
     made["verifier"] = "oracle"
     made["modes"] = given["modes"] or (("sd", "lookahead+sd") if layered else ("autoregressive", "lookahead"))
-    if set(made["modes"]) == set(MODES):  # all that there are
+    if set(made["modes"]) == set(MODES):  # all modes: without the one that cannot work
         made["modes"] = tuple(name for name in made["modes"] if not MODES[name].lossless)
     if "lossless" in made["modes"]:
-        raise ConfigError("--dummy-weights: two models of random weights never write the same, which lossless asks for")
+        raise ConfigError("--dummy-weights: lossless needs equal texts, which models with random weights never write")
     if given["alpha"] or not any(text.startswith(("alpha=", "verifier=")) for text in given["sweep"]):
         made["sweep"] = (*given["sweep"], f"alpha={given['alpha'] or ALPHA}")
     return made
@@ -108,10 +108,10 @@ def _names(asked: str | None) -> list[str]:
 
 
 def prepared(plan: Plan, given: Sequence[str] = ()) -> Plan:
-    """With a place on this machine's GPUs for every role that is to be started, and with these flags.
+    """The plan with a place on this machine's GPUs for every runtime that is to be started, and with these flags.
 
     Raises:
-        ConfigError: they do not fit, or a role that runs already has weights that mean something.
+        ConfigError: they do not fit, or a running server does not have random weights.
     """
     if running := [role for role, runtime in plan.deployment.runtimes.items() if runtime.url]:
         if real := [role for role in running if not shapes.is_shape(plan.models[role])]:

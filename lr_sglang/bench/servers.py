@@ -1,5 +1,5 @@
-"""The servers of variants: which variants share them, their places, whether sets of them can be up at once, and their
-caches."""
+"""The servers of variants: which variants share them, their placement, whether several sets can run at once, and
+their caches."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lr_sglang.errors import ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.runtimes.launching import platforms
 from lr_sglang.runtimes.placement import assign, gpus, memory
 
-# GiB that the processes of a server on a CPU take; of four of the pocket models 0.9 to 1.5 each were measured (PSS).
+# GiB for the processes of one server on a CPU; with pocket models, 0.9 to 1.5 GiB (PSS) were measured.
 PROCESSES = 1.6
-WIDER = 2.0  # on a CPU weights are in float32, and the token layer's model beside them
-MOST = 0.8  # the share of what is free that servers may take
-FLUSH_SECONDS = 5.0  # a server empties its cache only when it has nothing to do
+WIDER = 2.0  # memory over the size of the weights: float32 on a CPU, and the token layer's model
+MOST = 0.8  # share of the free memory that servers may take
+FLUSH_SECONDS = 5.0  # maximum wait: a server flushes its cache only when it is idle
 
 
 def server_sets(of: Sequence[Variant]) -> list[list[Variant]]:
-    """Groups of variants that can share servers: their settings differ in nothing but the number of requests."""
+    """Groups of variants that can share servers, because only their numbers of requests differ."""
     sets: dict[str, list[Variant]] = {}
     for one in of:
         name = "\n".join(alike(role, runtime) for role, runtime in one.runtimes().items())
@@ -31,10 +31,10 @@ def server_sets(of: Sequence[Variant]) -> list[list[Variant]]:
 
 
 def needed(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
-    """The runtimes that a set of variants uses, with room for the one that needs most.
+    """The runtimes that a set of variants uses, with slots for the variant that needs most.
 
     Args:
-        beside: variants that are up at the same time, and may share those of its servers that they would start alike.
+        beside: variants of other sets that run at the same time, and share the servers that are equal.
     """
     each = [one.plan.needed(one.modes, one.concurrency) for one in of]
     room: dict[str, int] = {}
@@ -53,20 +53,20 @@ def needed(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
 
 
 def alike(role: str, runtime: Runtime) -> str:
-    """A key that is equal for runtimes that can be one server, with any number of requests."""
+    """A key that is equal for runtimes that can share a server; it ignores their numbers of requests."""
     return f"{role} {json.dumps({**runtime.to_dict(), 'max_running_requests': None}, sort_keys=True)}"
 
 
 def placed(deployment: Deployment, unseen: bool = False) -> Deployment:
-    """A copy with a place on this machine's GPUs for every runtime that is to be started and names none.
+    """A copy with GPUs of this machine for every runtime that is to be started and names none.
 
     Args:
-        unseen: whether a runtime may be for a GPU that this machine lacks.
+        unseen: whether runtimes with device ``cuda`` count as on GPUs even if this machine has none.
 
     Raises:
         ConfigError: they do not fit.
     """
-    # A runtime at a URL has no place, one that names GPUs has it; not to ask for the GPUs then saves a second.
+    # Runtimes with a URL or with GPUs are not placed; if there are no others, this saves the second of a GPU query.
     asking = {role: one for role, one in deployment.runtimes.items() if not one.url and not one.gpus}
     on_gpu = {
         role: (unseen and one.device == "cuda") or platforms.device(one, role) == "cuda" for role, one in asking.items()
@@ -76,7 +76,7 @@ def placed(deployment: Deployment, unseen: bool = False) -> Deployment:
 
 
 def flagged(deployment: Deployment, given: Sequence[str]) -> Deployment:
-    """With flags of SGLang for all servers to be started: ``attention-backend=triton``, ``disable-cuda-graph``."""
+    """A copy with flags of SGLang, such as ``disable-cuda-graph``, for all servers that are to be started."""
     found: dict[str, str | bool] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -88,7 +88,7 @@ def flagged(deployment: Deployment, given: Sequence[str]) -> Deployment:
 
 
 def on_cpu(runtimes: Iterable[Runtime]) -> float:
-    """GiB of memory that servers on a CPU take; infinite where the size of a model is unknown."""
+    """GiB of memory for servers on a CPU; infinite if the size of a model is unknown."""
     total = 0.0
     for runtime in runtimes:
         try:
@@ -99,43 +99,43 @@ def on_cpu(runtimes: Iterable[Runtime]) -> float:
 
 
 def free() -> float:
-    """GiB of memory that are free on this machine."""
+    """GiB of free memory on this machine."""
     import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
     return float(psutil.virtual_memory().available) / memory.GIB
 
 
 def together_or_in_turns(asked: str, needed: Sequence[Deployment]) -> tuple[str, str]:
-    """Whether the sets of servers are up ``together`` or in ``blocks``, and why."""
+    """Whether the sets of servers run ``together`` or in ``blocks``, and why."""
     if len(needed) == 1:
         return "together", "all variants share their servers"
     if asked != "auto":
-        return asked, "as --servers says"
+        return asked, "chosen by --servers"
     roles = [item for deployment in needed for item in deployment.runtimes.items()]
     ours = {alike(role, runtime): runtime for role, runtime in roles if not runtime.url}
-    # One that names its GPU is not asked for: a plan can be looked at on another machine.
+    # A runtime that names its GPUs needs no query, so that another machine can print the plan.
     if any(one.gpus or one.device == "cuda" or platforms.device(one) == "cuda" for one in ours.values()):
-        return "blocks", "a server on a GPU takes its share of what is free, and two would have less cache each"
+        return "blocks", "a server on a GPU takes a share of the free memory, so two would have smaller KV caches"
     wanted, there = on_cpu(ours.values()), free()
     why = f"{len(ours)} servers take about {wanted:.1f} GiB; {there:.1f} GiB are free"
     return "together" if wanted <= MOST * there else "blocks", why
 
 
 class Caches:
-    """Empties the caches of runtimes, so that no variant finds what another one left there."""
+    """Flushes the caches of runtimes, so that no variant finds prefixes of another variant."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self.warn = warn
         self.kept: set[str] = set()  # roles whose cache could not be emptied
 
     def empty(self, roles: Mapping[str, Any]) -> None:
-        """Empties the caches of these runtimes."""
+        """Flushes the caches of these runtimes."""
         for role, backend in roles.items():
             try:
                 self._one(role, backend)
             except RuntimeDown:
                 if role == "target":
-                    raise  # without the others answers go on
+                    raise  # answers continue without the other roles
             except LookaheadError as error:
                 if role not in self.kept:
                     self.kept.add(role)

@@ -1,4 +1,4 @@
-"""What ``--sweep`` varies: a point has a value for each setting, and what a mode has no use for is left out of it."""
+"""The points of ``--sweep``: a point has a value for each setting; a mode ignores those that it does not use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lr_sglang.modes import MODES
 Point = Mapping[str, Any]
 Values = list[Point]
 
-MOST = 64  # values of one setting
+MOST = 64  # maximum number of values of one setting
 _SPAN = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -35,14 +35,14 @@ def _share(text: str) -> str:
 
 
 def _options(text: str) -> Point:
-    """Reads ``gate:0.075``, ``width:2+depth:3``, or ``none`` for no option."""
+    """Parses ``gate:0.075``, ``width:2+depth:3``, or ``none`` for no option."""
     pairs = [part.partition(":")[::2] for part in text.split("+")] if text != "none" else []
     if any(name not in OPTIONS or not value for name, value in pairs):
         raise ValueError(f"none, or such as gate:0.075, of {', '.join(OPTIONS)}")
     return {name: OPTIONS[name](value) for name, value in pairs}
 
 
-# Setting -> how its values are read. A budget M is split between steps and tokens: M = k1 x k2 (paper section 3.3).
+# Setting -> parser of its values. A budget M is split between steps and tokens: M = k1 x k2 (paper section 3.3).
 SETTINGS: Mapping[str, Callable[[str], Any]] = {
     "depth": _from(1),
     "width": _from(1),
@@ -53,7 +53,7 @@ SETTINGS: Mapping[str, Callable[[str], Any]] = {
     "budget": _from(1),
     "option": _options,
 }
-# What an alternative of ``option`` can set.
+# Parsers of the settings in a value of ``option``.
 OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "gate": lambda text: float(_share(text)),
     "policy": str,
@@ -61,14 +61,14 @@ OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "depth": _from(1),
     "width": _from(1),
 }
-AHEAD = ("verifier", "alpha", *OPTIONS)  # what only lookahead has a use for
+AHEAD = ("verifier", "alpha", *OPTIONS)  # settings of lookahead
 
 
 def parse(text: str) -> Values:
     """The points of one sweep: ``depth=1..8``, ``width=1,2``, ``sd-tokens=0,2..4``.
 
     Raises:
-        ConfigError: there is no such setting, or it has no such value.
+        ConfigError: there is no such setting, or a value is invalid.
     """
     name, equals, values = text.partition("=")
     name = name.strip()
@@ -101,7 +101,7 @@ def _values(text: str) -> Iterable[str]:
 
 
 def splits(budget: int) -> Values:
-    """The ways to have ``budget`` tokens of the target in work at once: k1 steps of k2 tokens, k2 a power of two.
+    """The ways to process ``budget`` target tokens in parallel: k1 steps of k2 tokens, k2 a power of two.
 
     k1 is the depth of the async schedule, k2 - 1 the tokens that the token layer drafts for a verification.
     """
@@ -113,7 +113,7 @@ def points(sweeps: Sequence[str]) -> list[Point]:
     """Every combination of the values of all sweeps; one empty point if there is none.
 
     Raises:
-        ConfigError: as ``parse``; or a setting is varied twice.
+        ConfigError: as ``parse``, or two sweeps vary the same setting.
     """
     parsed = [parse(text) for text in sweeps]
     names = [name for values in parsed for name in {name: None for point in values for name in point}]
@@ -125,9 +125,9 @@ def points(sweeps: Sequence[str]) -> list[Point]:
 
 
 def of_mode(point: Point, mode: str) -> tuple[str, Point]:
-    """The mode that a point makes of a mode, and what of the point it has a use for.
+    """The mode that results from a mode at a point, and the values of the point that it uses.
 
-    A token layer that drafts nothing is none: ``sd`` is then ``autoregressive``, ``lookahead+sd`` is ``lookahead``.
+    With 0 drafted tokens there is no token layer: ``sd`` becomes ``autoregressive``, ``lookahead+sd`` ``lookahead``.
     """
     plain = {"sd": "autoregressive", "lookahead+sd": "lookahead"}
     mode = plain.get(mode, mode) if point.get("sd-tokens") == 0 else mode
@@ -142,7 +142,7 @@ def of_mode(point: Point, mode: str) -> tuple[str, Point]:
 
 
 def name_of(point: Point) -> str:
-    """The name of a point's folder; empty for a point that varies nothing."""
+    """The name of a point's folder; empty for a point without values."""
     return clean("_".join(f"{name}-{value}" for name, value in point.items()))
 
 

@@ -1,4 +1,4 @@
-"""The variants that a benchmark compares: modes, how they are set, and which servers that takes."""
+"""The variants that a benchmark compares: modes with their settings."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from lr_sglang.tasks import Question
 
 GREEDY = "greedy"
 PLAIN = "sampled"
-WAYS = ("replicas", "tp")  # to be fair
-Item = tuple[Question, int]  # and which sample of it
-Key = tuple[str, ...]  # of a variant
+WAYS = ("replicas", "tp")  # values of --fair
+Item = tuple[Question, int]  # a question and the number of the sample
+Key = tuple[str, ...]  # identifies a variant
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Modes that are set alike; a benchmark has one mode in each, so that variants take turns.
+    """Modes with equal settings; in a benchmark each variant has one mode, so that modes take turns.
 
     Attributes:
-        folder: of its records, in that of the benchmark; with the modes it tells variants apart.
-        plan: as it is set.
-        asked: the task and what is appended to its questions, and fairness if there is any; part of the configuration.
+        folder: folder of its records in the benchmark's folder; with the modes it identifies the variant.
+        plan: its settings.
+        asked: part of the configuration: the task, the suffix of its questions, and ``--fair``.
     """
 
     folder: str
@@ -45,11 +45,11 @@ class Variant:
 
     @property
     def key(self) -> Key:
-        """Tells variants apart."""
+        """Identifies the variant."""
         return self.folder, *self.modes
 
     def name(self, mode: str = "") -> str:
-        """The variant as it is printed."""
+        """The name that is printed."""
         return f"{self.folder} {mode or self.mode}".removeprefix(f"{PLAIN} ").strip()
 
     @property
@@ -58,7 +58,7 @@ class Variant:
         return {mode: self.plan.configured(mode, **self.asked) for mode in self.modes}
 
     def runtimes(self) -> dict[str, Runtime]:
-        """All runtimes of the deployment, with their token layers if this variant uses them."""
+        """All runtimes of the deployment, without token layers if this variant uses none."""
         layered = self.plan.layered(self.mode)
         return {
             role: one if layered or one.url else one.replace(token_layer=TokenLayer())
@@ -68,15 +68,15 @@ class Variant:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all variants of a benchmark have in common.
+    """The settings from which all variants of a benchmark are made.
 
     Attributes:
-        points: of the sweeps.
-        concurrency: answers at a time, one number or several.
-        tasks: by name, what is appended to the questions.
-        oracle: the verifier that a share stands for in a sweep of alpha.
-        fair: how modes without lookahead get its GPUs; empty for not.
-        layered: whether the servers run already and have a token layer, so that there is no plain decoding on them.
+        points: the points of the sweeps.
+        concurrency: numbers of answers at a time.
+        tasks: the suffix of the questions, by task.
+        oracle: the verifier in a sweep of alpha, ``random`` or ``oracle``.
+        fair: how modes without lookahead use the GPUs of lookahead (one of ``WAYS``); empty if they do not.
+        layered: whether the servers are attached and have a token layer, so that they cannot decode plainly.
     """
 
     plan: Plan
@@ -89,10 +89,10 @@ class Setting:
 
 
 def variants(setting: Setting) -> list[Variant]:
-    """Each of them once, even if several points come to the same.
+    """The variants, without duplicates of several points.
 
     Raises:
-        ConfigError: a value that cannot be, or a mode that lacks a role.
+        ConfigError: a value is impossible, or a mode lacks a role.
     """
     found: dict[Key, Variant] = {}
     of = product(setting.tasks.items(), setting.concurrency, setting.points, _modes(setting))
@@ -104,7 +104,7 @@ def variants(setting: Setting) -> list[Variant]:
 
 
 def _modes(setting: Setting) -> list[tuple[str, bool]]:
-    """The modes, each with whether it runs at temperature 0: the lossless mode is compared at that."""
+    """The modes, each with whether it runs at temperature 0, as the lossless mode and its baseline do."""
     found = [(mode, MODES[mode].lossless) for mode in setting.plan.modes]
     if baseline := greedy_baseline(setting):
         found.insert(len(found) - 1, (baseline, True))
@@ -149,7 +149,7 @@ def _at(setting: Setting, point: sweeps.Point, mode: str) -> Plan:
     runtimes = dict(plan.deployment.runtimes)
     taking = [role for role, one in runtimes.items() if one.token_layer.on and "sd-tokens" in point]
     if "sd-tokens" in point and not taking:
-        hint = "--token-layer ngram, or a file's own"
+        hint = "give --token-layer ngram, or a deployment file with a token layer"
         raise ConfigError("--sweep sd-tokens: no runtime has a token layer", hint=hint)
     for role in taking:
         layer = runtimes[role].token_layer.replace(tokens=point["sd-tokens"])
@@ -159,17 +159,17 @@ def _at(setting: Setting, point: sweeps.Point, mode: str) -> Plan:
 
 
 def fair_baseline(deployment: Deployment, way: str) -> tuple[Deployment, str]:
-    """The deployment of modes without lookahead on as many GPUs as lookahead has, and what tables say of it.
+    """The deployment of modes without lookahead on all GPUs of lookahead, and its description for tables.
 
     Args:
-        way: ``replicas`` of the target, as many as there is room for, or ``tp``: one over more GPUs.
+        way: ``replicas``: as many replicas of the target as fit; ``tp``: one target over more GPUs.
 
     Raises:
-        ConfigError: the runtimes are not on GPUs that the deployment names, or those are not enough for more.
+        ConfigError: the deployment does not name the GPUs of its runtimes, or has too few of them.
     """
     target = deployment.runtimes["target"]
     if any(runtime.url for runtime in deployment.runtimes.values()):
-        raise ConfigError("--fair: runtimes at a URL are where they are", hint="give models, or a deployment file")
+        raise ConfigError("--fair: runtimes with a URL cannot be moved", hint="give models, or a deployment file")
     if not all(runtime.gpus for runtime in deployment.runtimes.values()):
         raise ConfigError(
             f"--fair {way}: it is about GPUs, and these runtimes are on none",
@@ -181,7 +181,7 @@ def fair_baseline(deployment: Deployment, way: str) -> tuple[Deployment, str]:
     if count <= mine:
         other = "tp" if way == "replicas" else "replicas"
         raise ConfigError(
-            f"--fair {way}: lookahead has {len(every)} GPUs, the target {mine} of them; that is room for no more",
+            f"--fair {way}: lookahead has {len(every)} GPUs, the target {mine} of them; a larger target does not fit",
             hint=f"--fair {other}, or other GPUs for the roles",
         )
     gpus = (*target.gpus, *(gpu for gpu in every if gpu not in target.gpus))[:count]
@@ -197,7 +197,7 @@ def fair_baseline(deployment: Deployment, way: str) -> tuple[Deployment, str]:
 
 
 def _parallel(deployment: Deployment, most: int) -> int:
-    """GPUs for one target: a power of two, times its replicas, that divides its attention heads."""
+    """GPUs for one target: its replicas times a power of two that divides its number of attention heads."""
     target = deployment.runtimes["target"]
     heads = memory.need(target, "[runtimes.target]").heads
     sizes = [size for size in (8, 4, 2, 1) if size * target.data_parallel <= most and (not heads or heads % size == 0)]
