@@ -1,13 +1,13 @@
-"""Pocket models: a tiny target, draft and judge that ship with the package (``tools/pocket`` trains them)."""
+"""Pocket models: a tiny target, draft and judge in this package, trained by ``tools/pocket``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 ROLES = ("target", "draft", "judge")
-# Drafts that were trained less, so that about 60 and 40 % of their steps are accepted.
+# Drafts with less training: about 60 and 40 % of their steps are accepted.
 WEAK_DRAFTS = ("draft-60", "draft-40")
-# They think before they answer, and call a tool.
+# Models that think before they answer, and call a tool.
 THINKING = ("target-thinks", "draft-thinks")
 MODELS = (*ROLES, *WEAK_DRAFTS, *THINKING)
 WEIGHTS = Path(__file__).parent / "weights"

@@ -3,15 +3,15 @@
 ``python -m lr_sglang.pocket.body SOURCE FOLDER SIZES`` writes the model; ``loader`` computes it inside a server. It
 grows as in Net2Net (arXiv 1511.05641):
 
-- The residual stream holds ``hidden / source hidden`` copies of the source's lanes. What reads it uses the first copy;
-  what writes it writes all of them, so that every RMSNorm sees the same mean square.
-- A wider head repeats each rotary pair at frequencies that the source does not have; ``q_norm`` is zero there.
+- The residual stream holds ``hidden / source hidden`` copies of the source's lanes. Layers read the first copy and
+  write all copies, so that every RMSNorm has the same mean square.
+- A wider head repeats each rotary pair at frequencies that the source does not have; ``q_norm`` is zero at these.
   Attention divides by the square root of the head's size, so ``q_norm`` grows by that of the ratio; it is stored in
   float32, and rounded only where the model runs in bfloat16 and the ratio is no power of four.
-- Heads and lanes of the MLP that the source lacks have random weights, and what leaves them is multiplied by zero. So
-  is all that leaves the layers that the source lacks.
+- Heads and lanes of the MLP that the source lacks have random weights, and their outputs are multiplied by zero, as are
+  the outputs of layers that the source lacks.
 
-The rest is copied. One layer is in memory at a time.
+All other weights are copied. One layer is in memory at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 INDEX = "model.safetensors.index.json"
-SOURCE = "source.json"  # in place of weights: which pocket model they are computed from
+SOURCE = "source.json"  # replaces the weights: the name of the source model
 Weights = dict[str, Any]
 
 
@@ -43,19 +43,19 @@ class Sizes:
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> Sizes:
-        """Those of a config.json; ``head_dim`` is derived where it is not given."""
+        """The sizes in a config.json; ``head_dim`` is derived if it is missing."""
         derived = {"head_dim": config["hidden_size"] // config["num_attention_heads"]}
         return cls(**{name: (derived | config)[name] for name in cls.__dataclass_fields__})
 
     def parameters(self, vocabulary: int) -> int:
-        """Weights of such a model with an output head of its own."""
+        """Number of parameters of such a model with untied embeddings."""
         hidden, heads, groups = self.hidden_size, self.num_attention_heads, self.num_key_value_heads
         attention = 2 * hidden * (heads + groups) * self.head_dim + 2 * self.head_dim
         layer = attention + 3 * hidden * self.intermediate_size + 2 * hidden
         return self.num_hidden_layers * layer + hidden * (2 * vocabulary + 1)
 
     def mismatch(self, source: Sizes) -> str:
-        """Why the source does not fit into these sizes; empty if it does."""
+        """The reason why the source does not fit into these sizes; empty if it does."""
         for name, least in asdict(source).items():
             if getattr(self, name) < least:
                 return f"{name} is {getattr(self, name)}, and the model itself has {least}"
@@ -68,11 +68,11 @@ class Sizes:
 
 
 class Body:
-    """Makes the weights of the larger model, in the source's type but for ``q_norm``, and where the source's are.
+    """Makes the weights of the larger model, with the source's device and, except for ``q_norm``, its type.
 
     Args:
-        weights: of the source, by name; all on one device.
-        source, sizes: of the model as it is, and as it shall be.
+        weights: the source's weights by name, all on one device.
+        source, sizes: sizes of the source and of the larger model.
     """
 
     def __init__(self, weights: Weights, source: Sizes, sizes: Sizes) -> None:
@@ -81,13 +81,13 @@ class Body:
         self._torch, self._weights, self._from, self._to = torch, weights, source, sizes
         self._copies, self._ratio = sizes.hidden_size // source.hidden_size, sizes.head_dim // source.head_dim
         half = source.head_dim // 2
-        # Of each of the source's numbers in a head: where it stands, first of the pair's copies.
+        # For each lane of a source head, its lane in the larger head, in the first copy of its rotary pair.
         pairs = torch.arange(half) * self._ratio
         self._placed = {"device": weights["model.norm.weight"].device, "dtype": weights["model.norm.weight"].dtype}
         self._lanes = torch.cat([pairs, sizes.head_dim // 2 + pairs]).to(self._placed["device"])
 
     def shards(self) -> Iterator[tuple[str, Weights]]:
-        """Every layer, and the rest, each with a name."""
+        """Yields a name and the weights of every layer, then of the rest."""
         for number in range(self._to.num_hidden_layers):
             random = self._torch.Generator(self._placed["device"]).manual_seed(number)
             yield (
@@ -149,11 +149,11 @@ class Body:
         yield "mlp.down_proj.weight", down
 
     def _read(self, rows: Any) -> Any:
-        """Rows over the residual stream: they use the first copy of its lanes."""
+        """Extends rows that read the residual stream by zeros, so that they use the first copy of its lanes."""
         return self._torch.nn.functional.pad(rows, (0, self._to.hidden_size - rows.shape[1]))
 
     def _wide(self, rows: Any) -> Any:
-        """The rows of one head, each as often as there are copies of its rotary pair."""
+        """Repeats each row of one head for all copies of its rotary pair."""
         return rows.repeat_interleave(self._ratio, dim=0)
 
     def _heads(self, rows: Any, given: Any, step: int) -> None:
@@ -192,7 +192,7 @@ def write(source: Path, folder: Path, sizes: Sizes) -> None:
 
 
 def describe(source: Path, folder: Path, sizes: Sizes) -> None:
-    """Writes all of a model but its weights: the architecture and the tokenizer.
+    """Writes a model without its weights: the architecture and the tokenizer.
 
     Raises:
         OSError: the folder cannot be written.

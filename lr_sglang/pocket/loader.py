@@ -1,7 +1,7 @@
-"""A body's weights, computed where a server needs them: Qwen3-32B's sizes on a GPU, and no file of 64 GB.
+"""Computes a body's weights in the server, such as those of Qwen3-32B's sizes on a GPU, without a file of 64 GB.
 
-SGLang loads ``--load-format private`` with a class that it does not ship: it imports ``MODULE`` and calls its
-``PrivateModelLoader``. ``plugin``, which SGLang calls in every process of a server, puts this module there.
+For ``--load-format private``, SGLang imports ``MODULE``, which it does not ship, and calls its ``PrivateModelLoader``.
+``plugin``, which SGLang calls in every process of a server, registers this module as ``MODULE``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MODULE = "sglang.private.private_model_loader"
 
 
 def plugin() -> None:
-    """Entry point `sglang.srt.plugins`: offer the loader; nothing is imported until a server asks for it."""
+    """Entry point `sglang.srt.plugins`: registers the loader without importing anything else."""
     sys.modules.setdefault(MODULE, sys.modules[__name__])
 
 
@@ -38,7 +38,7 @@ def computed(folder: Path, device: str) -> Iterator[tuple[str, Any]]:
     """Every weight of a body by name, layer by layer, on a device.
 
     Args:
-        folder: as ``bodies.make`` leaves it, without weights.
+        folder: made by ``bodies.make``, without weights.
     """
     source = pocket.weights(json.loads((folder / body.SOURCE).read_text("utf-8"))["model"])
     sizes = body.Sizes.of(json.loads((folder / "config.json").read_text("utf-8")))

@@ -1,4 +1,4 @@
-"""What a step of a pocket problem means, read from its text: the ground truth that verifiers are compared with."""
+"""The meaning of a step of a pocket problem, parsed from its text: the ground truth for verifiers."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def meaning(step: str) -> str | None:
 
 
 def same_meaning(first: str, second: str) -> bool:
-    """Whether both steps have a meaning, and it is the same."""
+    """Whether both steps have a meaning, and their meanings are equal."""
     return meaning(first) is not None and meaning(first) == meaning(second)

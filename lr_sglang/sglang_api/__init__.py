@@ -1,4 +1,4 @@
-"""What lr-sglang uses of SGLang's insides: each name with its reason, checked before it is used.
+"""The internal names of SGLang that lr-sglang uses, with the reasons; they are checked before use.
 
-Nothing here imports SGLang; ``lang`` does, for the rest of the package.
+Only ``interpreter`` imports SGLang, for the rest of the package.
 """

@@ -1,4 +1,4 @@
-"""What we add to the state that a server of SGLang tells at ``/server_info``: the prefix cache that it has chosen."""
+"""Adds the class of the prefix cache to ``/server_info`` of a SGLang server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ FIELD = "prefix_cache"
 
 
 def plugin() -> None:
-    """Entry point `sglang.srt.plugins`: register the hook; SGLang applies it when every plugin has been called."""
+    """Entry point `sglang.srt.plugins`: registers the hook, which SGLang applies after all plugins."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(server.STATE.name, name_prefix_cache, HookType.AFTER)
 
 
 def name_prefix_cache(result: Any, scheduler: Any, *_: object) -> None:
-    """After Scheduler.get_internal_state: the class of the cache, and of its tree where that is another one."""
+    """Runs after Scheduler.get_internal_state; adds the class of the cache, and that of its tree if they differ."""
     tree = scheduler.tree_cache
     core = getattr(tree, "tree_core", None)
     result.internal_state[FIELD] = type(tree).__name__ + (f" ({type(core).__name__})" if core is not None else "")

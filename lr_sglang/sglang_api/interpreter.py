@@ -1,4 +1,4 @@
-"""SGLang's frontend language for the rest of the package: an untested release is asked first for what we need of it."""
+"""SGLang's frontend language for the rest of the package; an untested release is checked before it is imported."""
 
 from lr_sglang.sglang_api import language, need, release
 

@@ -1,4 +1,4 @@
-"""What lr-sglang needs of SGLang's frontend language, beside its public names (``sgl.gen``, ``sgl.function``)."""
+"""The names that lr-sglang uses of SGLang's frontend language, besides public ones such as ``sgl.gen``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lr_sglang.sglang_api.need import Need, called
 
 _LANG = "sglang.lang"
 _EXECUTOR = f"{_LANG}.interpreter.StreamExecutor"
-# Why a class is needed, and its attributes and methods.
+# Class -> the reason, and the attributes and methods that are used.
 _CLASSES = {
     f"{_LANG}.interpreter.ProgramState": ("is what a program works on", "fork stream_executor text"),
     _EXECUTOR: (

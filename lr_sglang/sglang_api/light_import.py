@@ -1,6 +1,6 @@
-"""SGLang's frontend and transformers' tokenizers without torch: a command asks its question seconds sooner.
+"""Imports SGLang's frontend and transformers' tokenizers without torch, which saves a command several seconds.
 
-Neither needs torch, but both import it, and much that is built on it, for models that other processes run.
+Neither needs torch, but both import it, with many modules that use it, for models that other processes run.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-# It mends transformers' models for SGLang's servers, and nothing of the tokenizers that come with transformers.
+# This module patches transformers' models for SGLang's servers; it does not affect transformers' tokenizers.
 _PATCHES = "sglang.srt.utils.hf_transformers_patches"
 
 
 def leave_torch_out() -> None:
-    """Imports both, for good: to transformers no torch is installed in this process any more.
+    """Imports both; from then on, transformers in this process assumes that torch is not installed.
 
-    Only for a process whose code is all ours, and which runs no model. Does nothing where either is imported already.
+    Only for a process that runs only our own code and no model. Does nothing if either is imported already.
     """
     if "transformers" in sys.modules or "sglang" in sys.modules:
         return
@@ -35,7 +35,7 @@ def leave_torch_out() -> None:
 
 
 def call_without_torch(module: str, name: str, *arguments: Any) -> None:
-    """Calls a function by its name: what a new process begins with, before it imports the function's module."""
+    """Calls a function by its name, without torch; the entry point of new processes."""
     leave_torch_out()
     getattr(import_module(module), name)(*arguments)
 

@@ -1,7 +1,7 @@
-"""One name inside of SGLang that lr-sglang relies on, and whether the installed release has it.
+"""An internal name of SGLang that lr-sglang uses, and a check that the installed release has it.
 
-The source is parsed and not imported: importing it takes many seconds, parsing a file a few milliseconds, so that it
-can be asked before a server starts.
+The check parses SGLang's source instead of importing it: parsing a file takes milliseconds, importing many seconds. So
+it can be made before a server starts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Need:
 
     Attributes:
         name: ``package.module.Class.method``; also what a hook of SGLang's ``HookRegistry`` is registered for.
-        why: what lr-sglang does with it.
-        takes: the parameters that its signature begins with, without ``self``, separated by spaces.
+        why: its use in lr-sglang.
+        takes: the first parameters of its signature, without ``self``, separated by spaces.
         fields: attributes and methods of a class, separated by spaces.
-        closed: whether every further parameter must have a default, because we call it or stand in for it.
-        calls: for methods of ``self`` that a class calls, how many positional arguments it may hand over.
-        since, until: the first and the last release that it is asked of; empty is no bound.
+        closed: whether all other parameters must have defaults, because we call or replace it.
+        calls: permitted numbers of positional arguments, for methods of ``self`` that a class calls.
+        since, until: the first and the last release to check; empty for no bound.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Need:
     until: str = ""
 
     def applies(self, installed: str | None = None) -> bool:
-        """Whether the release (by default the installed one) is among those that it is asked of."""
+        """Whether the release (default: the installed one) is to be checked."""
         found = release.numbers(release.version() if installed is None else installed)
         after = not self.since or found >= release.numbers(self.since)
         return after and (not self.until or found <= release.numbers(self.until))
 
     def lacks(self) -> Iterator[str]:
-        """What of it the installed source does not have, each as one phrase."""
+        """Yields a phrase for each part that the installed source lacks."""
         file, rest = _module(self.name)
         found: ast.AST | None = parsed(file) if file else None
         for part in rest:
@@ -81,16 +81,15 @@ class Need:
                 yield f"{self.name}.{name} called with {' or '.join(map(str, allowed))} arguments, but with {found}"
 
 
-# A function that we call, or stand in for.
+# A function that we call or replace.
 called = partial(Need, closed=True)
 
 
 def check(needs: Iterable[Need]) -> None:
-    """Asks for all that the installed release should have.
+    """Checks that the installed release has all these names.
 
     Raises:
-        SetupError: SGLang is not installed, or lacks some of it; ``detail`` has everything that it lacks, and why it
-            is needed.
+        SetupError: SGLang is not installed, or lacks a name; ``detail`` lists what it lacks, with the reasons.
     """
     installed = release.version()
     if not installed:
@@ -105,9 +104,9 @@ def check(needs: Iterable[Need]) -> None:
 
 
 def _module(name: str) -> tuple[Path | None, list[str]]:
-    """The file of the longest part of a dotted name that is a module, and what is left of the name."""
+    """The file of the longest prefix of a dotted name that is a module, and the rest of the name."""
     package, *parts = name.split(".")
-    spec = find_spec(package)  # finds a top-level package without running it
+    spec = find_spec(package)  # does not import a top-level package
     if spec is None or not spec.submodule_search_locations:
         return None, parts
     folder = Path(spec.submodule_search_locations[0])
@@ -121,12 +120,12 @@ def _module(name: str) -> tuple[Path | None, list[str]]:
 
 @cache
 def parsed(path: Path) -> ast.Module:
-    """A file of SGLang's source."""
+    """The syntax tree of a source file of SGLang."""
     return ast.parse(path.read_text("utf-8"))
 
 
 def _binds(node: ast.AST) -> set[str]:
-    """The names that a statement itself binds."""
+    """The names that a statement binds, without those of statements inside it."""
     if isinstance(node, (*_FUNCTION, ast.ClassDef)):
         return {node.name}
     if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -136,7 +135,7 @@ def _binds(node: ast.AST) -> set[str]:
 
 
 def _defined(body: Iterable[ast.AST], name: str) -> ast.AST | None:
-    """The last statement that binds the name, also in branches and with imports."""
+    """The last statement that binds the name, also an import or a statement inside a branch."""
     found: ast.AST | None = None
     for node in body:
         if name in _binds(node):
@@ -159,5 +158,5 @@ def _attributes(of: ast.ClassDef) -> set[str]:
 
 
 def callee(call: ast.Call) -> str:
-    """The name of what is called: ``add`` in ``a.add()`` and in ``add()``."""
+    """The name of the called function: ``add`` in ``a.add()`` and in ``add()``."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

@@ -1,4 +1,4 @@
-"""Which SGLang is installed, and whether lr-sglang was tested with it."""
+"""The installed release of SGLang, and whether lr-sglang was tested with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TESTED = ("0.5.16", "0.5.23")
 
 
 def version() -> str:
-    """The installed release; empty where there is none."""
+    """The installed release; empty if SGLang is not installed."""
     try:
         return metadata.version("sglang")
     except metadata.PackageNotFoundError:
@@ -17,7 +17,7 @@ def version() -> str:
 
 
 def numbers(release: str) -> tuple[int, ...]:
-    """What a release is compared by: its leading numbers, so that 0.5.24rc1 counts as 0.5.24."""
+    """The leading numbers of a release, for comparisons, so that 0.5.24rc1 counts as 0.5.24."""
     found = re.match(r"\d+(\.\d+)*", release)
     return tuple(map(int, found[0].split("."))) if found else ()
 

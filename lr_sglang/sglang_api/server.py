@@ -1,13 +1,13 @@
-"""What servers on a CPU need of SGLang's insides, beside its command line: hooks, and the objects that hooks are given.
+"""The internal names of SGLang that servers on a CPU use: hooked functions, and the objects that hooks receive.
 
-A hook is registered for the name of a Need here, so that what is hooked is what is checked.
+A hook is registered by the name of a Need here, so that exactly the checked names are hooked.
 """
 
 from __future__ import annotations
 
 from lr_sglang.sglang_api.need import Need, called
 
-MENDED = "0.5.16"  # the last tested release that has the faults which some hooks mend
+MENDED = "0.5.16"  # the last tested release with the defects that some hooks mend
 
 _SRT = "sglang.srt"
 _BACKEND = f"{_SRT}.layers.attention.intel_amx_backend.IntelAMXAttnBackend"
@@ -53,7 +53,7 @@ SCALE = called(
 )
 STATE = called(f"{_SRT}.managers.scheduler.Scheduler.get_internal_state", "names its prefix cache", "recv_req")
 
-# Mends of what newer releases do by themselves.
+# Mended functions, which newer releases do not need.
 BUILD = Need("sglang.jit_kernel.utils.compile.load_jit", "compiles one at a time", until=MENDED)
 GRAMMAR = Need(
     f"{_SRT}.constrained.base_grammar_backend.create_grammar_backend", "masks on a CPU", "server_args", until=MENDED
@@ -63,7 +63,7 @@ MASKS = tuple(
     for it in ("XGrammarGrammar", "XGrammarGrammarBackend")
 )
 
-# The functions of sgl_kernel behind which the operators of cpu/speculation stand, with the operators' arguments.
+# The functions of sgl_kernel that call our operators (cpu/speculation), with the operators' arguments.
 _STRETCH = "req_pool_indices req_to_token start_offset end_offset out_cache_loc pool_len"
 _LINKS = "retrive_index retrive_next_token retrive_next_sibling"
 _KERNELS = {
@@ -83,7 +83,7 @@ _KERNELS = {
     "kvcacheio.copy_all_layer_kv_cache_cpu": "data_ptrs strides tgt_loc src_loc",
 }
 
-# Why objects are needed, and their fields by name.
+# Reason -> objects, with the fields that are used.
 _OBJECTS = {
     "settings of a server on a CPU": {f"{_SRT}.environ.Envs": "SGLANG_DISABLED_MODEL_ARCHS SGLANG_EAGER_INPUT_NO_COPY"},
     "computes weights in memory, behind --load-format private": {
@@ -144,7 +144,7 @@ NEEDS = (
     ),
     Need(f"{_BATCHES}.ForwardMode.is_extend", "finds passes with several new tokens", "include_draft_extend_v2"),
     called(f"{_SRT}.model_executor.forward_context.get_attn_backend", "finds the backend"),
-    # Qwen3Model inherits it there.
+    # In these releases Qwen3Model inherits it.
     called(f"{_QWEN2}.Qwen2Model.forward", "is replaced for Qwen3", _PASS, until=MENDED),
     called(f"{_SRT}.runtime_context.get_parallel", "says whether a model is split over workers"),
     *(Need(name, why, fields=fields) for why, objects in _OBJECTS.items() for name, fields in objects.items()),
