@@ -1,4 +1,4 @@
-"""Simulated runtimes: a given speed and acceptance in place of models, on the real clock and on a virtual one.
+"""Simulated runtimes, with a given speed and acceptance rate instead of models, on the real or a virtual clock.
 
-Their answers and figures are labelled as simulated. ``docs/simulated.md`` says what they simulate, and what not.
+Their answers and figures are labelled as simulated. ``docs/simulated.md`` says what they leave out.
 """

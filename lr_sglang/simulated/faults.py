@@ -1,4 +1,4 @@
-"""Faults to order: what a simulated runtime does wrong, how often, and from when on."""
+"""Configurable faults of a simulated runtime: their kinds, frequency and start."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Kind = Literal["late", "fail", "busy", "hang", "die", "garbage"]
 
 @dataclass(frozen=True)
 class Fault(ConfigModel):
-    """One order.
+    """A configured fault.
 
     Attributes:
-        kind: ``late`` takes ``seconds`` more; ``fail`` is an error status, ``busy`` the one of a full server; ``hang``
-            never answers; ``die`` is the end of the runtime; ``garbage`` is an answer that is no generation.
-        share: of the requests, drawn with a seed.
-        times: requests that it happens to, at most; None is no limit.
-        after: requests that go well at first.
+        kind: ``late`` takes ``seconds`` longer; ``fail`` replies with an error status, ``busy`` with that of a full
+            server; ``hang`` never replies; ``die`` ends the runtime; ``garbage`` is a reply that is no generation.
+        share: share of requests with the fault, drawn with a seed.
+        times: maximum number of requests with the fault; None for no limit.
+        after: number of first requests without the fault.
     """
 
     kind: Kind
@@ -40,7 +40,7 @@ class Fault(ConfigModel):
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """From ``late:share=0.1,seconds=2``; raises ``ConfigError`` if it is no fault."""
+        """Parses ``late:share=0.1,seconds=2``; raises ``ConfigError`` if it is no fault."""
         kind, _, rest = text.partition(":")
         table: dict[str, Any] = {"kind": kind}
         for part in filter(None, rest.split(",")):
@@ -54,7 +54,7 @@ class Fault(ConfigModel):
 
 
 class Faults:
-    """The faults that a runtime was ordered to have."""
+    """The faults of a runtime."""
 
     def __init__(self, seed: int = 0) -> None:
         self._orders: list[list[Any]] = []  # fault, requests seen, times left
@@ -69,7 +69,7 @@ class Faults:
         self.dead = False
 
     def next(self) -> Fault | None:
-        """The fault of the next request: the first order that applies."""
+        """The fault of the next request: the first one that applies, or None."""
         if not self._orders:
             return None
         for order in self._orders:

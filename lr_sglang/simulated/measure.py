@@ -1,6 +1,6 @@
-"""Measures the controller: the real programs over simulated runtimes, against the least time that there can be.
+"""Measures the controller: times of the real programs on simulated runtimes, compared with the minimum possible times.
 
-Everything but the runtimes is what a real run has: the runner, SGLang's interpreter, the backend, the verifier.
+Except for the runtimes, all code is that of a real run: the runner, SGLang's interpreter, the backend, the verifier.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ MODE = "lookahead"
 
 @dataclass(frozen=True)
 class Shard:
-    """What one process did.
+    """The measurement of one process.
 
     Attributes:
-        bound, alone: seconds of each answer, as it could be and without lookahead.
-        late: seconds that simulated runtimes answered after their time, in all: the loop was busy, or woken late.
-        loop_late: seconds that one of a hundred timers of the event loop was late by, at least.
-        servers: seconds of CPU that runtimes in other processes took.
+        bound, alone: seconds of each answer: the minimum possible, and by the target alone.
+        late: total seconds by which simulated runtimes replied late, because the loop was busy or woken late.
+        loop_late: 99th percentile of the lateness of the event loop's timers, in seconds.
+        servers: CPU seconds of runtimes in other processes.
     """
 
     records: list[Record]
@@ -66,12 +66,12 @@ class Shard:
 
 @dataclass
 class Usage:
-    """What a process uses while it works, in a ``with`` block.
+    """The resources that a process uses in a ``with`` block.
 
     Attributes:
-        wall, cpu: seconds, from the first question to the last answer.
-        threads: the maximum at a time.
-        memory: megabytes at most until each ``look``, of which there is about one a second.
+        wall, cpu: seconds.
+        threads: maximum number of threads.
+        memory: peak megabytes of the process at each ``look``, about once a second.
     """
 
     wall: float = 0.0
@@ -88,7 +88,7 @@ class Usage:
         self.wall, self.cpu = self.wall + time.monotonic(), self.cpu + time.process_time()
 
     def look(self) -> None:
-        """Notes the present maximum."""
+        """Records the current maxima."""
         self.threads = max(self.threads, threading.active_count())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self.memory.append(peak / (2**20 if sys.platform == "darwin" else 2**10))
@@ -97,13 +97,13 @@ class Usage:
 def measure(
     simulation: Simulation, look: Lookahead, count: int = 1, processes: int = 1, http: bool = False
 ) -> list[Shard]:
-    """Answers ``count`` questions at once, in one process or several.
+    """Answers ``count`` questions concurrently, in one process or several.
 
     Args:
         http: whether the runtimes are servers in other processes.
 
     Raises:
-        ConfigError: what several processes cannot do.
+        ConfigError: the simulation cannot be divided among several processes.
         LaunchError: a server does not start.
     """
     asked = questions(count)
@@ -123,16 +123,16 @@ def measure(
         )
     parts = [part for n in range(processes) if (part := asked[n::processes])]
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(len(parts), fresh, leave_torch_out) as pool:  # nothing but this runs in them
+    with ProcessPoolExecutor(len(parts), fresh, leave_torch_out) as pool:  # the processes run only our own code
         return list(pool.map(partial(shard, simulation, look), parts, range(len(parts))))
 
 
 @contextmanager
 def on_one_core(number: int) -> Iterator[None]:
-    """Keeps this thread, and those that it begins, on one core, as ``taskset`` does.
+    """Keeps this thread, and threads that it starts, on one core, as ``taskset`` does.
 
-    Python runs one thread at a time: on several cores each begins with nothing in its core's cache, and is woken by
-    another core. Does nothing where a system has no such thing.
+    Python runs one thread at a time; on several cores, each switch between threads wakes another core, with a cold
+    cache. Does nothing on systems without CPU affinity.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield
@@ -152,11 +152,11 @@ def shard(
     core: int = 0,
     roles: Mapping[str, RuntimeBackend] | None = None,
 ) -> Shard:
-    """Answers questions at once in this process.
+    """Answers questions concurrently in this process.
 
     Args:
-        core: which one it is kept on.
-        roles: None is runtimes in this process.
+        core: index of the core on which the process runs, counted from the last.
+        roles: backends; None for runtimes in this process.
 
     Raises:
         LookaheadError: an answer failed.
@@ -190,7 +190,7 @@ def shard(
 
 
 def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> dict[str, Any]:
-    """The figures of a measurement, ready for JSON."""
+    """The figures of a measurement, for JSON."""
     from lr_sglang.theory.judged import any_of, speedup
 
     every = [one for part in shards for one in zip(part.seconds, part.bound, part.alone, strict=True)]

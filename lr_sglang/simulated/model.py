@@ -1,6 +1,6 @@
-"""The steps of simulated models, drawn from the seed, the question, the position and the version alone.
+"""The steps of simulated models, which depend only on the seed, the question, the position and the version.
 
-So the same drafts agree at any timing: on the real clock, on the virtual one, and in another process.
+So the same drafts are accepted at any timing: on the real clock, on the virtual clock, and in another process.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Literal, NamedTuple
 from lr_sglang.config_model import ConfigModel, need
 from lr_sglang.simulated.words import BASE, HEAD, NUMBERS, Head, Words, pocket_words
 
-TURN = 64  # tokens that a judge's prompt may have around its two steps
-STEPS = 2**16  # that a writer remembers, some 300 bytes each
-TARGET = 0  # the version that the target writes of every step; drafts are versions from 1
+TURN = 64  # maximum tokens of a judge's prompt around its two steps
+STEPS = 2**16  # number of steps that a writer caches, about 300 bytes each
+TARGET = 0  # the target's version of every step; drafts are versions from 1
 Finish = Literal["delimiter", "end", "length"]
 
 
 @dataclass(frozen=True)
 class Model(ConfigModel):
-    """What target, draft and judge of one simulation know.
+    """The texts of target, draft and judge in one simulation. A draft agrees if it means the same as the target's step.
 
     Attributes:
-        alpha: share of drafts that agree, by position; the last holds for all positions after it.
-        trace: by question, which positions' drafts agree, in place of ``alpha``; begun again where it ends.
-        steps: of an answer.
-        tokens: of a step, on average, its blank line among them.
-        spread: how much they vary: standard deviation over mean, log-normal; 0 is not at all.
-        own_words: a draft that agrees says it in other words, so that a judge is needed; else in the very same.
-        auc: how well a draft's confidence tells what agrees from what does not: the chance that of two such drafts the
-            one that agrees has more of it; 0.5 is not at all.
-        width: drafted alternatives per step; with more than one they follow from the sampling seeds.
+        alpha: share of drafts that agree, by position; the last value is for all further positions.
+        trace: by question, whether the draft of each position agrees, instead of ``alpha``; repeated at its end.
+        steps: number of steps of an answer.
+        tokens: mean tokens of a step, including its blank line.
+        spread: standard deviation over mean of these tokens, which are log-normal; 0 for equal lengths.
+        own_words: whether a draft that agrees has other words than the target's step, so that a judge is needed.
+        auc: the probability that a draft that agrees has a higher confidence than one that does not; 0.5 means that the
+            confidence has no information.
+        width: drafted alternatives per step; more than one are chosen by the sampling seeds.
     """
 
     alpha: tuple[float, ...] = (0.63,)
@@ -58,7 +58,7 @@ class Model(ConfigModel):
         need(0 < self.auc < 1, "auc: must be in (0, 1)")
 
     def agrees(self, question: int, position: int, version: int) -> bool:
-        """Whether a version of a step means what the target's means."""
+        """Whether a version of a step means the same as the target's."""
         if version == TARGET:
             return True
         if self.trace:
@@ -68,7 +68,7 @@ class Model(ConfigModel):
         return _uniform(self._noise("agrees", question, position, version, 8)) < alpha
 
     def confidence(self, question: int, position: int, version: int) -> float:
-        """The mean log-probability of a drafted step: two normal distributions, of what agrees and what does not."""
+        """The mean log-probability of a drafted step; those that agree and those that do not have different means."""
         drawn = NormalDist().inv_cdf(
             0.5 + 0.999999 * (_uniform(self._noise("sure", question, position, version, 8)) - 0.5)
         )
@@ -77,7 +77,7 @@ class Model(ConfigModel):
         return min(0.0, 0.1 * drawn - 0.8)
 
     def rated(self, question: int, position: int, version: int) -> float:
-        """Chance, in [0, 1): what a rating of the step is drawn with."""
+        """The random number, in [0, 1), for a rating of the step."""
         return _uniform(self._noise("rated", question, position, version, 8))
 
     def version(self, role: str, seed: int | None = None) -> int:
@@ -118,7 +118,7 @@ def _uniform(noise: bytes) -> float:
 
 
 class Place(NamedTuple):
-    """Where an answer is: ``offset`` tokens into a version of a step (0: before it, and the version is open)."""
+    """A place in an answer: after ``offset`` tokens of a version of a step (0: before it, for any version)."""
 
     question: int
     position: int = 0
@@ -128,7 +128,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Written:
-    """What a role wrote: tokens, why it stopped, and where the answer is then."""
+    """The tokens that a role wrote, why it stopped, and the place in the answer after them."""
 
     ids: tuple[int, ...]
     finish: Finish
@@ -136,21 +136,21 @@ class Written:
 
 
 class Writer:
-    """Writes for every role."""
+    """Writes the texts of all roles."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.words = model, pocket_words()
-        self._step = lru_cache(maxsize=STEPS)(partial(model.step, self.words))  # the next prompt has it in it
+        self._step = lru_cache(maxsize=STEPS)(partial(model.step, self.words))  # later prompts contain it
 
     def prepare(self, questions: Sequence[int]) -> None:
-        """Writes the steps of these questions now, so that a measurement of the controller does not contain it."""
+        """Caches the steps of these questions, so that a measurement of the controller does not include that work."""
         for question in questions:
             for position in range(self.model.steps):
                 for version in (TARGET, 1):
                     self._step(question, position, version)
 
     def place(self, prompt: Sequence[int]) -> Place:
-        """The place at which a prompt ends. Text after the end of a step belongs to another turn: its answer begins."""
+        """The place at the end of a prompt. Text after the last step of an answer is another turn, of a new answer."""
         found = self._place(prompt)
         question, position, version, offset = found
         if offset and offset >= len(self._step(question, position, version)):
@@ -159,7 +159,7 @@ class Writer:
 
     def _place(self, prompt: Sequence[int]) -> Place:
         words, size = self.words, len(prompt)
-        near, offset = tuple(prompt[-2 * self.model.longest :])[::-1], 0  # from its end
+        near, offset = tuple(prompt[-2 * self.model.longest :])[::-1], 0  # reversed
         while words.start in near[offset:]:
             offset = near.index(words.start, offset) + 1
             if head := words.read(prompt[size - offset : size - offset + HEAD]):
@@ -170,12 +170,12 @@ class Writer:
         return Place(words.number(prompt))
 
     def write(self, place: Place, version: int, most: int, one_step: bool) -> Written:
-        """Goes on from a place.
+        """Continues an answer from a place.
 
         Args:
-            version: that the role writes.
-            most: tokens.
-            one_step: whether a blank line ends it.
+            version: the version of steps that the role writes.
+            most: maximum number of tokens.
+            one_step: whether to stop at the end of a step.
         """
         ids: tuple[int, ...] = ()
         question, position, now, offset = place
@@ -193,17 +193,17 @@ class Writer:
                 return Written(ids, "delimiter", Place(question, position))
 
     def reported(self, written: Written, most: int) -> Written:
-        """What a server reports that was asked for ``most`` tokens: of an end at the last of them, the length."""
+        """A server's reply to a request for ``most`` tokens; it reports an end at the last one as ``length``."""
         return written if len(written.ids) < most else replace(written, finish="length")
 
     def confidence(self, ids: Sequence[int]) -> float:
-        """The draft's, in the step that it wrote."""
+        """The draft's confidence in a step that it wrote."""
         head = self.words.read(ids[:HEAD])
         return self.model.confidence(head.question, head.position, head.version) if head else 0.0
 
     def judge(self, prompt: Sequence[int]) -> str:
-        """The label for the last two steps that a judge's prompt shows; it has opened the label with a bracket."""
-        for reach in (2 * self.model.longest + TURN, len(prompt)):  # most prompts end with the steps
+        """The label for the last two steps in a judge's prompt, which ends with the label's opening bracket."""
+        for reach in (2 * self.model.longest + TURN, len(prompt)):  # both steps are at the end of most prompts
             heads = self.words.find(self.words.tokenizer.decode(prompt[-reach:]))[-2:]
             if len(heads) == 2:
                 break

@@ -1,7 +1,7 @@
-"""What a simulated runtime answers to /generate, in the form of SGLang's.
+"""The replies of a simulated runtime to /generate, in SGLang's format.
 
-A target that scores a drafted step knows which drafts agree (``Model.agrees``). Its own words are likely; other words
-with the same meaning are less likely at one word; all else is unlikely from the word on that encodes the meaning.
+The log-probabilities of a scored step depend on whether it agrees (``Model.agrees``): all tokens of the target's own
+version are likely; one word of a version that agrees is less likely; others are unlikely from that word on.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from lr_sglang.simulated.model import TARGET, Place, Writer
 
 MARK = {"simulated": True}  # in meta_info and server_info
 DEFAULT_TOKENS = 128  # SGLang's own max_new_tokens
-# Log-probabilities of a token: a greedy target writes what is likelier than 1/2 (-0.69), and nothing else.
+# Log-probabilities of a token; a greedy target writes only tokens with a probability above 1/2 (-0.69).
 LIKELY, OTHER_WORDS, UNLIKELY = -0.05, -2.0, -9.0
-_VERSION = 5  # the word of a head where versions part
+_VERSION = 5  # index of the word in a head at which versions differ
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer that is still to take its time.
+    """A complete reply, before its time has passed.
 
     Attributes:
-        ids: all tokens that it will have; its text leaves out ``trimmed`` of them at the end.
-        finish: its finish_reason then.
+        ids: all tokens of the reply; its text lacks the last ``trimmed`` of them.
+        finish: its finish_reason.
         scored: log-probabilities of the last tokens of the prompt.
     """
 
@@ -38,7 +38,7 @@ class Reply:
 
 
 def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
-    """The answer of a role to a payload of /generate with ``input_ids``."""
+    """The reply of a role to a payload of /generate with ``input_ids``."""
     prompt, sampling = payload["input_ids"], payload.get("sampling_params") or {}
     words, asked = writer.words, sampling.get("max_new_tokens")
     most = DEFAULT_TOKENS if asked is None else int(asked)
@@ -50,7 +50,7 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
         return Reply(words.tokenizer.encode(said)[:most], finish, len(prompt))
     if most <= 0:
         start = payload.get("logprob_start_len", -1) if payload.get("return_logprob") else -1
-        # as SGLang's: none for the first that is asked about
+        # as SGLang, without one for the first token
         scored = score(writer, prompt, start + 1) if start >= 0 else ()
         return Reply((), finish, len(prompt), scored=tuple(scored))
     stop, version = sampling.get("stop"), writer.model.version(role, sampling.get("sampling_seed"))
@@ -64,11 +64,11 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
 def body(
     writer: Writer, made: Reply, share: float = 1.0, cached: int | None = None, rid: str = "", logprobs: bool = False
 ) -> dict[str, Any]:
-    """The JSON of an answer.
+    """The JSON of a reply.
 
     Args:
-        share: of its tokens that are written; less than 1 if it is aborted.
-        cached: tokens of the prompt that are in the cache, if that is known.
+        share: share of the tokens that were written; less than 1 if it was aborted.
+        cached: number of cached tokens of the prompt; None to report none.
     """
     aborted = share < 1
     ids = made.ids[: int(share * len(made.ids))] if aborted else made.ids
@@ -94,7 +94,7 @@ def score(writer: Writer, prompt: Sequence[int], first: int) -> list[float]:
     """The log-probability of each token of a prompt from its ``first`` on."""
     found: list[float] = []
     for start, end in _pieces(prompt, first, writer.words.delimiter):
-        # where the prompt would be if the step did not end: which step it is, and how far into it
+        # the place without the token that ends the step
         text = end - (prompt[end - 1] in (writer.words.delimiter, writer.words.eos))
         place = writer.place(prompt[:text]) if text > start else writer.place(prompt[:start])
         begun = place.offset - (text - start) if text > start else place.offset
@@ -103,7 +103,7 @@ def score(writer: Writer, prompt: Sequence[int], first: int) -> list[float]:
 
 
 def _step(writer: Writer, place: Place, begun: int, ids: Sequence[int]) -> Iterator[float]:
-    """Of tokens of one step that go on from its token ``begun``."""
+    """Log-probabilities of ``ids``, which are tokens of one step from index ``begun`` on."""
     model, words = writer.model, writer.words
     own, said = (model.step(words, place.question, place.position, v) for v in (TARGET, place.version))
     agrees = model.agrees(place.question, place.position, place.version)
@@ -120,7 +120,7 @@ def _step(writer: Writer, place: Place, begun: int, ids: Sequence[int]) -> Itera
 
 
 def _pieces(prompt: Sequence[int], first: int, delimiter: int) -> Iterator[tuple[int, int]]:
-    """Where the steps begin and end that ``prompt[first:]`` has tokens of."""
+    """Start and end index of the part of each step in ``prompt[first:]``."""
     start = first
     for at in range(first, len(prompt)):
         if prompt[at] == delimiter or at == len(prompt) - 1:
@@ -129,9 +129,9 @@ def _pieces(prompt: Sequence[int], first: int, delimiter: int) -> Iterator[tuple
 
 
 def rating(writer: Writer, prompt: Sequence[int]) -> str | None:
-    """The digit for the last step, if the prompt ends by asking for one: 7 to 9 for what agrees, else less."""
+    """The digit for the last step, 7 to 9 if it agrees, else less; None if the prompt does not ask for a rating."""
     tokenizer = writer.words.tokenizer
-    if not OPENING.endswith(tokenizer.decode(prompt[-1:])):  # most prompts: the rest is not looked at
+    if not OPENING.endswith(tokenizer.decode(prompt[-1:])):  # true for most prompts, and fast
         return None
     if not tokenizer.decode(prompt[-len(OPENING) :]).endswith(OPENING):
         return None

@@ -1,7 +1,7 @@
-"""A simulated runtime on an event loop: behind a server's routes (``server``), or in this process (``transport``).
+"""A simulated runtime on an event loop, with an HTTP server (``server``) or without (``transport``).
 
-Requests in a batch share its speed equally: each of n takes ``Simulation.slower`` times as long as alone.
-Beyond ``slots`` they wait, first come, first served.
+Requests in a batch share its speed equally: each of n takes ``Simulation.slower`` times as long as alone. If all
+``slots`` are taken, requests wait in order of arrival.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ NEVER = 1e9  # seconds
 
 
 class Cache:
-    """The sequences that a runtime has seen last, as a radix cache would share them."""
+    """A radix cache of the last sequences of a runtime."""
 
     def __init__(self, size: int = 512) -> None:
         self._seen: deque[tuple[int, ...]] = deque(maxlen=size)
         self.add, self.clear = self._seen.append, self._seen.clear
 
     def find(self, prompt: tuple[int, ...]) -> int:
-        """Tokens of a prompt that need not be computed again; one always is."""
+        """Number of cached tokens of a prompt; the last one is always computed."""
         best, most = 0, len(prompt) - 1
-        for known in reversed(self._seen):  # the latest share most
+        for known in reversed(self._seen):  # the latest sequences share most
             if best >= most:
                 break
             if best < len(known) and known[best] == prompt[best]:
@@ -47,9 +47,9 @@ class _Ticket:
     """One request.
 
     Attributes:
-        work: seconds that it takes alone.
-        done: the share of it that was done when it left.
-        finish: the ``_service`` at which it is done; infinite while it waits for a slot.
+        work: seconds without concurrent requests.
+        done: set at its end, to the share of the work that was done.
+        finish: the value of ``_service`` at which it is complete; infinite while it waits for a slot.
     """
 
     work: float
@@ -62,9 +62,9 @@ class SimulatedRuntime:
     """One role's runtime.
 
     Attributes:
-        calls, aborted: requests so far, and those of them that were stopped.
-        most: the maximum of requests that were served at once.
-        late: seconds that requests ended after their time, in all.
+        calls, aborted: number of requests, and of aborted ones.
+        most: maximum number of concurrent requests.
+        late: total seconds by which requests ended late.
     """
 
     def __init__(self, role: str, simulation: Simulation, writer: Writer) -> None:
@@ -75,30 +75,30 @@ class SimulatedRuntime:
         self._slower = cache(partial(simulation.slower, role))
         self._tickets: dict[str, _Ticket] = {}
         self._waiting: deque[_Ticket] = deque()
-        self._served: list[tuple[float, int, _Ticket]] = []  # a heap; who has left stays until it is on top
-        self._order, self._count = itertools.count(), 0  # requests that are served
-        self._service, self._now = 0.0, 0.0  # seconds of service that each request in the batch has had, and when
-        self._speed = 1.0  # seconds of service in a second
+        self._served: list[tuple[float, int, _Ticket]] = []  # a heap; tickets that have left are removed when on top
+        self._order, self._count = itertools.count(), 0  # tie-breaker of the heap; requests in the batch
+        self._service, self._now = 0.0, 0.0  # service since the start, of a request always in the batch; time of that
+        self._speed = 1.0  # seconds of service per second
         self._timer: asyncio.Handle | None = None
-        self._rings = 0.0  # when; uvloop's handle of a time that has passed does not know
-        self._first: _Ticket | None = None  # that it rings for
+        self._rings = 0.0  # the timer's time, which uvloop's handle may not have
+        self._first: _Ticket | None = None  # the ticket of the timer
 
     @property
     def running(self) -> int:
-        """Requests that are served or wait for it."""
+        """Number of requests in the batch or waiting for a slot."""
         return len(self._tickets)
 
     async def answer(
         self, payload: dict[str, Any], rid: str, more: float = 0.0, cache: Cache | None = None
     ) -> dict[str, Any]:
-        """The reply to a request of /generate, after the time that it takes.
+        """Waits for the time of a /generate request, then returns the reply.
 
         Args:
             more: seconds that a fault adds.
-            cache: what the runtime has seen; None does not report ``cached_tokens``.
+            cache: the runtime's radix cache; None to report no ``cached_tokens``.
 
         Raises:
-            ValueError: a request of this id is being served.
+            ValueError: a request with this id is in progress.
         """
         made, cached, prompt = reply(self.writer, self.role, payload), None, tuple(payload["input_ids"])
         if cache is not None:
@@ -111,7 +111,7 @@ class SimulatedRuntime:
         return answer
 
     async def serve(self, work: float, rid: str) -> float:
-        """Takes its time; returns the share that was done when it was stopped, else 1. Each ``rid`` is served once."""
+        """Waits until the work is done or aborted; returns the share done. Raises ValueError for a duplicate id."""
         if rid in self._tickets:
             raise ValueError(f"Duplicate request ID detected: {rid}")
         ticket = self._tickets[rid] = _Ticket(work, asyncio.get_running_loop().create_future())
@@ -126,14 +126,14 @@ class SimulatedRuntime:
             self._remove(ticket)
 
     def abort(self, rid: str, everything: bool = False) -> None:
-        """Stops requests whose id begins with ``rid``, as SGLang does."""
+        """Aborts requests whose id begins with ``rid``, as SGLang does."""
         self._advance()
         for known in [rid] if rid in self._tickets and not everything else list(self._tickets):
             ticket = self._tickets[known]
             if (everything or (rid and known.startswith(rid))) and not ticket.done.done():
                 self.aborted += 1
                 left = (ticket.finish - self._service) / ticket.work if ticket.work else 0.0
-                # one that is just about to end was stopped nevertheless
+                # less than 1, because the request was aborted
                 ticket.done.set_result(max(0.0, min(1 - left, 1 - 1e-9)))
 
     def _remove(self, ticket: _Ticket) -> None:
@@ -160,7 +160,7 @@ class SimulatedRuntime:
         self._set_timer()
 
     def _add(self, number: int) -> None:
-        """Counts requests that are served; a negative number of them have ended."""
+        """Adds to the number of requests in the batch; a negative number removes some."""
         self._count += number
         if not self.steady and self._count:
             self._speed = 1 / self._slower(self._count)
@@ -172,29 +172,29 @@ class SimulatedRuntime:
         self._now = now
 
     def _head(self) -> _Ticket | None:
-        """The one that is served first."""
+        """The request that will be complete first."""
         while self._served and self._served[0][2].left:
             heapq.heappop(self._served)
         return self._served[0][2] if self._served else None
 
     def _due(self, ticket: _Ticket) -> float:
-        """When the request is done if no other begins or ends."""
+        """The time at which a request is complete if no other begins or ends."""
         left = ticket.finish - self._service
         return self._now + (left if left > 0 else 0.0) / self._speed
 
     def _set_timer(self) -> None:
         head = self._head()
         if head is self._first and self.steady:
-            return  # its timer is set
+            return  # the timer is set for it
         self._first, due = head, math.inf if head is None else self._due(head)
         if self._timer is not None:
             if self._rings <= due < math.inf:
-                return  # it rings too early, and is set again then
+                return  # the timer fires earlier, and is then set again
             self._timer.cancel()
         self._rings, self._timer = due, None if head is None else asyncio.get_running_loop().call_at(due, self._ring)
 
     def _ring(self) -> None:
-        self._first = self._timer = None  # it has rung, which may be too early for its ticket
+        self._first = self._timer = None  # the timer has fired, maybe too early
         now = asyncio.get_running_loop().time()
         while (head := self._head()) is not None and (due := self._due(head)) <= now + 1e-6:
             self.late += max(0.0, now - due)

@@ -1,4 +1,4 @@
-"""A simulated runtime over HTTP: the routes of an SGLang server that its clients use, and ``/faults``."""
+"""A simulated runtime over HTTP: the routes of a SGLang server that lr-sglang uses, and ``/faults``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lr_sglang.simulated.words import tokenizer_path
 
 Handler = Callable[[Request], Awaitable[Response]]
 INFO = ("/model_info", "/get_model_info", "/server_info", "/get_server_info")
-# What a request raises that has something else in it than it should have.
+# The errors that an invalid request body may raise.
 _UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, OverflowError, LookaheadError)
 
 
@@ -31,7 +31,7 @@ def _meta(**wrong: Any) -> Callable[[dict[str, Any]], Response]:
     return lambda good: JSONResponse({**good, "meta_info": {**good["meta_info"], **wrong}})
 
 
-# Answers with status 200 that are no generations; each takes the answer that would have been right.
+# Functions that turn a correct reply into one with status 200 that is no generation.
 MALFORMED: tuple[Callable[[dict[str, Any]], Response], ...] = (
     lambda good: JSONResponse({"text": "garbage"}),
     lambda good: PlainTextResponse("<html>garbage</html>"),
@@ -42,7 +42,7 @@ MALFORMED: tuple[Callable[[dict[str, Any]], Response], ...] = (
     lambda good: JSONResponse({**good, "output_ids": [-1, *good["output_ids"]]}),
     lambda good: JSONResponse({**good, "output_ids": None}),
     _meta(finish_reason=None),
-    _meta(finish_reason={"type": "stop", "matched": 7}),  # a last token that is not there
+    _meta(finish_reason={"type": "stop", "matched": 7}),  # a matched token that is not among the ids
     _meta(finish_reason={"type": "abort", "message": "not asked for"}),
     lambda good: JSONResponse("garbage"),
 )
@@ -52,7 +52,7 @@ class SimulatedServer:
     """The routes of one runtime.
 
     Args:
-        die: ends the server at once, as a crash does.
+        die: ends the server at once, like a crash.
     """
 
     def __init__(self, runtime: SimulatedRuntime, die: Callable[[], None]) -> None:
@@ -184,7 +184,7 @@ def _says(make: Callable[[], Response]) -> Handler:
 
 
 async def _json(request: Request) -> dict[str, Any]:
-    """The body; empty if it is no JSON object."""
+    """The body of a request; empty if it is no JSON object."""
     try:
         asked = json.loads(await request.body())
     except ValueError:
@@ -197,7 +197,7 @@ def _refusal(status: int, message: str) -> Response:
 
 
 async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
-    """The result of ``work``, or None if the client hung up first; then the work is cancelled."""
+    """The result of ``work``, or None, and ``work`` is cancelled, if the client closes the connection first."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":

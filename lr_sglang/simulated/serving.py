@@ -1,4 +1,4 @@
-"""Simulated runtimes as servers: several in one process, each on a port of its own, or each in a process of its own."""
+"""Simulated runtimes as HTTP servers: all in one process, each on its own port, or each in its own process."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from lr_sglang.simulated.server import SimulatedServer
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 
-START_SECONDS = 120.0  # for a server to start in a process of its own
+START_SECONDS = 120.0  # maximum time for a server process to start
 
 
 class _Server(uvicorn.Server):
-    """Serves all roles: a request is for the role whose port it came to.
+    """Serves all roles; the port of a request decides the role.
 
     Args:
-        ready: called once all of them answer.
+        ready: called when all roles can answer.
     """
 
     def __init__(self, ready: Callable[[], None]) -> None:
@@ -53,15 +53,15 @@ class _Server(uvicorn.Server):
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Waits for no request: it may hang."""
+        """Closes all connections without waiting for requests, which may hang."""
         self._hang_up(set(self.apps))
         await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """A signal ends the server between two events, and then the command, as its own handler says.
+        """On a signal, stops the server first; then raises the signal again for the command's own handler.
 
-        A handler that raises in a request would have the server take it for the request's own error and go on.
+        If that handler raised an exception during a request, the server would treat it as the request's error.
         """
         ends = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if callable(signal.getsignal(n))]
         before = {number: signal.signal(number, self.handle_exit) for number in ends}
@@ -74,7 +74,7 @@ class _Server(uvicorn.Server):
             signal.raise_signal(captured)
 
     def die(self, port: int) -> None:
-        """Simulates the crash of a role: its requests get no answer any more."""
+        """Simulates the crash of a role: closes its port and its connections."""
         del self.apps[port]
         for server in self.servers:
             if any(sock.getsockname()[1] == port for sock in server.sockets):
@@ -98,9 +98,9 @@ def serve(
     """Serves until it is interrupted, or until every runtime has died.
 
     Args:
-        ports: by role; 0 is any that is free.
-        faults: by role, ordered from the start.
-        ready: called with the URLs by role, once all of them answer.
+        ports: by role; 0 for any free port.
+        faults: by role, active from the start.
+        ready: called with the URLs by role, when all roles can answer.
 
     Raises:
         LaunchError: a port is taken.
@@ -123,20 +123,20 @@ def _listen(host: str, port: int, role: str) -> socket.socket:
     except OSError as error:
         why = os.strerror(error.errno or 0)
         raise LaunchError(f"cannot listen on {host}:{port}: {why}", role=role, hint="give another --port") from error
-    # Its connections have it too. asyncio sets it on its own sockets only, and a reply in two parts would take 40 ms.
+    # Connections inherit it. asyncio sets it on its own sockets only; without it, a reply in two parts takes 40 ms.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 @contextmanager
 def runtime_processes(simulation: Simulation) -> Iterator[tuple[Mapping[str, RuntimeBackend], Callable[[], float]]]:
-    """A server for each role, in a process of its own until the ``with`` block ends.
+    """Runs a server process for each role until the ``with`` block ends.
 
     Returns:
-        Backends by role, and what gives the seconds of CPU that the servers have used so far.
+        Backends by role, and a function that returns the CPU seconds of the servers so far.
 
     Raises:
-        LaunchError: one of them does not start.
+        LaunchError: a server does not start.
     """
     fresh, roles = multiprocessing.get_context("spawn"), simulated_roles(simulation)
     processes, ends = [], []

@@ -1,4 +1,4 @@
-"""The numbers of a simulation: what the models write, and how long everything takes."""
+"""The parameters of a simulation: the models' texts, and the times of requests."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ class Simulation(ConfigModel):
     """Three simulated runtimes.
 
     Attributes:
-        step_seconds: the target's, for a step of the average length, alone; its tokens take equal parts of it.
-        c1: of that, what the draft takes for as many tokens.
-        judge_seconds: of a verdict.
-        slowdown: what each further request at once costs the others, on every runtime: 0.01 is one in a hundred.
-        slots: requests that each runtime serves at a time; None is any number.
-        prefill: of the time that writing a step takes, what reading one takes where nothing is to be written: what a
-            drafted step costs that is only scored.
-        page_in: by role, seconds of each of its requests before it writes: of reading the step that it continues from.
-        curves: by role, in place of ``slowdown``: requests at once, and how many times as long as alone one then takes.
-            Between two it is on the line through both, and past the last on that of the last two.
+        step_seconds: time of a target step of mean length without concurrent requests; the same for each token.
+        c1: time of a draft's token over that of a target's token.
+        judge_seconds: time of a verdict.
+        slowdown: share by which each further concurrent request slows the others, on every runtime.
+        slots: requests that each runtime serves at a time; None for no limit.
+        prefill: time to score a drafted step over that of writing it.
+        page_in: by role, seconds before a request writes, in which it prefills the step that it continues.
+        curves: by role, instead of ``slowdown``: points of (concurrent requests, duration over that of one alone), with
+            linear interpolation, and extrapolation after the last point.
     """
 
     model: Model = field(default_factory=Model)
@@ -58,30 +57,30 @@ class Simulation(ConfigModel):
         need(all(0 <= each < math.inf for each in self.page_in.values()), "page_in: must be 0 or more")
 
     def work(self, role: str, tokens: int, scored: int = 0) -> float:
-        """Seconds that a role alone takes to write ``tokens``, and to score ``scored`` tokens of the prompt."""
+        """Seconds to write ``tokens`` and to score ``scored`` tokens of the prompt, without concurrent requests."""
         if role == "judge":
             return self.judge_seconds
         seconds = self.step_seconds * (tokens + self.prefill * scored) / self.model.tokens
         return seconds * self.c1 if role == "draft" else seconds
 
     def request(self, role: str, tokens: int, scored: int = 0) -> float:
-        """Seconds that a role alone takes for a request: ``work``, and reading what it continues from."""
+        """Seconds of a request without concurrent ones: ``work`` and ``page_in``."""
         return self.work(role, tokens, scored) + (self.page_in.get(role, 0.0) if tokens else 0.0)
 
     def slower(self, role: str, count: int) -> float:
-        """How many times as long as alone a request takes among ``count`` at once."""
+        """The factor by which ``count`` concurrent requests take longer than one alone."""
         if role in self.curves:
             return interpolated(self.curves[role], count)
         return 1 + (0.0 if self.curves else self.slowdown) * max(0, count - 1)
 
     @property
     def steady(self) -> bool:
-        """Whether no request's end depends on the others."""
+        """Whether the durations of requests are independent of each other."""
         return not self.slowdown and not self.curves and self.slots is None
 
 
 def interpolated(points: Sequence[Sequence[float]], x: float) -> float:
-    """On the line through the two points beside x, or the last two where it is past them; before the first, its y."""
+    """Linear interpolation; extrapolates after the last point, and is constant before the first."""
     at = min(bisect([point[0] for point in points], x), len(points) - 1)
     if at == 0:
         return points[0][1]
@@ -90,18 +89,17 @@ def interpolated(points: Sequence[Sequence[float]], x: float) -> float:
 
 
 def role_times(file: Path, step_tokens: int, context: int) -> dict[str, Any]:
-    """The fields of ``Simulation`` for real runtimes, each measured while the others waited (benchmarks/role_times.py).
+    """The fields of ``Simulation`` for real runtimes, each measured with the others idle (benchmarks/role_times.py).
 
-    A request that reads a step and writes one token takes longer than a token that follows on another: the difference
-    is ``page_in``, of target and draft alike. How much verdicts slow each other down is not measured, and taken to be
-    nothing.
+    ``page_in``, of target and draft, is the time of a request that prefills a step and writes one token, less the time
+    of a token in a running request. Verdicts are assumed not to slow each other down, which is not measured.
 
     Args:
-        step_tokens: of a step.
-        context: tokens before it: what reading it takes is interpolated between those that were measured.
+        step_tokens: tokens of a step.
+        context: tokens before it; the time of its prefill is interpolated between the measured ones.
 
     Raises:
-        ConfigError: it is no such file, or lacks a role.
+        ConfigError: the file cannot be read, or lacks a role.
     """
     try:
         roles = json.loads(file.read_text("utf-8"))["roles"]
@@ -124,5 +122,5 @@ def role_times(file: Path, step_tokens: int, context: int) -> dict[str, Any]:
 
 
 def _points(figures: Mapping[str, float], name: re.Pattern[str]) -> list[tuple[int, float]]:
-    """Milliseconds by the number in a figure's name, the least first."""
+    """Pairs of the number in a figure's name and its milliseconds, sorted."""
     return sorted((int(found[1]), float(ms)) for one, ms in figures.items() if (found := name.fullmatch(one)))

@@ -18,15 +18,15 @@ from lr_sglang.simulated.replies import MARK
 from lr_sglang.simulated.runtime import NEVER, SimulatedRuntime
 from lr_sglang.simulated.simulation import Simulation
 
-CONTEXT = 2**30  # tokens: an answer ends because it is at its end
+CONTEXT = 2**30  # tokens; so large that no answer reaches it
 _PR_SET_TIMERSLACK = 29
 
 
 class SimulatedTransport(SimulatedRuntime):
-    """One role's runtime, as a ``Transport``. It has no other routes than /generate."""
+    """One role's runtime, as a ``Transport`` with the route /generate only."""
 
     async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
-        """As ``Transport.generate``; a fault that was ordered raises the errors of a real one."""
+        """As ``Transport.generate``; configured faults raise the errors of a real transport."""
         rid = request.sending(self._abort)
         try:
             fault = self.faults.next()
@@ -34,7 +34,7 @@ class SimulatedTransport(SimulatedRuntime):
                 raise RuntimeDown("the simulated runtime has died", role=self.role, hint="a fault was ordered")
             kind = fault.kind if fault is not None else ""
             more = fault.seconds if fault and kind == "late" else NEVER if kind == "hang" else 0.0
-            if not kind and self.steady:  # it takes the time that it was given
+            if not kind and self.steady:  # no other request changes its duration
                 return await self.answer(payload, rid)
             async with asyncio.timeout(timeout):
                 answer = await self.answer(payload, rid, more)
@@ -75,8 +75,8 @@ class SimulatedTransport(SimulatedRuntime):
 
 
 def wake_exactly() -> None:
-    """Asks the kernel not to put off this thread's timers (by 50 us, to save power): what a simulated runtime is late
-    would count as the controller's."""
+    """Sets the timer slack of this thread to the minimum: the default of 50 us delays simulated runtimes, which would
+    count as time of the controller."""
     with suppress(AttributeError, OSError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Answers on the virtual clock: the real programs over simulated runtimes, in the time that only these need."""
+"""Answers on the virtual clock: the real programs on simulated runtimes, whose time alone passes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lr_sglang.verifiers.requests import RequestMaker
 
 
 def questions(count: int) -> list[Question]:
-    """Questions that simulated models answer."""
+    """Questions for simulated models."""
     return [Question(f"simulated-{n}", f"Simulated question {n}?") for n in range(count)]
 
 
@@ -36,10 +36,10 @@ def numbers(writer: Writer, asked: Sequence[Question]) -> list[int]:
 def answer_all(
     simulation: Simulation, look: Lookahead, asked: Sequence[Question], writer: Writer | None = None
 ) -> list[Trace]:
-    """Answers questions that are asked at the same moment.
+    """Answers questions concurrently.
 
     Returns:
-        The trace of each; its ``seconds`` are those of the virtual clock, until the last step was kept.
+        The trace of each answer, with times of the virtual clock.
     """
     return run_virtually(answer_on(simulated_roles(simulation, writer), look, asked, simulation.model.seed))
 
@@ -47,7 +47,7 @@ def answer_all(
 async def answer_on(
     roles: Mapping[str, RuntimeBackend], look: Lookahead, asked: Sequence[Question], seed: int = 0
 ) -> list[Trace]:
-    """The same on the running loop, with any clock and any runtimes."""
+    """As ``answer_all``, on the running loop with its clock, and on any runtimes."""
     statistics = policy.RunStatistics()
     maker, sampling = RequestMaker(roles, "paper", statistics), Sampling(seed=seed)
     requests = [maker.make(MODES["lookahead"], look, sampling, Limits(), question=one.id) for one in asked]
@@ -60,7 +60,7 @@ async def answer_on(
 
 
 def alone(simulation: Simulation, asked: Sequence[int], writer: Writer | None = None) -> list[float]:
-    """Seconds that the target needs for each answer without lookahead, all asked at the same moment.
+    """Seconds of each answer by the target alone, with all answers made concurrently.
 
     Args:
         asked: the numbers of the questions.

@@ -1,8 +1,8 @@
 """The words that simulated models write: each is one token, and the first few of a step say which step it is.
 
 A step reads ``So the cost has many each ... <blank line>``. Its first words encode the question, the position, the
-version, the meaning and a checksum. So a simulated runtime needs no memory: it reads from the prompt where it is, and a
-simulated judge reads from two steps whether they mean the same.
+version, the meaning and a checksum. So a simulated runtime needs no state: it decodes its place from the prompt, and a
+simulated judge decodes from two steps whether they mean the same.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from lr_sglang.errors import SetupError
 from lr_sglang.pocket import weights
 from lr_sglang.steps.step import DELIMITER
 
-# A number has two digits, each of them a word.
+# The base of the digits; a digit is a word, and a number has two digits.
 BASE = 200
 NUMBERS = BASE * BASE
 _START = "So"
-# Start, question (2), position (2), version, meaning, check.
+# Number of first words: start, question (2), position (2), version, meaning, check.
 HEAD = 8
 
 
 class Head(NamedTuple):
-    """What the first words of a step say."""
+    """The decoded first words of a step."""
 
     question: int
     position: int
@@ -43,8 +43,8 @@ class Words:
     """A tokenizer's words.
 
     Attributes:
-        known: ids of ``BASE`` words, each with a space before it.
-        start, delimiter, eos: ids that begin a step, and that end one or everything.
+        known: ids of ``BASE`` words, each with a leading space.
+        start, delimiter, eos: ids that begin a step, end a step, and end an answer.
     """
 
     tokenizer: ModelTokenizer
@@ -59,7 +59,7 @@ class Words:
 
     @cached_property
     def spelled(self) -> dict[str, int]:
-        """The same, by the word as it is written."""
+        """The digit of each word, by its text."""
         return {self.tokenizer.decode((token,)).strip(): digit for token, digit in self.value.items()}
 
     def head(self, head: Head) -> tuple[int, ...]:
@@ -71,21 +71,21 @@ class Words:
         return [self.known[byte % BASE] for byte in noise]
 
     def read(self, ids: Sequence[int]) -> Head | None:
-        """The head that ``ids`` begin with, if they do."""
+        """The head at the beginning of ``ids``; None if there is none."""
         return self._read(tuple(ids[:HEAD])) if len(ids) >= HEAD and ids[0] == self.start else None
 
     @cached_property
     def _read(self) -> Callable[[tuple[int, ...]], Head | None]:
-        value = self.value  # the head of a step stands in the prompts of all that follow it
+        value = self.value  # cached: all later prompts contain the head of a step
         return lru_cache(maxsize=4096)(lambda ids: _head([value.get(token) for token in ids[1:]]))
 
     def find(self, text: str) -> list[Head]:
-        """The heads of all steps in a text, such as a judge is shown."""
+        """The heads of all steps in a text, such as a judge's prompt."""
         found = (_head([self.spelled.get(word) for word in hit.split()[1:]]) for hit in _HEADS.findall(text))
         return [head for head in found if head is not None]
 
     def text(self, ids: Sequence[int]) -> str:
-        """What they say: each is a whole word, so that none changes how another reads."""
+        """Decodes tokens one by one, because each is a whole word."""
         shown = self._shown
         for token in ids:
             if token not in shown:
@@ -97,7 +97,7 @@ class Words:
         return {}
 
     def number(self, prompt: Sequence[int]) -> int:
-        """A question's number, from the prompt that asks it."""
+        """The number of a question, derived from its prompt."""
         digest = hashlib.blake2b(array("i", prompt).tobytes(), digest_size=8).digest()
         return int.from_bytes(digest, "big") % NUMBERS
 
@@ -118,7 +118,7 @@ def _head(digits: list[int | None]) -> Head | None:
 
 @lru_cache(maxsize=1)
 def pocket_words() -> Words:
-    """The words of the pocket models' tokenizer, which every installation has."""
+    """The words of the pocket models' tokenizer, which is part of this package."""
     tokenizer = load_tokenizer(tokenizer_path())
     config = json.loads((weights("target") / "config.json").read_text("utf-8"))
     known = [token for token in range(config["vocab_size"]) if _is_word(tokenizer, token)]
@@ -129,7 +129,7 @@ def pocket_words() -> Words:
 
 
 def tokenizer_path() -> str:
-    """Where the tokenizer is that clients of a simulated runtime need."""
+    """The folder of the tokenizer for clients of a simulated runtime."""
     return str(weights("target"))
 
 
