@@ -1,6 +1,6 @@
 """Lookahead Reasoning on SGLang.
 
-The names below are the way in from Python; each is imported when it is first used, because SGLang takes seconds.
+The names below are the Python API; each is imported at its first use, because importing SGLang takes seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOME = {  # module, and the name there if it is another
+_HOME = {  # name -> module, with the name there if it differs
     "AnswerRequest": "lr_sglang.algorithm.answer_request",
     "Event": "lr_sglang.steps.events",
     "Inquiry": "lr_sglang.algorithm.inquiry",

@@ -1,6 +1,6 @@
-"""What can be configured: frozen, checked when made, unknown keys refused.
+"""The configuration: frozen dataclasses that check their values and refuse unknown keys.
 
-Every class is plain data. ``from_dict`` builds one from a TOML table or a record; ``to_dict`` is its inverse.
+All classes are plain data. ``from_dict`` makes one from a TOML table or a record; ``to_dict`` is its inverse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_WIDTH = 16
 
 @dataclass(frozen=True)
 class Sampling(ConfigModel):
-    """How tokens are drawn. ``seed`` is the run's; every branch derives its own from it."""
+    """How tokens are drawn. ``seed`` is the run's seed, from which the seed of every branch is derived."""
 
     temperature: float = 0.6
     top_p: float = 0.95
@@ -31,7 +31,7 @@ class Sampling(ConfigModel):
         super().__post_init__()
         need(0 <= self.temperature < math.inf, "temperature: must be 0 or more")
         need(0 < self.top_p <= 1, "top_p: must be in (0, 1]")
-        # SGLang's scheduler keeps it in 32 bits, and ends when it does not fit
+        # SGLang's scheduler stores top_k in 32 bits, and crashes if it does not fit
         need(self.top_k == -1 or 1 <= self.top_k < 2**31, "top_k: must be -1 (off) or in 1..2147483647")
         need(0 <= self.min_p <= 1, "min_p: must be in [0, 1]")
 
@@ -45,10 +45,10 @@ class Lookahead(ConfigModel):
     """The settings of lookahead reasoning (paper section 4).
 
     Attributes:
-        gate: a branch begins if it is needed with at least this probability; 0 is off (docs/policies.md).
+        gate: the minimum probability that a branch is needed, for it to begin; 0 is off (docs/policies.md).
         calibration: a file of ``lr-sglang calibrate``, with which the gate starts.
-        max_false_accepts: a judge that surely accepts more of the steps that differ is not trusted, and the target
-            answers alone (docs/verifiers.md); 1 trusts any.
+        max_false_accepts: if a judge's share of accepted pairs that differ is higher with statistical confidence, the
+            target answers alone (docs/verifiers.md); 1 trusts any judge.
         policy: ``adaptive`` chooses depth and width up to those given.
     """
 
@@ -75,14 +75,14 @@ class Lookahead(ConfigModel):
         need(0 < self.max_false_accepts <= 1, "max_false_accepts: must be in (0, 1] (1: any judge is trusted)")
         need(not self.calibration or self.gate > 0, "calibration: it is for a gate, and none is given")
         if self.policy == "adaptive":
-            return  # the adaptive policy limits the tree itself, see policy.room
+            return  # the adaptive policy limits the size of the tree, see policy.room
         branches = sum(self.width**i for i in range(self.depth + 1))
         need(branches <= 4096, f"width {self.width} at depth {self.depth} means {branches} branches at once (of 4096)")
 
 
 @dataclass(frozen=True)
 class Limits(ConfigModel):
-    """Token budgets of one answer; None means the model's own context."""
+    """Token budgets of one answer; None for the model's context length."""
 
     max_tokens: int | None = None
     max_total_tokens: int | None = None
@@ -94,7 +94,7 @@ class Limits(ConfigModel):
             need(value is None or value >= 1, f"{name}: must be at least 1")
 
     def budget(self, prompt_tokens: int, context: int) -> int:
-        """Tokens that the answer may have, from the lengths of the prompt and of the model's context."""
+        """Maximum tokens of an answer, for this length of the prompt and of the model's context."""
         total = min(context, self.max_total_tokens or context)
         return min(total - prompt_tokens, self.max_tokens or total)
 
@@ -105,14 +105,14 @@ class TokenLayer(ConfigModel):
 
     Attributes:
         algorithm: ``none``, ``ngram``, ``standalone``, ``eagle``, ``eagle3`` and more: see ``runtimes.token_layer``.
-        tokens: drafted for one verification, beside the one token that every forward pass gives. None leaves it to
-            ``steps``, or is 8 (paper section 4).
-        draft_model: path, hub name or ``pocket:draft``, for the algorithms that draft with a model.
-        steps: of the draft model for one verification; None is ``tokens``, or 5 for a tree.
+        tokens: drafted tokens per verification, besides the token that every forward pass generates. None: follows
+            from ``steps``, or is 8 (paper section 4).
+        draft_model: path, hub name or ``pocket:draft``, for algorithms that draft with a model.
+        steps: steps of the draft model per verification; None: ``tokens``, or 5 for a tree.
         topk: alternatives per step of the draft model; 1 drafts a chain, more a tree.
         ngram_max: the longest match in the text so far after which all ``tokens`` are drafted.
-        accept_length: tokens that a verification gives, its own among them, as SGLang simulates it for random weights,
-            of which none would be accepted; None is not simulated.
+        accept_length: mean tokens per verification, including the target's own, that SGLang simulates for random
+            weights, whose drafts would all be rejected; None: not simulated.
     """
 
     SHORT: ClassVar[str] = "algorithm"
@@ -136,21 +136,21 @@ class TokenLayer(ConfigModel):
 
     @property
     def on(self) -> bool:
-        """Whether there is one at all."""
+        """Whether there is a token layer."""
         return self.algorithm != "none"
 
 
 @dataclass(frozen=True)
 class Runtime(ConfigModel):
-    """One SGLang server: ``model`` (we launch it) or ``url`` (it runs already), never both.
+    """One SGLang server: either ``model``, to launch it, or ``url``, if it runs already.
 
     Attributes:
-        model: a path, a hub name, ``pocket:target`` (shipped), ``pocket:target@qwen3-0.6b`` (that in a larger body), or
-            ``dummy:qwen3-32b`` (random weights).
+        model: a path, a hub name, ``pocket:target`` (built in), ``pocket:target@qwen3-0.6b`` (the same in a larger
+            body), or ``dummy:qwen3-32b`` (random weights).
         tokenizer: needed only when a URL's server reports a path that is not on this machine.
         worker_api_key_env: for a router whose workers have another key than the router itself.
-        token_layer: used by the modes that have one.
-        max_running_requests: requests at a time; None is what lookahead can have in flight (see ``policy``).
+        token_layer: used by modes with a token layer.
+        max_running_requests: requests at a time; None: as many as lookahead can have in flight (see ``policy``).
     """
 
     _RENAMED: ClassVar[dict[str, str]] = {"slots": "max_running_requests"}
@@ -195,9 +195,9 @@ class Runtime(ConfigModel):
 
 @dataclass(frozen=True)
 class Deployment(ConfigModel):
-    """The runtimes of a run. A role may be the name of another one, whose runtime it then shares.
+    """The runtimes of a run. In a file, a role may be the name of another role, whose runtime it shares.
 
-    ``judge_prompt`` is how the judge is asked; empty is as its model was trained to be, once that is known.
+    ``judge_prompt`` is the name of the judge's prompt; if empty, it is chosen by the judge's model.
     ``judge_pairs`` is a file of pairs of steps that differ, for checking the judge (docs/verifiers.md).
     """
 

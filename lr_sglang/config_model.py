@@ -20,8 +20,8 @@ NAMES = {tuple: "a list", dict: "a table", float: "a number", int: "a whole numb
 class ConfigModel:
     """A frozen dataclass that is read from a table of keys and checks them.
 
-    ``SHORT`` is the field whose value may stand for the whole table. ``_RENAMED`` has former names of fields, which are
-    read with a warning; ``_REMOVED`` those that are refused.
+    ``SHORT`` is the field whose value may replace the whole table. ``_RENAMED`` maps former names of fields, which are
+    accepted with a warning; ``_REMOVED`` has names that are refused.
     """
 
     SHORT: ClassVar[str] = ""
@@ -80,11 +80,11 @@ class ConfigModel:
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
     def with_options(self, **given: Any) -> Self:
-        """A copy with the options that are given: None is an option that was not, and leaves its field as it is."""
+        """A copy with these options; None is an option that was not given, and keeps the field's value."""
         return self.replace(**{key: value for key, value in given.items() if value is not None})
 
     def with_its_options(self, given: Mapping[str, Any]) -> Self:
-        """The same, of options some of which are no fields of it."""
+        """As ``with_options``, but ignores options that are no fields."""
         return self.with_options(**{f.name: given.get(f.name) for f in dataclasses.fields(self)})  # type: ignore[arg-type]
 
 
@@ -122,7 +122,7 @@ def _coerce(value: Any, kind: Any, where: str) -> Any:
         if kind.SHORT and not isinstance(value, kind):
             return kind.from_dict({kind.SHORT: value}, where)
     if kind in (int, float) and not isinstance(value, (bool, kind)):
-        wider = numbers.Integral if kind is int else numbers.Real  # numpy's too
+        wider = numbers.Integral if kind is int else numbers.Real  # includes numpy's types
         if isinstance(value, wider):
             return kind(value)
     plain = origin or kind

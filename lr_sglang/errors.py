@@ -1,7 +1,7 @@
-"""Every error that lr-sglang raises on purpose.
+"""All error classes of lr-sglang.
 
-One root, so that a caller can catch all of them; each instance knows the *role* it concerns (or None),
-a one-line *hint* for the person who reads it, and whether trying again can help.
+They have one base class, so that a caller can catch all of them. An error has a *role* (or None), a one-line *hint* for
+the user, and says whether a retry can help.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 
 
 class LookaheadError(Exception):
-    """Root of all named errors.
+    """Base class of all named errors.
 
     Args:
         message: what went wrong, in one line.
         role: ``target``, ``draft`` or ``judge`` when the error concerns one runtime.
-        hint: what the reader can do about it.
+        hint: what the user can do about it.
         detail: longer material for a log or a terminal, such as the tail of a server's log.
     """
 
     retryable = False
     exit_code = 1
-    heard = False  # whether a program has read the state that failed with it
+    heard = False  # whether it was raised in a program, by reading the failed state
 
     def __init__(self, message: str, *, role: str | None = None, hint: str = "", detail: str = "") -> None:
         super().__init__(message)
@@ -47,11 +47,11 @@ class SetupError(LookaheadError):
 
 
 class LaunchError(LookaheadError):
-    """A server did not come up: ``detail`` holds the tail of its log."""
+    """A server did not start: ``detail`` has the tail of its log."""
 
 
 class RuntimeDown(LookaheadError):
-    """A runtime does not answer: it died, was never there, or the connection broke."""
+    """A runtime does not answer: it does not run, or the connection broke."""
 
     retryable = True
 
@@ -63,17 +63,17 @@ class RuntimeTimeout(LookaheadError):
 
 
 class RuntimeRefused(LookaheadError):
-    """A runtime answered with an error status: the request is wrong, or the server is.
+    """A runtime replied with an error status: the request is invalid, or the server has failed.
 
     Attributes:
-        status: HTTP's; 0 is not known.
+        status: the HTTP status; 0 if unknown.
     """
 
     status = 0
 
 
 class RuntimeBusy(RuntimeRefused):
-    """A runtime is there and takes no more at the moment (429, or a router's 502 to 504)."""
+    """A runtime cannot accept the request at the moment (429, or a router's 502 to 504)."""
 
     retryable = True
 
@@ -83,11 +83,11 @@ class PromptTooLong(RuntimeRefused):
 
 
 class BadReply(LookaheadError):
-    """A runtime answered with something that is not a generation."""
+    """A runtime's reply is not a generation."""
 
 
 class Cancelled(LookaheadError):
-    """The request was cancelled by this process. ``generation`` is what it had generated, if known."""
+    """The request was cancelled by this process. ``generation`` is the part that was generated, if known."""
 
     def __init__(self, message: str, *, role: str | None = None, generation: Any = None) -> None:
         super().__init__(message, role=role)
@@ -95,7 +95,7 @@ class Cancelled(LookaheadError):
 
 
 class GradingError(LookaheadError):
-    """Not one answer of a run could be graded: the grader itself fails."""
+    """No answer of a run could be graded, because the grader fails."""
 
 
 class RecordError(LookaheadError):
@@ -103,6 +103,6 @@ class RecordError(LookaheadError):
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
-    """The hint for a name that is not known: the one that is most like it, or what is said ``otherwise``."""
+    """The hint for an unknown name: the most similar known name, or ``otherwise`` if none is similar."""
     near = get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"did you mean {near[0]}?" if near else otherwise

@@ -1,4 +1,4 @@
-"""The modes, which are ways to answer: the reference's four, ``auto``, and ``lossless`` with the target's own text."""
+"""The modes: the four of the reference code, ``auto``, and ``lossless``, which gives the target's own text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Mode:
 
     Attributes:
         program: ``autoregressive`` or ``lookahead``.
-        token_layer: whether the runtimes have their token layer; None leaves it to the user.
-        adaptive: how far it looks ahead, or whether at all, follows what is measured (docs/policies.md).
-        lossless: only identical steps are accepted, at temperature 0: the answer is the target's own, token for token.
+        token_layer: whether the runtimes use their token layer; None: as the user chooses.
+        adaptive: whether measurements decide how far it looks ahead, and if at all (docs/policies.md).
+        lossless: whether only identical steps are accepted, at temperature 0; the answer then has the target's tokens.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Mode:
 
     @property
     def ahead(self) -> bool:
-        """Whether it looks ahead, and so needs a draft."""
+        """Whether the mode looks ahead, and so needs a draft."""
         return self.program == "lookahead"
 
     def lookahead(self, look: Lookahead) -> Lookahead:

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from lr_sglang.errors import ConfigError, did_you_mean
 
-# The first ``FILE.py:NAME`` in the text counts: an argument may contain more of them.
+# Matches the first ``FILE.py:NAME`` in the text; the argument may contain others.
 _NAMED = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<argument>.*))?", re.DOTALL)
-_PREFIX = "lr_sglang_file_"  # of the modules that are made of such files
-# A file with one of these may define names that its source does not show.
+_PREFIX = "lr_sglang_file_"  # of the names of modules loaded from such files
+# A file that uses one of these may define names that do not occur in its source.
 _ANYTHING = {"*", "__getattr__", "globals", "vars", "exec", "setattr"}
 
 
@@ -35,13 +35,13 @@ class Named(NamedTuple):
 
 
 def named(text: str) -> Named | None:
-    """Reads ``FILE.py:NAME[:ARGUMENT]``; None if it is no such text."""
+    """Parses ``FILE.py:NAME[:ARGUMENT]``; None if ``text`` has another form."""
     found = _NAMED.fullmatch(text)
     return Named(**found.groupdict()) if found else None
 
 
 def outside(group: str) -> dict[str, EntryPoint]:
-    """What installed packages offer under a group of entry points, by name."""
+    """The entry points of installed packages in a group, by name."""
     return {point.name: point for point in entry_points(group=group)}
 
 
@@ -52,18 +52,18 @@ def unknown(kind: str, text: str, known: Sequence[str], example: str) -> ConfigE
 
 
 def expanded(path: str | Path) -> Path:
-    """A path of the user's with ``~`` for the home; one of an unknown user stays as it is, and is no file.
+    """A user's path with ``~`` expanded. ``~`` of an unknown user stays in the path.
 
-    (``Path.expanduser`` raises a RuntimeError for it.)
+    (``Path.expanduser`` raises a RuntimeError for an unknown user.)
     """
     return Path(os.path.expanduser(path))
 
 
 def check(file: str | Path, name: str) -> None:
-    """Reads a Python file without running it, so that a typing error is reported before any server starts.
+    """Checks a Python file without running it, so that a wrong file or name is reported before servers start.
 
     Raises:
-        ConfigError: there is no such file, it is no Python, or nothing in it has that name.
+        ConfigError: there is no such file, it is not valid Python, or does not define the name.
     """
     path = expanded(file)
     if not path.is_file():
@@ -77,16 +77,16 @@ def check(file: str | Path, name: str) -> None:
         raise ConfigError(f"{file}{where}: it cannot be read as Python ({getattr(error, 'msg', error)})") from error
     own = [it.get_name() for it in table.get_symbols() if it.is_assigned()]
     imported = {it.get_name() for it in table.get_symbols() if it.is_imported()}
-    used = {getattr(node, "id", getattr(node, "name", "")) for node in ast.walk(tree)}  # of an alias too
+    used = {getattr(node, "id", getattr(node, "name", "")) for node in ast.walk(tree)}  # includes aliases
     if name not in {*own, *imported} and not _ANYTHING & used:
         raise _missing(file, name, own)
 
 
 def find(file: str | Path, name: str) -> Any:
-    """The object of that name in a Python file, which is run for it.
+    """Runs a Python file and returns the object of that name.
 
     Raises:
-        ConfigError: it has no such name. ImportError: it is no Python file. Any error that running it raises.
+        ConfigError: the file has no such name. ImportError: it is no Python file. Also any error of its code.
     """
     path = expanded(file).resolve()
     digest = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:8]
@@ -94,7 +94,7 @@ def find(file: str | Path, name: str) -> Any:
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for the names in their annotations
+    sys.modules[spec.name] = module  # dataclasses look up names of annotations here
     try:
         spec.loader.exec_module(module)
         if not hasattr(module, name):
@@ -106,16 +106,16 @@ def find(file: str | Path, name: str) -> Any:
 
 
 def describe(error: BaseException) -> str:
-    """``KeyError('a') (rule.py, line 7)``: an error, and the last line of a user's file that it came through."""
+    """``KeyError('a') (rule.py, line 7)``: an error, and the last line of a user's file in its traceback."""
     files = {module.__file__ for name, module in list(sys.modules.items()) if name.startswith(_PREFIX)}
     found = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
     return f"{error!r} ({Path(found[-1].filename).name}, line {found[-1].lineno})" if found else repr(error)
 
 
 def is_stop(error: BaseException) -> bool:
-    """Whether the running task is ended from outside: it is cancelled or closed, or a signal ends the command.
+    """Whether an exception ends the task from outside: it was cancelled or closed, or a signal ends the command.
 
-    Anything else that a user's code raises, ``SystemExit`` too, is a failure of that code alone.
+    Any other exception of a user's code, also ``SystemExit``, is a failure of that code only.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
@@ -125,7 +125,7 @@ def is_stop(error: BaseException) -> bool:
 
 
 def _missing(file: str | Path, name: str, known: Iterable[str]) -> ConfigError:
-    """An error with what the file has instead."""
+    """The error for a missing name, with the names that the file has."""
     has = [one for one in known if one[0] != "_"]
     hint = did_you_mean(name, has, f"it has {', '.join(has)}" if has else "")
     return ConfigError(f"{file} has no {name!r}", hint=hint)
