@@ -66,7 +66,8 @@ class Lookahead(ConfigModel):
     max_false_accepts: float = 0.35
 
     def __post_init__(self) -> None:
-        need(isinstance(self.verifier, str), "verifier: must be a name; an object goes with lr.Job(verifier=...)")
+        hint = "a class of yours is 'FILE.py:CLASS'; an object goes with lr.AnswerRequest(verifier=...)"
+        need(isinstance(self.verifier, str), f"verifier: must be a name; {hint}")
         super().__post_init__()
         need(1 <= self.depth <= 64, "depth: must be in 1..64")
         need(1 <= self.width <= MAX_WIDTH, f"width: must be in 1..{MAX_WIDTH}")

@@ -27,6 +27,11 @@ PLACEMENT = (
 )
 
 
+def _is_outside(program: str) -> bool:
+    """Whether a program is given that does not come with the package."""
+    return bool(program) and not program_registry.parse(program).ours
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings that all samples of a ``Runner`` share.
@@ -83,11 +88,12 @@ class Plan(Settings):
         return self.lossless_layer or (MODES[mode].adaptive and has_one)
 
     def roles(self, mode: str) -> list[Role]:
-        """The roles that a mode needs."""
+        """The roles that a mode needs. A program from outside may ask the judge, with any verifier."""
         if not MODES[mode].ahead:
             return ["target"]
         asked = verifier_registry.asks(MODES[mode].lookahead(self.lookahead).verifier)
-        return [role for role in ROLES if role != "judge" or (role in asked and role in self.models)]
+        judged = ("judge" in asked or _is_outside(self.program)) and "judge" in self.models
+        return [role for role in ROLES if role != "judge" or judged]
 
     def configured(self, mode: str, **more: Any) -> dict[str, Any]:
         """The configuration in the records of a mode, which a resumed run must not change."""
@@ -105,8 +111,8 @@ class Plan(Settings):
 
     def lean(self, *verifiers: str) -> bool:
         """Whether this process runs only our own code and no model, also for these ``verifiers``."""
-        outside = bool(self.program) and not program_registry.parse(self.program).ours
-        return not outside and not any(map(verifier_registry.runs_models, (self.lookahead.verifier, *verifiers)))
+        used = (self.lookahead.verifier, *verifiers)
+        return not _is_outside(self.program) and not any(map(verifier_registry.runs_models, used))
 
     def server_sets(self, modes: Collection[str]) -> list[list[str]]:
         """Groups of modes that can share servers, which need a restart to turn the token layer on or off."""

@@ -130,11 +130,7 @@ class Runner:
             look = mode.lookahead(self.settings.lookahead)
             self._requests.verifier(look.verifier)
             call(self._requests.prepare(look), self._loop)
-        layer = self.roles["target"].token_layer
-        if layer is not None and mode.token_layer not in (None, bool(layer)):
-            hint = "lr-sglang launch --with-token-layer starts one (SGLang's own flag is --speculative-algorithm)"
-            has, hint = (f"a token layer, {layer}", "--mode sd or lookahead+sd") if layer else ("no token layer", hint)
-            raise ConfigError(f"mode {mode.name}: the runtime has {has}", role="target", hint=hint)
+        self._requests.check_layer(mode)
 
     def _wait(self, idle: Callable[[], None]) -> Any:
         while True:

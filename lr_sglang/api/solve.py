@@ -80,7 +80,7 @@ def resolve_request(
     """Makes the task of a question from its options.
 
     Raises:
-        ConfigError: there is no such option or mode, the question is empty or invalid, or the deployment is not open.
+        ConfigError: no such option or mode here, the question is empty or invalid, or the deployment is not open.
     """
     if not isinstance(live, OpenDeployment):
         raise ConfigError(f"deployment: expected an open one, not {live!r:.80}", hint="with lr.deployment(...) as d:")
@@ -100,6 +100,7 @@ def resolve_request(
     known = MODES.get(_WITH_LAYER.get(mode, mode) if live.roles["target"].token_layer else mode)
     if known is None:
         raise ConfigError(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")
+    live.requests.check_layer(known)
     config = live.config
     job = live.requests.make(
         known,

@@ -201,5 +201,6 @@ def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -
         mend = f"its memory holds {backend.kv_tokens} tokens; a smaller --max-step-tokens takes less"
         if backend.max_running_requests == most:
             more = f"--max-running-requests {answers * one + policy.SPARE} where the server is started"
-            mend = f"lr-sglang launch --concurrency {answers}, or {more}"
+            verifier = "" if plan.lookahead.verifier == "judge" else f" --verifier {plan.lookahead.verifier}"
+            mend = f"lr-sglang launch --concurrency {answers}{verifier}, or {more}"
         yield urgent, f"{lacking} ({mend})"

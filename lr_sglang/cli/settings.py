@@ -117,11 +117,12 @@ def with_layers(given: Given, deployment: Deployment, modes: Sequence[str]) -> D
     def own(role: str) -> str:
         if role not in layers:
             runtime = deployment.runtime(role)
-            why = "the deployment lacks the role"
-            if runtime is not None:
-                owner = deployment.shared.get(role)
-                why = "its runtime is at a URL" if runtime.url else f"it shares the runtime of {owner}"
-            raise ConfigError(f"a token layer is given, but {why}", role=role)
+            why, hint = "the deployment lacks the role", ""
+            if runtime is not None and runtime.url:
+                why, hint = "its runtime is at a URL", "it keeps the one that it was started with: leave yours out"
+            elif runtime is not None:
+                why = f"it shares the runtime of {deployment.shared.get(role)}"
+            raise ConfigError(f"a token layer is given, but {why}", role=role, hint=hint)
         return role
 
     told: set[str] = set()

@@ -94,6 +94,14 @@ class RequestMaker:
             made.check = self._check(look)
         return made
 
+    def check_layer(self, mode: Mode) -> None:
+        """Raises ``ConfigError`` if the mode has a token layer and the target has none, or the other way round."""
+        layer = self.roles["target"].token_layer
+        if layer is not None and mode.token_layer not in (None, bool(layer)):
+            hint = "lr-sglang launch --with-token-layer starts one (SGLang's own flag is --speculative-algorithm)"
+            has, hint = (f"a token layer, {layer}", "--mode sd or lookahead+sd") if layer else ("no token layer", hint)
+            raise ConfigError(f"mode {mode.name}: the runtime has {has}", role="target", hint=hint)
+
     async def check_judge(self, look: Lookahead) -> None:
         """Asks a verifier that may ask the judge about pairs of steps, once.
 

@@ -147,6 +147,14 @@ def test_a_token_layer_names_the_mode():
     assert asked == ["lookahead+sd", "sd"]
 
 
+@pytest.mark.parametrize("mode", ["sd", "lookahead+sd"])
+def test_a_mode_with_a_token_layer_is_refused_where_there_is_none(mode):
+    roles = simulated()
+    roles["target"].token_layer = ""
+    with lr.deployment(roles) as d, pytest.raises(lr.LookaheadError, match=rf"{re.escape(mode)}: .* no token layer"):
+        lr.solve(QUESTION, deployment=d, mode=mode)
+
+
 def test_a_message_without_a_role_is_refused(d):
     with pytest.raises(lr.LookaheadError, match="empty"):
         lr.solve([{"content": "How many?"}], deployment=d)

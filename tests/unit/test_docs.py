@@ -4,6 +4,7 @@ import io
 import json
 import re
 import tokenize
+import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 
 from lr_sglang import plugin_files
 from lr_sglang.cli import cli, session
-from lr_sglang.config import TokenLayer
+from lr_sglang.config import Runtime, TokenLayer
 from lr_sglang.runtimes.launching import token_layer
 from lr_sglang.serve.metrics import Metrics
 from tests.commands import GENERATED, Block, Command, blocks, commands, pages
@@ -176,10 +177,13 @@ def test_an_example_of_contributing_runs(what, file, arguments, tmp_path, monkey
 def test_the_token_layer_of_contributing_becomes_flags(tmp_path, monkeypatch):
     (tmp_path / "my_layer.py").write_text(EXAMPLES["token layer"], "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    point = EntryPoint("suffix", "my_layer:SUFFIX", token_layer.GROUP)
-    monkeypatch.setattr(plugin_files, "entry_points", lambda group: [point])
+    package = tomllib.loads(EXAMPLES["package"])
+    ((name, value),) = package["project"]["entry-points"][token_layer.GROUP].items()
+    assert package["tool"]["setuptools"]["py-modules"] == ["my_layer"]
+    monkeypatch.setattr(plugin_files, "entry_points", lambda group: [EntryPoint(name, value, group)])
     made = token_layer.flags(TokenLayer("suffix", tokens=5))
     assert made == {"speculative-algorithm": "SUFFIX", "speculative-num-draft-tokens": 6}
+    token_layer.check(Runtime(model="pocket:target", token_layer=TokenLayer("suffix")), "cpu", "target")
 
 
 # -- words

@@ -158,6 +158,10 @@ def test_a_broken_package_is_in_nobodys_way(broken):
     with pytest.raises(ConfigError, match="no token layer is called 'nagram'") as caught:
         token_layer.find(TokenLayer("nagram"), "target")
     assert {*BUILT_IN, *BROKEN, "mine"} < set(caught.value.hint.removeprefix("one of ").split(", "))
+    assert token_layer.GROUP in caught.value.hint
+    with pytest.raises(ConfigError, match="says that it needs a GPU") as caught:
+        token_layer.check(Runtime(model="a/b", token_layer=TokenLayer("mine")), "cpu", "target")
+    assert "on_cpu=True" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -339,6 +343,14 @@ def test_lossless_has_the_layer_if_it_is_asked_for():
     assert "judge" not in config["runtimes"] and "judge" not in plain.needed(["lossless"]).runtimes
 
 
+def test_a_program_from_a_file_has_the_judge_with_any_verifier(tmp_path):
+    (tmp_path / "mine.py").write_text("def mine(s, messages): ...\n")
+    for program, judged in ((f"{tmp_path}/mine.py:mine", True), ("best_of_n", False)):
+        plan = settings.settle({"mode": ("lookahead", "autoregressive"), "verifier": "exact", "program": program})
+        assert ("judge" in plan.needed(["lookahead"]).runtimes) == judged
+        assert "judge" not in plan.needed(["autoregressive"]).runtimes
+
+
 def test_the_reference_options_of_a_run_at_urls_are_refused():
     runtime = {"target": Runtime(url="http://127.0.0.1:1")}
     deployment = replace(load_deployment(), runtimes=runtime)
@@ -346,8 +358,9 @@ def test_the_reference_options_of_a_run_at_urls_are_refused():
 
     with pytest.raises(ConfigError, match="at URLs"):
         module.with_layers({"token_layer": everyone("ngram")}, deployment, ["sd"])
-    with pytest.raises(ConfigError, match="its runtime is at a URL"):
+    with pytest.raises(ConfigError, match="its runtime is at a URL") as caught:
         module.with_layers({"token_layer": (("target", "ngram"),)}, deployment, ["sd"])
+    assert "started with" in caught.value.hint
 
 
 # -- slots

@@ -97,7 +97,8 @@ def _of_package(name: str, where: str) -> Algorithm:
     points = plugin_files.outside(GROUP)
     if name not in points:
         names = ", ".join(["none", *BUILT_IN, *points])
-        raise ConfigError(f"{where}: no token layer is called {name!r}", hint=f"one of {names}")
+        hint = f"one of {names}, or your own by an entry point of group {GROUP} (CONTRIBUTING.md)"
+        raise ConfigError(f"{where}: no token layer is called {name!r}", hint=hint)
     try:
         found = points[name].load()
         if not isinstance(found, Algorithm):
@@ -124,6 +125,8 @@ def check(runtime: Runtime, device: str, where: str) -> None:
         raise ConfigError(f"{where}: token layer {layer.algorithm}: {why}", hint=hint)
 
     if device == "cpu" and not known.on_cpu:
+        if layer.algorithm not in BUILT_IN:
+            refuse("its Algorithm says that it needs a GPU", "on_cpu=True says that it does not")
         refuse("SGLang runs it on GPUs only", f"on a CPU: {', '.join(n for n, it in BUILT_IN.items() if it.on_cpu)}")
     if known.draft == "needed" and not layer.draft_model:
         refuse("it drafts with a model", "give 'draft_model' (--sd-draft-model)")
