@@ -125,6 +125,11 @@ def test_a_server_that_cannot_run_one_answers_branches_is_warned_of(fleet: Fleet
         assert f"Warning: target: {SLOTS} requests at a time, and 1 answer at --depth 9 can have 9 in flight" in said
 
 
+def test_the_hint_names_a_verifier_that_needs_more_room(fleet: Fleet) -> None:
+    _, said = called("run", QUESTION, "--attach", "here", "--concurrency", "8", "--verifier", "likelihood")
+    assert "lr-sglang launch --concurrency 8 --verifier likelihood" in " ".join(said.split())
+
+
 @pytest.mark.parametrize("program", [None, "mine.py:once"])
 def test_from_python(fleet: Fleet, program: str | None) -> None:
     with lr.deployment(attach="here") as d:
