@@ -118,7 +118,8 @@ def seconds_a_step(mode: str, before: Sequence[TokenText], roles: Roles, steps: 
         max_step_tokens=STEP,
         half_sentence_guard=False,
     )
-    job = AnswerRequest(look, Endless(1.0, 1.0, seed=seed), Limits(max_tokens=steps * STEP))
+    # Of other seeds than another mode's: it would find in the cache what that has written.
+    job = AnswerRequest(look, Endless(1.0, 1.0, seed=seed), Limits(max_tokens=steps * STEP), question=mode)
     if ahead:
         job.verifier = verifiers.make(look.verifier, verifiers.Setup(roles, "pocket"))
     goes_on.run(before, job, mode, backend=roles["target"])

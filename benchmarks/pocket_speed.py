@@ -4,11 +4,11 @@
     python benchmarks/pocket_speed.py --modes autoregressive,sd --token-layer ngram --sd-tokens 5
 
 One question at a time. For every question the modes take turns, so that a machine that slows down slows all of them
-alike; the first mode changes from question to question. Modes with a token layer (sd, async+sd, sync+sd) have a second
-set of servers, which is up at the same time and idle while the other one works. The baseline is the target's server
-without a token layer, with the same settings. Its tokens/s are compared with those of `generate` in transformers on the
-same model and prompts, one thread each, with the servers stopped. Figures are ratios of sums over all questions, after
-one question for warm-up.
+alike; the first mode changes from question to question, and all begin with empty caches. Modes with a token layer (sd,
+async+sd, sync+sd) have a second set of servers, which is up at the same time and idle while the other one works. The
+baseline is the target's server without a token layer, with the same settings. Its tokens/s are compared with those of
+`generate` in transformers on the same model and prompts, one thread each, with the servers stopped. Figures are ratios
+of sums over all questions, after one question for warm-up.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import click
 
 from lr_sglang import tasks, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.bench.servers import Caches
 from lr_sglang.cli import options, settings
 from lr_sglang.config import Deployment, Limits, TokenLayer
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -67,9 +68,11 @@ def measure(
     with ExitStack() as stack:
         sets = {on: stack.enter_context(servers(deployment, on)) for on in {layered(mode) for mode in modes}}
         with click.progressbar(questions, label="answering", file=sys.stderr) as bar:
+            caches = Caches(lambda text: click.echo(text, err=True))
             for number, question in enumerate(bar):
                 turn = number % len(modes)
                 for mode in (*modes[turn:], *modes[:turn]):
+                    caches.empty(sets[layered(mode)])  # the mode before has read this question, too
                     trace = answer(mode, question, deployment, sets[layered(mode)])
                     if number:  # the first is for warm-up
                         traces[mode].append(trace)

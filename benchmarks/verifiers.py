@@ -26,6 +26,7 @@ import click
 
 from lr_sglang import tasks
 from lr_sglang.api.runner import Runner
+from lr_sglang.bench.servers import Caches
 from lr_sglang.cli import options
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead
@@ -118,7 +119,7 @@ def main(
     settled = settle(given)
     chosen = tasks.load("pocket", limit=questions + 1)
     rows = []
-    needed = settled.needed(["lookahead"], concurrency)
+    needed, caches = settled.needed(["lookahead"], concurrency), Caches(lambda text: click.echo(text, err=True))
     with tempfile.TemporaryDirectory() as logs, deployed(needed, Path(logs)) as roles:
         for schedule in schedules:
             for verifier in verifiers:
@@ -126,6 +127,7 @@ def main(
                 settings = replace(settled, lookahead=look, limits=Limits(max_tokens=400))
                 with Runner(roles, settings, concurrency) as runner:
                     list(runner.run(plan(chosen[:1], ["lookahead"])))  # for warm-up
+                    caches.empty(roles)  # the verifier before has had the same questions
                     records = list(runner.run(plan(chosen[1:], ["lookahead"])))
                 rows.append(row(f"{verifier} ({schedule})" if len(schedules) > 1 else verifier, records))
                 click.echo(table(rows[-1:]).splitlines()[-1], err=True)

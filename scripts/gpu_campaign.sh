@@ -12,7 +12,8 @@
 # It may be killed at any second: every answer and every time is written at once, and an item is done when all of its
 # answers and times are written.
 # SHAPES is TARGET,DRAFT,JUDGE for a smaller GPU (80 GB: SHAPES=qwen2.5-7b,qwen3-1.7b,qwen3-1.7b), or for none:
-# SHAPES=pocket-target,pocket-draft,pocket-judge. BODIES is the deployment of bodies: BODIES=pocket-body
+# SHAPES=pocket-target,pocket-draft,pocket-judge. BODIES is the deployment of bodies: 80 GB: BODIES=pocket-1gpu-80gb;
+# without a GPU: BODIES=pocket-body
 # FLAGS are SGLang's, for every server: NAME[=VALUE], separated by spaces. The default is Triton's attention, because
 # FlashInfer would compile for minutes on a machine that has not used it yet.
 # ITEMS selects items, and tries those that failed again.
@@ -98,15 +99,16 @@ item prime 200 "$command" launch --target "dummy:$target" --draft "dummy:$draft"
 # Each role alone, while the others wait: a token with 1 to 98 answers at once, a verdict, prefill of a drafted step.
 item roles 150 "$python" -m benchmarks.role_times --shapes "$shapes" "${flags[@]}" --output "$folder/roles.json" \
     --batches "${BATCHES:-1,2,4,8,16,32,98}" --prefixes "${PREFIXES:-1024,8192,32768}"
-bench modes 260 4 256 --modes autoregressive,lookahead,sd,lookahead+sd --token-layer ngram \
+# Servers without a token layer, with it, and without it again.
+bench modes 340 4 256 --modes autoregressive,lookahead,sd,lookahead+sd --token-layer ngram \
     --alpha "${ALPHA:-0.63}" --depth 6
-# Depth and acceptance, one answer at a time: the parallel budget M is the depth here.
-bench depth 340 2 256 --alpha "${ALPHA:-0.4,0.63,0.8}" --sweep "depth=${DEPTHS:-1,2,4,6,8}"
+# Real text: alpha and the tokens of each verification are the pocket models' own; steps are short.
+bodies=${BODIES:-pocket-1gpu} bench bodies 310 8 512 --modes autoregressive,sd,lookahead,lookahead+sd
+bodies=${BODIES:-pocket-1gpu} bench weak 310 8 512 --modes autoregressive,sd,lookahead,lookahead+sd \
+    --draft "${WEAK:-pocket:draft-60@qwen3-1.7b}"
 # With several answers at a time.
 bench load 340 64 96 --alpha "${ALPHA:-0.63}" --depth 6 --concurrency "${CONCURRENCY:-1,4,16,64}"
+# Depth and acceptance, one answer at a time: the parallel budget M is the depth here.
+bench depth 340 2 256 --alpha "${ALPHA:-0.4,0.63,0.8}" --sweep "depth=${DEPTHS:-1,2,4,6,8}"
 # Each number of drafted tokens needs another start of the target.
-bench sd 460 3 256 --modes autoregressive,sd --token-layer ngram --sweep "sd-tokens=${SD_TOKENS:-2,4,8,16}"
-# Real text: alpha and the tokens of each verification are the pocket models' own; steps are short.
-bodies=${BODIES:-pocket-1gpu} bench bodies 280 8 512 --modes autoregressive,sd,lookahead,lookahead+sd
-bodies=${BODIES:-pocket-1gpu} bench weak 280 8 512 --modes autoregressive,sd,lookahead,lookahead+sd \
-    --draft "${WEAK:-pocket:draft-60@qwen3-1.7b}"
+bench sd 360 3 256 --modes autoregressive,sd --token-layer ngram --sweep "sd-tokens=${SD_TOKENS:-4,8,16}"

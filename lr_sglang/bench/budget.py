@@ -19,6 +19,7 @@ from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.store import write_whole, writing
 from lr_sglang.results.tables import Table, times
 from lr_sglang.runtimes.launching import token_layer
+from lr_sglang.theory.measured import without
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,9 +36,12 @@ class Spent:
         share: share of steps that the oracle accepts; None for another verifier.
         budget: M, the maximum number of target tokens in parallel: steps of all versions x tokens of a verification.
         spent: tokens that the target wrote or verified, per token of an answer.
+        speedup: over plain decoding.
+        expected: by the formulas, which are of lookahead alone; None where the speed-up is that of both layers.
     """
 
     name: str
+    mode: str
     share: float | None
     depth: int
     concurrency: int
@@ -64,13 +68,14 @@ def _of(m: Measures, look: dict[str, Any], speedup: Estimate) -> Spent:
     kind, _, share = str(look["verifier"]).partition(":")
     return Spent(
         m.group.name,
+        m.group.mode,
         float(share or 0.5) if kind in ("oracle", "random") else None,
         look["depth"],
         m.group.concurrency,
         _steps(look) * (_tokens(m.group) + 1),
         written / used if used else 0.0,
         speedup,
-        m.expected,
+        m.expected if without(ended) == "autoregressive" else None,
     )
 
 
@@ -178,16 +183,17 @@ def _axes(title: str, x: str, points: list[Spent], formulas: bool = False) -> tu
     values = [one.speedup.value for one in points] + (_paper(points) if formulas else [])
     axes.axhline(1, color="#333333", linewidth=1)
     axes.set_ylim(0, 1.35 * max(1.0, *(value for value in values if value == value)))
-    axes.set(xlabel=x, ylabel="speed-up, tokens/s\nover no lookahead", title=title)
+    axes.set(xlabel=x, ylabel="speed-up, tokens/s\nover plain decoding", title=title)
     return figure, axes
 
 
 def _lines(points: list[Spent], label: Callable[[Spent], str]) -> dict[str, list[Spent]]:
     """Points by line; of too many lines, the first of those with the most points."""
-    several = len({one.concurrency for one in points}) > 1
+    several, modes = len({one.concurrency for one in points}) > 1, len({one.mode for one in points}) > 1
     found: dict[str, list[Spent]] = defaultdict(list)
     for one in points:
-        found[label(one) + (f", {one.concurrency} at once" if several else "")].append(one)
+        name = f"{one.mode}, {label(one)}" if modes else label(one)
+        found[name + (f", {one.concurrency} at once" if several else "")].append(one)
     kept = sorted(found, key=lambda name: -len(found[name]))[: len(COLOURS)]
     return {name: of for name, of in found.items() if name in kept}
 

@@ -22,6 +22,7 @@ from lr_sglang.tasks.question import Work
 Items = tuple[Item, ...]
 # Minimum answers of a block per concurrent answer: at its beginning and end, fewer than ``concurrency`` run.
 FULL = 4
+CACHES = "emptied whenever another variant's turn comes"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Turn:
 
     @property
     def works(self) -> list[Work]:
-        """The samples of this turn. The modes alternate, so that a disturbance of the machine affects all equally."""
+        """The samples of this turn."""
         return [Work(question, sample, mode) for question, sample in self.items for mode in self.variant.modes]
 
 
@@ -135,12 +136,21 @@ def samples_of(questions: Collection[Question], samples: int) -> Items:
 
 
 def side_by_side(plan: Plan, task: str, suffix: str, items: Items, concurrency: int = 1) -> Order:
-    """The order of a plan: modes that can share servers alternate, and sets of servers follow each other."""
+    """The order of a plan: one set of servers after another; modes that share servers take turns, from empty caches.
+
+    Otherwise a mode would find the prompt in the prefix cache, and the answer of the mode before it among the n-grams.
+    """
     asked = {"questions": task, "prompt_suffix": suffix}
-    shared = plan.server_sets(plan.modes)
-    of = [Variant("", tuple(modes), task, concurrency, plan, asked) for modes in shared]
-    stretches = [Stretch((number,), (Turn(variant, items),)) for number, variant in enumerate(of)]
-    return Order([([variant], servers.needed([variant])) for variant in of], stretches, {})
+    sets, stretches = [], []
+    for number, modes in enumerate(plan.server_sets(plan.modes)):
+        of = [Variant("", (mode,), task, concurrency, plan, asked) for mode in modes]
+        mine = [Turn(of[0], items)]
+        if len(of) > 1:
+            each = [Turn(variant, (item,)) for item in items for variant in of]
+            mine = each if concurrency == 1 else turns(of, items, concurrency, 0)
+        sets.append((of, servers.needed(of)))
+        stretches.append(Stretch((number,), tuple(mine)))
+    return Order(sets, stretches, {"caches": CACHES} if len(plan.modes) > len(sets) else {})
 
 
 def in_turns(variants: Sequence[Variant], items: Mapping[str, Items], asked: str, seed: int) -> Order:
@@ -163,7 +173,7 @@ def in_turns(variants: Sequence[Variant], items: Mapping[str, Items], asked: str
         "seed": seed,
         "sets": [[variant.name() for variant in of] for of in sets],
         "stretches": [_summary(stretch) for stretch in stretches],
-        "caches": "emptied whenever another variant's turn comes",
+        "caches": CACHES,
     }
     return Order(list(zip(sets, needed, strict=True)), stretches, about)
 

@@ -46,6 +46,8 @@ body the target's words are theirs, and its cost is that of 199 million paramete
 def try_(**given: Any) -> None:
     """Answers questions with lookahead and without, in turns, and says whether it pays.
 
+    Each turn begins with empty caches, and what is answered at the same time is answered in the same mode.
+
     20 questions are asked if --limit does not say how many. "Yes" is a speed-up whose whole 95 % interval is above 1,
     with no loss of accuracy beyond chance where the right answers are known. What it costs is said too: the tokens that
     the target writes and reads for each token of an answer.

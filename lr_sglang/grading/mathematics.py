@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from lr_sglang.grading import answers, normal
@@ -11,6 +12,7 @@ from lr_sglang.tasks.boxed import boxed
 from lr_sglang.tasks.question import Question
 
 LONGEST = 3000  # characters of a final answer; a longer one is none
+_SPACED = re.compile(r"\s*,\s+")
 Compare = Callable[[str, str], tuple[bool, str]]  # gold and answer: same or not, and why not
 
 
@@ -35,7 +37,8 @@ def same(answer: str, gold: str, compare: Compare) -> Grade:
     if len(answer) > LONGEST:
         return Grade(False, answer[:LONGEST], by="text", reason=f"longer than {LONGEST} characters")
     ours, theirs = normal.normal(answer), normal.normal(gold)
-    if ours == theirs:
+    # A list of numbers of three digits without spaces looks like thousands.
+    if ours == theirs or normal.normal(_SPACED.sub(",", answer)) == normal.normal(_SPACED.sub(",", gold)):
         return Grade(True, answer, by="text")
     decided = _here(ours, theirs)
     if decided is None:

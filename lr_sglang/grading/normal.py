@@ -29,7 +29,7 @@ _SPACE = re.compile(r"(?<!\\)\\(?:[,;:! ]|quad(?![a-zA-Z])|qquad(?![a-zA-Z]))|~|
 _THIN_GROUPS = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|,\\!|\\!,|~)+(?=\d{3}(?!\d))")
 _GROUPS = re.compile(r"([-+]?\d{1,3})((?:[, ]\d{3})+)(\.\d+)?")
 _WRAPPED = re.compile(
-    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname\*?)\s*\{([^{}]*)\}"
+    r"\\(?:text(?:bf|it|rm|sf)?|math(?:rm|bf|it|sf)|boldsymbol|bm|mbox|operatorname\*?)\s*\{([^{}]*)\}"
 )
 _WHOLE_BRACES = re.compile(r"\{([^{}]*)\}")
 _CURRENCY = re.compile(r"^([-+]?)\s*(?:\\\$|\$|€|£|¥|\\pounds|\\euro)\s*(?=[\d.])|(?<=\d)\s*(?:€|£|¥|\\\$)$")

@@ -17,6 +17,7 @@ hz hertz; n newton; j joule; w watt; v volt; pa pascal
 dollar usd; euro eur; cent
 degree deg ^\circ; °c; °f; radian rad
 """
+_FUNCTIONS = "(?:a|arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt)h?"
 LONGEST = 60  # characters of a unit; parsing recurses for each of its parts
 UNITS = {word: same.split()[0] for same in re.split("[;\n]", _SAME.strip()) for word in same.split()}
 _RATE = re.compile(r"(.+?)\s*(?:/|\bper\b)\s*(.+)")
@@ -48,7 +49,7 @@ def quantity(text: str) -> Quantity | None:
         # One letter directly after the number may be a variable.
         glued = len(word) == 1 and found["unit"] == text[found.end("number") :]
         return None if glued else Quantity(found["number"], name, True)
-    words = re.fullmatch(r"[a-zA-Z]{3,}(?:[ -][a-zA-Z]+){0,3}", word)
+    words = re.fullmatch(rf"(?!{_FUNCTIONS}\b)[a-zA-Z]{{3,}}(?:[ -][a-zA-Z]+){{0,3}}", word)
     return Quantity(found["number"], word.casefold(), False) if words else None
 
 

@@ -10,9 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli, launch
+from lr_sglang.runtimes import load_deployment
+from lr_sglang.runtimes.placement import assign, memory
 
 ROOT = Path(__file__).parents[2]
-ITEMS = ["prime", "roles", "modes", "depth", "load", "sd", "bodies", "weak"]
+ITEMS = ["prime", "roles", "modes", "bodies", "weak", "load", "depth", "sd"]
+SMALL = "pocket-target,pocket-draft,pocket-judge"
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def campaign(tmp_path):
         calls.write_text("")
         command = ["bash", "scripts/gpu_campaign.sh", *arguments, tmp_path / "out"]
         programs = {"LR_SGLANG": str(program), "PYTHON": str(program)}
-        environ = {**os.environ, **programs, "SHAPES": "a,b,c", "FLAGS": "x=1", **variables}
+        environ = {**os.environ, **programs, "SHAPES": SMALL, "FLAGS": "x=1", **variables}
         process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
         if "HANGS" in variables:
             while f"\n{variables['HANGS']} " not in "\n" + calls.read_text():
@@ -52,14 +55,14 @@ def test_a_campaign_goes_on_where_it_was_cut_off(campaign, tmp_path):
     assert status == 0 and not made and [line.split()[0] for line in out.splitlines()] == ITEMS
     expected = [int(line.split()[1]) for line in out.splitlines()]
     assert sum(expected) < 40 * 60 and max(expected) < 9 * 60 - 30
-    status, _, made = campaign(HANGS="depth")
+    status, _, made = campaign(HANGS="bodies")
     assert status == 143 and list(made) == ITEMS[:4] and not any("--resume" in line for line in made.values())
     assert json.loads((tmp_path / "out" / "prime.json").read_text()) == {"caches": {}}
     with (tmp_path / "out" / "campaign.jsonl").open("a") as file:
         file.write('{"item": "dep')  # as it is where a machine goes while it is written
     status, out, made = campaign(FAILS="load")
     assert status == 0 and list(made) == ITEMS[3:] and "load: ended with status 3" in out
-    assert "--resume" in made["depth"] and "--resume" not in made["sd"]
+    assert "--resume" in made["bodies"] and "--resume" not in made["sd"]
     assert not campaign()[2] and list(campaign(ITEMS="load depth")[2]) == ["load"] and not campaign(ITEMS="load")[2]
 
 
@@ -77,20 +80,28 @@ def test_every_item_of_a_campaign_is_a_command_that_can_be(campaign, tmp_path, m
     from benchmarks import role_times  # it leaves torch out, unless SGLang is imported already
 
     monkeypatch.chdir(tmp_path)
-    made, small = campaign()[2], "pocket-target,pocket-draft,pocket-judge"
+    made = campaign()[2]
     for item in ITEMS[2:]:
-        shapes = ("--shapes", small) if "--dummy-weights" in made[item] else ()
-        result = CliRunner().invoke(cli, [*made[item], *shapes, "--print", "--json"])
+        result = CliRunner().invoke(cli, [*made[item], "--print", "--json"])
         assert result.exit_code == 0, (item, result.output)
     context = launch.launch.make_context("launch", made["prime"][1:])
-    assert (context.params["target"], context.params["flag"]) == ("dummy:a", ("x=1",))
+    assert (context.params["target"], context.params["flag"]) == ("dummy:pocket-target", ("x=1",))
     assert context.params["prime"] and context.params["json"]
     assert made["roles"][:2] == ["-m", "benchmarks.role_times"]
     context = role_times.main.make_context("role_times", made["roles"][2:])
     assert context.params["batches"].split(",")[-1] == "98" and context.params["prefixes"] == "1024,8192,32768"
-    roles = role_times.deployment_of("", small, ("x=1",)).runtimes
-    assert [one.model for one in roles.values()] == [f"dummy:{name}" for name in small.split(",")]
+    roles = role_times.deployment_of("", SMALL, ("x=1",)).runtimes
+    assert [one.model for one in roles.values()] == [f"dummy:{name}" for name in SMALL.split(",")]
     assert all(one.extra == {"x": "1"} and not one.token_layer.on for one in roles.values())
+
+
+def test_bodies_for_80_gb_fit_with_what_the_server_before_left():
+    free = 79.0
+    for role, runtime in load_deployment("pocket-1gpu-80gb").runtimes.items():
+        needed, share = memory.need(runtime), runtime.memory_fraction * free
+        assert needed.weights + needed.token * assign.LEAST_TOKENS / 1024 < share, role
+        free -= share + assign.OVERHEAD
+    assert free > 0
 
 
 def test_a_piece_of_a_campaign_begins_what_it_can_end(campaign):
@@ -98,4 +109,4 @@ def test_a_piece_of_a_campaign_begins_what_it_can_end(campaign):
     assert status == 0 and not made and out.count("no time is left") == 8
     assert list(campaign(MINUTES="4.5")[2]) == ["prime", "roles"], "the first, and what takes no longer than is left"
     assert list(campaign(MINUTES="4.5")[2]) == ["modes"]
-    assert list(campaign(MINUTES="4.5")[2]) == ["depth"]
+    assert list(campaign(MINUTES="4.5")[2]) == ["bodies"]

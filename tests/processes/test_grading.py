@@ -49,6 +49,23 @@ def test_grading_agrees_with_all_200_awkward_answers(pool):
     assert sum(grade.by == "math-verify" for _, grade in given) > 50
 
 
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        ("101, 111, 121", "101,111,121", True),
+        ("100,200,300", "100, 200, 300", True),
+        ("101, 111, 122", "101,111,121", False),
+        ("(1,234)", "1234", False),
+        ("3 sin x", "3 cos x", False),
+        ("3 sin x", "3 sin x", True),
+        ("3 tanks", "3", True),
+        ("\\boldsymbol{5}", "5", True),
+    ],
+)
+def test_answers_that_look_like_something_else(answer, gold, right, pool):
+    assert math(box(answer), gold, pool).correct is right
+
+
 HOSTILE = {
     "power": "9**9**9**9",
     "tower": "9^{9^{9^{9^{9}}}}",
@@ -207,10 +224,16 @@ def test_the_program_in_an_answer(text, code):
     [("B", "B"), ("(b)", "B"), ("\\text{(C)}", "C"), ("**D**", "D"), ("A) 5 m", "A"), ("B. foo", "B"),
      ("option C", "C"), ("The correct answer is A", "A"), ("two", "B"), ("A, B", None), ("A and B", None),
      ("E", None), ("five", None),
-     ("a mile", "D"), ("", None)],
+     ("a mile", "D"), ("", None), ("B (two)", "B"), ("A (B)", None)],
 )  # fmt: skip
 def test_the_letter_of_a_choice(text, letter):
     assert choices.letter(text, ["one", "two", "three", "a mile"]) == letter
+
+
+def test_the_letter_of_a_choice_whose_text_begins_like_one():
+    about = ["B (boron)", "A", "K", "C (carbon)"]
+    read = [choices.letter(text, about) for text in ("B (boron)", "A", "K", "C (carbon)", "B", "(C)")]
+    assert read == ["A", "A", "C", "D", "B", "C"]
 
 
 def test_choices_are_graded_by_letter():

@@ -682,6 +682,23 @@ def test_what_the_budget_buys(swept, tmp_path):
     assert len(told["points"]) == 4 and "random weights" in told["warning"]
 
 
+def test_formulas_of_lookahead_are_not_held_against_both_layers(tmp_path):
+    modes = ("autoregressive", "sd", "lookahead", "lookahead+sd")
+    for alpha in (0.4, 0.8):
+        truth = synthetic.Truth(alpha=alpha, depth=2, steps=20, token_layer=2.0)
+        found = synthetic.run(truth, questions=6, samples=1, modes=modes)
+        for one in found:
+            if one["config"]["lookahead"]:
+                one["config"]["lookahead"] |= {"depth": 2, "verifier": f"oracle:{alpha}", "schedule": "async"}
+        write(tmp_path / f"{alpha}", found)
+    points = budget.spent(reports.make(collection.read([tmp_path])))
+    assert {(one.mode, one.expected is None) for one in points} == {("lookahead", False), ("lookahead+sd", True)}
+    (axes,) = budget.alpha(points).axes
+    lines = {line.get_label(): line for line in axes.containers}
+    assert set(lines) == {"lookahead, depth 2", "lookahead+sd, depth 2"}
+    assert [list(line[0].get_xdata()) for line in lines.values()] == [[0.4, 0.8]] * 2
+
+
 @pytest.mark.parametrize(
     ("look", "layer", "sd", "most"),
     [

@@ -1,6 +1,7 @@
 """The command line: what it accepts, which setting wins, what it prints, and how it fails. No server is started."""
 
 import io
+import itertools
 import json
 import re
 import signal
@@ -200,6 +201,27 @@ def test_try_compares_lookahead_with_the_best_plain_mode(call, tmp_path, servers
     layered = call("try", "--input", file, "--mode", "auto", "--token-layer", "ngram", "--limit", 2, "--json")
     assert json.loads(layered.stdout)["plain"] == "sd", layered.output
     assert call("try").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "modes"), [("try", ()), ("run", ("--mode", "autoregressive", "--mode", "lookahead"))]
+)
+def test_a_mode_that_is_compared_has_the_servers_to_itself(call, tmp_path, servers, monkeypatch, command, modes):
+    file, seen, target = tmp_path / "my.jsonl", [], servers.transports["target"]
+    file.write_text("".join(f'{{"question": "{n}?"}}\n' for n in range(6)), "utf-8")
+    get = target.get
+    monkeypatch.setattr(target, "get", lambda path: (seen.append(path), get(path))[1])
+    made = call(command, *modes, "--input", file, "--limit", 3, "--output", tmp_path / "one")
+    assert made.exit_code == 0, made.output
+    assert seen.count("/flush_cache") == 6, "no mode finds the question in the cache"
+    seen.clear()
+    assert call(command, *modes, "--input", file, "--concurrency", 3, "--output", tmp_path / "several").exit_code == 0
+    assert seen.count("/flush_cache") == 2
+    turns = [mode for mode, _ in itertools.groupby(record["mode"] for record in records(tmp_path / "several"))]
+    assert sorted(turns) == ["autoregressive", "lookahead"], "no mode is slowed down by another"
+    seen.clear()
+    assert call("run", "--input", file, "--output", tmp_path / "alone").exit_code == 0
+    assert "/flush_cache" not in seen, "where nothing is compared the caches are of use"
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,13 @@ def test_gpus_and_the_presets_that_fit_them(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.gpus, "visible", lambda: machine)
     findings = doctor.examine()
     assert findings.gpu
-    assert findings.presets == ["deepseek-1gpu-fp8", "deepseek-2gpu", "qwen3-1gpu-fp8", "qwen3-2gpu"]
+    assert findings.presets == [
+        "deepseek-1gpu-fp8",
+        "deepseek-2gpu",
+        "pocket-1gpu-80gb",
+        "qwen3-1gpu-fp8",
+        "qwen3-2gpu",
+    ]
     assert "qwen3-2gpu" in " ".join(findings.verdict)
 
 

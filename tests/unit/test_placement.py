@@ -168,7 +168,7 @@ def test_every_preset_fits_the_machine_that_it_names(name):
     machine = [H100] * int(name.split("-")[1][0])
     assert fits(load_deployment(name), [H200] if name.endswith("-1gpu") else machine)
     assert not fits(load_deployment(name), machine[:-1])
-    assert fits(load_deployment(name), [H100]) == name.endswith("-fp8")
+    assert fits(load_deployment(name), [H100]) == name.endswith(("-fp8", "-80gb"))
 
 
 # -- again
