@@ -77,7 +77,7 @@ class Branches:
     """
 
     def __init__(self, trace: Trace, loop: asyncio.AbstractEventLoop) -> None:
-        self._trace, self._loop, self._began = trace, loop, loop.time()
+        self._trace, self._loop, self._began, self._draining = trace, loop, loop.time(), False
         self._arrived: deque[Completion] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._open: set[Any] = set()
@@ -95,6 +95,8 @@ class Branches:
         branch.started = self.now()
         self._trace.branches.append(branch)
         self._pending_reuse.add(branch)
+        if self._draining:  # of a verifier whose request was cancelled, and which asks for something else
+            self.give_up(branch, Outcome.CANCELLED)
 
     def expect(self, branch: Branch, state: ProgramState, node: Node, child: Node | None) -> None:
         """Waits for the generation of ``state``; ``first_done`` returns it."""
@@ -114,8 +116,6 @@ class Branches:
 
         def arrived(task: asyncio.Task[Any]) -> None:
             error = Cancelled("cancelled") if task.cancelled() else task.exception()
-            if isinstance(error, Cancelled):
-                error.__traceback__ = None  # its frames refer to the request, which refers to the error
             inquiry.task = None
             self.put(Completion(inquiry, node, child, error or task.result()))
 
@@ -166,6 +166,7 @@ class Branches:
 
     async def drain(self) -> None:
         """Cancels the requests in flight, waits until they have ended on the runtimes, and completes the record."""
+        self._draining = True
         for branch in self._trace.branches:
             self.give_up(branch, Outcome.CANCELLED)
         for inquiry in [key for key in self._open if not isinstance(key, Branch)]:

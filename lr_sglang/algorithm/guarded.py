@@ -9,7 +9,7 @@ from typing import Any
 
 from lr_sglang import plugin_files
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier
-from lr_sglang.errors import LookaheadError
+from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.steps.tree import Verdict
 
 _OWN = f"{__name__.partition('.')[0]}."
@@ -70,7 +70,7 @@ async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
 
 
 def _why(error: BaseException) -> str:
-    """Describes an exception of a user's code; raises it again if it is a named error or ends the task."""
-    if isinstance(error, LookaheadError) or plugin_files.is_stop(error):
+    """Describes an error of a user's code, or of a runtime that it asked; raises again one that ends the answer."""
+    if isinstance(error, ConfigError) or plugin_files.is_stop(error):
         raise error
-    return plugin_files.describe(error)
+    return str(error) if isinstance(error, LookaheadError) else plugin_files.describe(error)

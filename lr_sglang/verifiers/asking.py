@@ -43,7 +43,7 @@ class Asking:
                 verdict = read(await inquiry.generation(begin()))
             except LookaheadError as error:
                 if error.retryable and now() >= self._rests_until:  # concurrent failures count as one
-                    self._rests_until = now() + min(LONGEST_REST, REST * 2**self._failures)
+                    self._rests_until = now() + min(LONGEST_REST, REST * 2 ** min(self._failures, 9))
                     self._failures += 1
                 return self._failed(str(error))
             except Exception as error:  # noqa: BLE001 - raised by ``read``, which may be a user's code

@@ -61,4 +61,4 @@ async def show(
 
 def _step(text: str, known: Tokenizer) -> Step:
     text += DELIMITER
-    return Step(text, known.encode(text), Ending.DELIMITER, vocabulary=known.vocabulary)
+    return Step(text, known.encode(text, True), Ending.DELIMITER, vocabulary=known.vocabulary)

@@ -49,6 +49,7 @@ class RequestMaker:
         self.roles, self.judge_prompt = roles, judge_prompt or "paper"
         self.statistics = cache(policy.experience_for) if statistics is None else lambda look: statistics
         self.verifier = cache(self._new_verifier)
+        self._asks_judge = cache(_asks_judge)  # once: its file may change, or go
 
     def _new_verifier(self, name: str) -> Verifier:
         if "draft" not in self.roles:
@@ -140,7 +141,12 @@ class RequestMaker:
 
     def _check(self, look: Lookahead) -> JudgeCheck | None:
         """The check of a verifier that may ask the judge; None for oracles, simulated judges, or if all are trusted."""
-        judge, chosen = self.roles.get("judge"), verifier_registry.parse(look.verifier)
-        if judge is None or judge.simulated or look.max_false_accepts == 1 or chosen.kind == "oracle":
+        judge = self.roles.get("judge")
+        if judge is None or judge.simulated or look.max_false_accepts == 1:
             return None
-        return judge.checks.of(look.verifier) if "judge" in verifier_registry.asks(look.verifier) else None
+        return judge.checks.of(look.verifier) if self._asks_judge(look.verifier) else None
+
+
+def _asks_judge(verifier: str) -> bool:
+    """Whether its verdicts may be the judge's own, which those of ``oracle`` are not."""
+    return verifier_registry.parse(verifier).kind != "oracle" and "judge" in verifier_registry.asks(verifier)

@@ -1,5 +1,6 @@
 """Every verifier over scripted runtimes: what it asks, what it makes of the answer, and what a failure does."""
 
+import asyncio
 import builtins
 import dataclasses
 import json
@@ -7,6 +8,7 @@ import threading
 import time
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -14,14 +16,20 @@ import pytest
 import lr_sglang as lr
 from lr_sglang import plugin_files, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.config import Lookahead
+from lr_sglang.algorithm.policy import RunStatistics
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.clock import run_virtually
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown, SetupError
+from lr_sglang.frontend.dsl import run_program
+from lr_sglang.modes import MODES
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.programs.rate import OPENING, QUESTION
+from lr_sglang.programs.rate import OPENING, QUESTION, rate
 from lr_sglang.steps.tree import Verdict
-from lr_sglang.verifiers import Cascade, Embedding, Exact, Score, verifier_registry
+from lr_sglang.verifiers import Cascade, Embedding, Exact, Judge, Score, verifier_registry
+from lr_sglang.verifiers.asking import LONGEST_REST
 from lr_sglang.verifiers.embedding import load
+from lr_sglang.verifiers.requests import RequestMaker
 from lr_sglang.verifiers.verifier_registry import Stage
 from tests.integration import test_semantics as semantics
 from tests.integration.test_semantics import E, fixed, slow
@@ -128,6 +136,25 @@ def test_a_target_that_fails_to_judge_is_left_alone_for_a_while(name):
     assert record.text == OURS[:-1]
     assert len(record.of("judge")) == record.failures["judge"] == 2  # both before the failure was known
     assert all(v.failed for s in record.steps for v in s.verdicts if v.by == name)
+
+
+def test_a_runtime_that_is_away_for_days_is_asked_once_a_minute():
+    """Its rests do not grow for ever."""
+    clock = SimpleNamespace(now=0.0, time=lambda: clock.now)
+
+    async def generation(state):
+        raise RuntimeDown("gone", role="judge")
+
+    inquiry = SimpleNamespace(generation=generation, state=SimpleNamespace(stream_executor=SimpleNamespace(loop=clock)))
+    judge = Judge(None, PROMPTS["paper"])
+
+    async def days():
+        for _ in range(3000):
+            verdict = await judge.ask(inquiry, lambda: None, lambda generation: None)
+            assert verdict.failed and verdict.reason == "judge: gone"
+            clock.now += LONGEST_REST
+
+    asyncio.run(days())
 
 
 def test_an_answer_that_a_verifier_chokes_on_rejects(monkeypatch):
@@ -276,6 +303,24 @@ def test_a_list_of_stages_asks_all_of_them_and_keeps_their_scores():
     assert all(v.seconds > 0 for v in verdict.earlier)
     assert len([r for r in target.requests if "return_logprob" in r]) == len(record.of("judge"))
     assert all(b.outcome is not None and b.ended is not None for b in record.branches)
+
+
+def test_a_cascade_asks_nothing_more_once_its_answer_is_stopped():
+    """Its first stage fails then, since its request is cancelled."""
+    answer = fixed("One a.\n\nTwo b." + E).write
+    target = ScriptedTransport(answer, lambda text: 30.0 if text == "ONE A.\n\n" else 0.01)
+    judge = ScriptedTransport(lambda text, sampling: "A", slow(30))
+    backend = deployment(target=target, draft=fixed(THEIRS), judge=judge)
+    job = AnswerRequest(Lookahead(depth=1), verifier=named("cascade:likelihood,judge")(backend.roles))
+
+    async def main():
+        asyncio.get_running_loop().call_later(1, job.stop)
+        with pytest.raises(Cancelled):
+            await run_program(lookahead, semantics.QUESTION, job, backend=backend)
+
+    run_virtually(main())
+    assert job.record.drained < 2 and not judge.requests
+    assert job.record.outcomes()["judge"]["cancelled"] == len(job.record.of("judge")) == 2
 
 
 def test_thresholds_come_from_a_file(tmp_path):
@@ -451,6 +496,35 @@ def test_an_object_that_fails_rejects(tmp_path, body):
     record, _ = solve(lambda roles: HOW["itself"](tmp_path / "v.py", roles))
     assert record.text == OURS[:-1] and record.failures["judge"]
     assert {v.by for s in record.steps for v in s.verdicts if v.failed} == {"V"}
+
+
+class AsksTheTarget:
+    """A verifier that leaves the failures of its runtime to us."""
+
+    name = "asks"
+
+    async def verify(self, inquiry):
+        await inquiry.generation(rate(inquiry.state, inquiry.pair.draft))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_one_whose_runtime_fails_rejects(schedule):
+    down = RuntimeDown("gone", role="target")
+    target = fixed(OURS, seconds=slow(0.01), fail=lambda text: down if text == OPENING else None)
+    record, _ = solve(lambda _: AsksTheTarget(), schedule=schedule, target=target)
+    assert record.text == OURS[:-1] and record.failures["judge"]
+    assert "target: gone" in {v.reason for s in record.steps for v in s.verdicts if v.failed and v.by == "asks"}
+
+
+def test_an_answer_needs_no_file_of_a_verifier_that_is_loaded(tmp_path):
+    """It may be half written, or gone, while a process that has it goes on."""
+    roles, file = deployment(target=fixed(OURS), draft=fixed(THEIRS), judge=fixed("A")).roles, tmp_path / "v.py"
+    file.write_text("class V:\n    def verify(self, inquiry): pass")
+    maker, look = RequestMaker(roles, "paper", RunStatistics()), Lookahead(verifier=f"{file}:V")
+    first = maker.make(MODES["lookahead"], look, Sampling(), Limits())
+    file.unlink()
+    then = maker.make(MODES["lookahead"], look, Sampling(), Limits())
+    assert then.verifier is first.verifier and then.check is first.check is not None
 
 
 def test_what_else_a_verifier_has_is_seen(tmp_path):
