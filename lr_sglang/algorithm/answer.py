@@ -193,9 +193,6 @@ class Answer:
 
     def cancel_all_but_chosen(self, node: Node) -> None:
         """Cancels, on the server too, the branches after versions that were not chosen for the step after ``node``."""
-        if node.target is None and node.expanding is not None:
-            self.branches.give_up(node.expanding, Outcome.CANCELLED)
-            self.emitter.dropped("target", node, None, Outcome.CANCELLED)
         for child in (c for c in node.children if c is not node.chosen):
             refused = child.verdict and not child.verdict.accepted  # another draft may have been accepted too
             self._drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
@@ -242,9 +239,10 @@ class Answer:
     def _reorder(self, root: Node) -> None:
         """Updates the order of requests that wait for a slot: each is now one step nearer to the root."""
         for node in root.subtree():
-            for branch in (node.drafting, node.expanding):
+            for branch in (*_branches_of(node), node.expanding):
                 if branch is not None and branch.request is not None and not branch.request.sent:
-                    self.roles[branch.role].pool.reorder(branch.request, self.tree.ahead(node))
+                    for pool in {backend.pool for backend in self.roles.values()}:  # a verifier may ask any role
+                        pool.reorder(branch.request, branch.position - root.position)
 
     async def keep_steps(self, state: ProgramState) -> None:
         """Waits for the target's generation of several steps after the root, and keeps these steps."""

@@ -96,7 +96,8 @@ class Client:
                         raise
         except asyncio.CancelledError:
             request.raise_if_closed(self.role)
-            self._abort_once(request)  # the task was cancelled, and its connection closed: one abort is enough
+            for server in self.servers():  # the task was cancelled, and its connection closed: one abort is enough
+                self.start(server.post_abort(request.rid))
             raise
         finally:
             request.end()
@@ -199,10 +200,6 @@ class Client:
             for server in self.servers():
                 for rid in rids:
                     await server.post_abort(rid)
-
-    def _abort_once(self, request: Request) -> None:
-        if request.rid:
-            self.start(self.post_abort(request.rid))
 
     def servers(self) -> Sequence[Client]:
         """The servers that a request may run on."""

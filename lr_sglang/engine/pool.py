@@ -77,6 +77,8 @@ class Pool:
         ready = self._ready.get(request)
         if ready is not None and not ready.done():
             heapq.heappush(self._heap, (order, next(self._numbers), ready))
+            if len(self._heap) > 64 + 8 * len(self._ready):  # under lasting load, cancelled ones never come to the top
+                self._heap = sorted(entry for entry in self._heap if not entry[2].done())
 
     def leave(self) -> None:
         """Returns a slot."""

@@ -159,6 +159,29 @@ def test_a_stopped_or_cancelled_answer_leaves_nothing(program, how):
     assert not any(backend.transport.running for backend in target.roles.values())
 
 
+def test_a_verdict_that_its_answer_waits_for_comes_before_what_was_asked_later():
+    """It was asked about a step that was ahead then; its judge takes one request at a time."""
+    target, taken = scripted(draft=0.001), []
+    judge = target.roles["judge"]
+    judge.transport.seconds, judge.pool.size = lambda text: 1.0, 1
+    job = AnswerRequest(Lookahead(depth=3), verifier=make("oracle:1", Setup(target.roles, "paper")))
+
+    async def other(begins, name):
+        await asyncio.sleep(begins)
+        await judge.pool.enter(Request())
+        taken.append((name, len(judge.transport.requests)))
+        await asyncio.sleep(1)
+        judge.pool.leave()
+
+    async def main():
+        others = asyncio.gather(other(0.5, "first"), other(1.5, "second"))
+        await run_program(lookahead, ASK, job, backend=target)
+        await others
+
+    run_virtually(main())
+    assert taken == [("first", 1), ("second", 2)]
+
+
 def test_a_target_that_goes_away_fails_the_answer():
     target = scripted()
     gate = target.transport = Gate(target.transport, "target")

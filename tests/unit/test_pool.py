@@ -216,6 +216,23 @@ def test_a_front_waits_for_nothing_speculative():
     run_virtually(scene())
 
 
+def test_those_that_were_cancelled_are_forgotten_although_more_urgent_ones_always_wait():
+    async def scene():
+        asks = await full()
+        await asks.ask("urgent")
+        for n in range(1000):
+            await asks.ask(n, 5)
+            asks.pool.reorder(asks.requests[n], 4)
+            asks.requests[n].cancel()
+            await settled()
+        await asks.ask("later", 6)
+        assert asks.pool.waiting == 2 and len(asks.pool._heap) < 200
+        assert await asks.serve() == ["urgent", "later"]
+        await asyncio.gather(*asks.tasks.values(), return_exceptions=True)
+
+    run_virtually(scene())
+
+
 def test_however_they_come_and_go_no_slot_is_lost():
     """Never more than there are, and never one free while somebody waits."""
 

@@ -282,6 +282,16 @@ def test_an_abort_reaches_the_worker_that_has_the_request(front, workers, http):
     assert all(r["authorization"] == "Bearer secret" for worker in workers for r in worker.requests)
 
 
+def test_the_workers_are_told_that_who_waited_was_cancelled(front, workers, http):
+    """The router takes no aborts."""
+    workers[0].generate, front.urls[:] = workers[0].until_aborted, [workers[0].url]
+    running = Running(http)
+    assert workers[0].arrived.wait(5)
+    running.task.cancel()
+    until(lambda: running.request.rid in workers[0].aborts, 5)
+    assert not front.aborts
+
+
 def test_a_dead_worker_does_not_keep_an_abort_from_the_others(front, workers, http):
     front.listed.insert(0, {"url": nobody(), "is_healthy": True})
     http.refresh()
