@@ -9,7 +9,7 @@ import pytest
 from benchmarks.policies import ALPHAS, C1S, LENGTHS, adapt, measured, share
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.policy.confidence import Calibration, confidence, pairs_of
-from lr_sglang.algorithm.policy.experience import RunStatistics
+from lr_sglang.algorithm.policy.experience import RunStatistics, Share
 from lr_sglang.algorithm.policy.forecast import Conditions, Runtime, best, forecast
 from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.turns import Turns
@@ -232,6 +232,28 @@ def short_answers(mode, at_once, costs):
 def test_auto_loses_little_while_it_learns(at_once):
     better = min(short_answers(mode, at_once, None) for mode in ("autoregressive", "lookahead"))
     assert better >= 0.9 * short_answers("auto", at_once, Costs(0.45 / 14, slowdown=0.12))
+
+
+def test_auto_notices_a_change_in_answers_of_a_few_steps():
+    """They are shorter than the steps between two drafts that are only made to learn from them."""
+    known, accepted = RunStatistics(), []
+
+    async def answers(alpha, count):
+        simulation = Simulation(Model(alpha=(alpha,), steps=6, tokens=14), 0.45, 0.06, 0.03)
+        roles = simulated_roles(simulation)
+        maker = RequestMaker(roles, "paper", known)
+        for asked in questions(count):
+            job = maker.make(MODES["auto"], Lookahead(depth=5), Sampling(seed=1), Limits(), question=asked.id)
+            await run_program(PROGRAMS["lookahead"], messages(asked.question), job, backend=roles["target"])
+            accepted.append(job.record.accepted)
+
+    async def all_answers():
+        await answers(0.0, 20)
+        assert not any(accepted[-10:]) and known.alpha(Share()) < 0.2
+        await answers(0.95, 100)
+
+    run_virtually(all_answers())
+    assert sum(accepted[-10:]) > 30
 
 
 def test_requests_that_read_hold_up_the_others_by_their_passes():

@@ -47,8 +47,8 @@ class Adaptive(Policy):
         self._at = 0.0
 
     def __enter__(self) -> Adaptive:
-        # answers that begin together probe at different steps
-        self._since = self.experience.answers * 7 % PROBE
+        # counted on from the last answer, which may be short; answers that begin together probe at different steps
+        self._since = (self.experience.since + self.experience.answers * 7) % PROBE
         self._probes = self.experience.answers
         self.experience.answers += 1
         self._at = self.clock()
@@ -58,7 +58,7 @@ class Adaptive(Policy):
     def __exit__(self, *_: object) -> None:
         for branch in list(self._open):
             self.ended(branch)
-        self.experience.answers -= 1
+        self.experience.answers, self.experience.since = self.experience.answers - 1, self._since
         if self.experience.explorer is self:
             self.experience.explorer = None
 

@@ -68,6 +68,7 @@ class RunStatistics:
         verdict: mean seconds of a verdict; ``tokens``: mean tokens of a step.
         calibration: of the draft's confidence; at first that of an earlier run, if there is one.
         probes: steps that were drafted only to learn from them; ``explorer`` is the answer that drafts the first ones.
+        since: steps since the last of them, when an answer last ended.
         measured: whether the costs of requests were measured at start, or are being measured.
     """
 
@@ -79,6 +80,7 @@ class RunStatistics:
     calibration: Calibration = field(default_factory=Calibration)
     probes: int = 0
     explorer: object = None
+    since: int = 0
     measured: bool = False
     _loads: dict[str, Load] = field(default_factory=dict)
     _turns: dict[int, Turns] = field(default_factory=dict)
