@@ -55,6 +55,7 @@ class ForkHere(NamedTuple):
 
     fork: Execution
     reached: asyncio.Future[None]
+    known: dict[str, Any]  # the fork's variables until then
 
 
 class Execution(StreamExecutor):
@@ -154,13 +155,13 @@ class Execution(StreamExecutor):
         elif isinstance(expr, SglConcateAndAppend):
             self._start(self._after([s.stream_executor for s in expr.states], expr))
         elif isinstance(expr, ForkHere):
-            expr.fork.adopt(self)
+            expr.fork.adopt(self, expr.known)
             expr.reached.set_result(None)
         else:
             self._execute(expr)
 
-    def adopt(self, parent: Execution) -> None:
-        """Copies the parent's text and variables when it has executed all expressions before the fork."""
+    def adopt(self, parent: Execution, known: dict[str, Any]) -> None:
+        """Copies the parent's text and variables as they are at the fork, except variables that the fork has set."""
 
     def _start(self, work: Awaitable[None]) -> None:
         self._task = self.loop.create_task(self._work(work))
@@ -270,8 +271,8 @@ class Execution(StreamExecutor):
         """Makes later reads raise the error; keeps existing text and variables, drops waiting expressions."""
         if self.error_ is None:
             self.error_ = error
-            begun = [name for name, event in self.variable_event.items() if not event.wait(0)]
-            self.variables = FailedVariables({k: v for k, v in self.variables.items() if k not in begun}, error)
+            begun = [name for name, event in list(self.variable_event.items()) if not event.wait(0)]  # it may grow
+            self.variables = FailedVariables({k: v for k, v in list(self.variables.items()) if k not in begun}, error)
             if self.stream:
                 self.text_ = FailedText(self.text_, error)
         for event in (*self.variable_event.values(), *(self.stream_var_event or {}).values()):

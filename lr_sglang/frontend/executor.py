@@ -103,7 +103,7 @@ class Executor(Execution):
         if self._task is not None:
             reached = self.loop.create_future()
             made._start(reached)
-            self._add(ForkHere(made, reached))
+            self._add(ForkHere(made, reached, dict(made.variables)))
         return made
 
     def _copied(self, backend: Any) -> Executor:
@@ -132,11 +132,11 @@ class Executor(Execution):
             made.stream_text_event, made.stream_var_event = TextEvent(), {}
         return made
 
-    def adopt(self, parent: Any) -> None:
-        self.variables = {**parent.variables, **self.variables}
-        self.text_, self.messages_, self.turns = parent.text_, list(parent.messages_), parent.turns
+    def adopt(self, parent: Any, known: dict[str, Any]) -> None:
+        own = {name: value for name, value in self.variables.items() if known.get(name, known) is not value}
+        self.variables, self.turns = parent.variables | own, parent.turns
+        self.text_, self.messages_, self.fork_start_text_pos = parent.text_, list(parent.messages_), len(parent.text_)
         self.cur_role, self.cur_role_begin_pos = parent.cur_role, parent.cur_role_begin_pos
-        self.fork_start_text_pos = len(parent.text_)
 
 
 def _new(cls: type, backend: Any = None, *_: Any, **__: Any) -> Any:

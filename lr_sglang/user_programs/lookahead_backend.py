@@ -138,9 +138,8 @@ class LookaheadBackend(BaseBackend):
 
     async def aselect(self, s: Executor, choices: list[str], temperature: float, method: Any) -> Any:
         """As ``RuntimeBackend.aselect``: by the target."""
-        self._count(s, "select")
-        with self._run.choosing(s) if self._run is not None else nullcontext():
-            return await self.target.aselect(s, choices, temperature, method)
+        self.counts["select"] += 1
+        return await self.roles["target"].aselect(s, choices, temperature, method)
 
     async def _named(self, work: Awaitable[T]) -> T:
         try:
@@ -221,6 +220,7 @@ class LookaheadBackend(BaseBackend):
             except Cancelled:
                 if not delivery.stopped:
                     raise
+                job.record.finish = "stop"
             finally:
                 end(state)
             give(whole.rest(delivery.rest()))

@@ -166,8 +166,6 @@ class ProgramRun:
             yield part
         finally:
             result = request.result
-            if isinstance(result, LookaheadError):
-                self.errors.append(result)
             if isinstance(result, Cancelled):
                 result = result.generation
             elif isinstance(result, LookaheadError):
@@ -237,8 +235,7 @@ class RecordingBackend:
                     text, meta = await self.inner.agenerate(s, params)
                     part.given = TokenText.wrap(text)
         except LookaheadError as error:
-            if error not in self.run.errors:
-                self.run.errors.append(error)
+            self.run.errors.append(error)
             raise
         return text, meta
 
@@ -251,3 +248,9 @@ class RecordingBackend:
 
     async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         yield await self.agenerate(s, params)
+
+    async def aselect(self, s: Executor, *given: Any) -> Any:
+        self.run.register(s)
+        self.run.counts["select"] += 1
+        with self.run.choosing(s):
+            return await self.inner.aselect(s, *given)

@@ -32,7 +32,7 @@ from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
 from tests.failing_programs import exits, exits_in_a_task, exits_on_the_loop, forgets_the_conversation, interrupts
-from tests.scripted import END, ScriptedTransport, deployment
+from tests.scripted import END, ScriptedTransport, chapters, deployment
 
 QUESTION = Question("q", "Simulated question 1?")
 ASKED = [{"role": "user", "content": "How many?"}]
@@ -601,7 +601,17 @@ def chooses(s, messages):
     s += sgl.gen("answer", choices=["yes", "no"])
 
 
-@pytest.mark.parametrize("program", ["best_of_n", "specreason", "budget_forcing", "lookahead", chooses])
+@sgl.function
+def chooses_in_a_fork(s, messages):
+    lr.converse(s, messages)
+    aside = lr.fork(s, "target")
+    aside += sgl.select("which", choices=["yes", "no"])
+    s["answer"] = aside["which"]
+
+
+@pytest.mark.parametrize(
+    "program", ["best_of_n", "specreason", "budget_forcing", "lookahead", chooses, chooses_in_a_fork]
+)
 def test_stopping_frees_the_runtimes(program):
     roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
     job = AnswerRequest(sampling=Sampling(temperature=0.0))
@@ -641,6 +651,19 @@ def test_an_answer_that_was_cut_off_says_so():
     roles = scripted(lambda text, sampling: ("x" * 40 + DELIMITER) * 60)
     job, _ = answered("self_consistency:samples=2", roles, ahead=False)
     assert job.record.finish == "length" and len(job.record.text) == 2000
+
+
+@sgl.function
+def stops_at_a_string(s, messages):
+    lr.converse(s, messages)
+    s += lr.lookahead("solution", max_tokens=1000, stop="STOP")
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_an_answer_that_a_stop_string_ended_says_so(ahead):
+    roles = scripted(chapters(["One.", "Two STOP three.", "Four."]))
+    job, _ = answered(stops_at_a_string, roles, ahead)
+    assert job.record.text == "One.\n\nTwo " and job.record.finish == "stop"
 
 
 def test_an_answer_of_no_generation_is_shown_too(capsys, tmp_path):

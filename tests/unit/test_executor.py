@@ -18,6 +18,7 @@ from sglang.lang.ir import SglSamplingParams
 
 from lr_sglang.errors import Cancelled, RuntimeDown
 from lr_sglang.frontend.executor import Executor, NotReady, sync
+from lr_sglang.frontend.values import Flag
 
 
 class _Written(BaseBackend):
@@ -303,6 +304,37 @@ def test_a_state_that_generates_can_be_forked_on_the_loop() -> None:
 
     parent, right, deeper = asyncio.run(main())
     assert parent == right + " after the fork" and deeper.startswith(right + " left ") and deeper.endswith("!")
+
+
+def test_a_fork_of_a_state_that_generates_has_its_latest_variables() -> None:
+    async def main() -> None:
+        s = await _state(Loop())
+        s += sgl.gen("x")
+        await sync(s)
+        before = s["x"]
+        s += " and again " + sgl.gen("x")
+        fork = s.fork(1)[0]
+        assert fork["x"] == before
+        fork["own"] = "set by hand"
+        await sync(s, fork)
+        assert fork["x"] == s["x"] != before and fork["own"] == "set by hand" and "own" not in s
+
+    asyncio.run(main())
+
+
+def test_a_variable_that_is_added_while_a_state_fails_disturbs_nothing() -> None:
+    """A program's thread may add one at any time."""
+
+    class Adds(Flag):
+        def wait(self, timeout: float | None = None) -> bool:
+            executor.variable_event["more"] = Flag()
+            return False
+
+    executor = Executor(Loop(asyncio.new_event_loop()), {}, SglSamplingParams(), None, False)
+    executor.variable_event = {"x": Adds(), "y": Flag()}
+    executor._fail(RuntimeDown("gone"))
+    assert all(event.is_set() for event in executor.variable_event.values())
+    executor.loop.close()
 
 
 def test_a_fork_of_a_state_that_fails_fails_with_it() -> None:
