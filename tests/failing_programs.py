@@ -41,6 +41,11 @@ def cancels(s, messages):
 
 
 @sgl.function
+async def waits(s, messages):
+    await asyncio.Event().wait()
+
+
+@sgl.function
 def forgets_the_conversation(s, messages):
     s += lr.lookahead("answer", max_tokens=100)
 

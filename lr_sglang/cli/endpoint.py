@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import logging
 import socket
@@ -155,7 +156,8 @@ def service_of(plan: Plan, given: Given) -> Service:
     judged = "judge" in plan.models
     settled = {
         "check_judge": True,
-        "model": given["model_name"] or plan.models["target"],
+        # attaching says what is wrong where a target names none
+        "model": given["model_name"] or plan.models["target"] or None,
         "modes": served,
         "verifiers": tuple(name for name in verifiers if not verifier_registry.needs_judge(name) or judged),
         **{name: getattr(plan, name) for name in ("lookahead", "sampling", "limits", "judge_prompt", "program")},
@@ -181,7 +183,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     except (OSError, UnicodeError) as error:  # UnicodeError: a name such as 0..0.0
         if sock is not None:
             sock.close()
-        hint = "give another --port, or 0 for any that is free" if sock is not None else "give another --host"
+        is_port = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        hint = "give another --port, or 0 for any that is free" if is_port else "give another --host"
         why = getattr(error, "strerror", None) or error
         raise LaunchError(f"cannot listen on {host}:{port}: {why}", hint=hint) from error
     with sock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -13,10 +14,12 @@ from typing import IO, Any, NoReturn
 
 import click
 
-from lr_sglang.errors import LookaheadError
+from lr_sglang.errors import LookaheadError, SetupError
 
 DEBUG = "LR_SGLANG_DEBUG"
 BUG_STATUS = 70  # EX_SOFTWARE
+# Of the machine, not of our code: the disk is full or read-only, no file descriptor or no memory is left.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 ALIKE = 0.65  # least similarity (0 to 1) of a suggested name
 
 
@@ -66,6 +69,9 @@ def guarded() -> Iterator[None]:
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            where = f": {error.filename}" if error.filename else ""
+            raise Failure(SetupError(f"{error.strerror}{where}")) from error
         raise Failure(error) from error
 
 

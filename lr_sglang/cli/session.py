@@ -129,7 +129,7 @@ def _with_log(error: LookaheadError, fleet: Fleet) -> LookaheadError:
     return RuntimeDown(
         f"its server ended with status {server.status}",
         role=error.role,
-        hint=f"the records so far are kept, and --resume goes on with them; its log: {server.log}",
+        hint=f"its log: {server.log}",
         detail=server.tail(),
     )
 

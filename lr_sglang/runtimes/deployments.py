@@ -156,9 +156,12 @@ def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
 def _rooted(runtime: Runtime, folder: Path) -> Runtime:
     """Makes relative paths absolute from the file's folder, also in the token layer and ``extra``."""
 
-    def root(value: Any) -> Any:
-        return str(folder / value) if isinstance(value, str) and value.startswith(("./", "../")) else value
+    def root(value: str) -> str:
+        return str(folder / value) if value.startswith(".") else value
 
-    extra = {key: root(value) for key, value in runtime.extra.items()}
+    extra = {
+        key: root(value) if isinstance(value, str) and value.startswith(("./", "../")) else value
+        for key, value in runtime.extra.items()
+    }
     layer = runtime.token_layer.replace(draft_model=root(runtime.token_layer.draft_model))
     return runtime.replace(model=root(runtime.model), tokenizer=root(runtime.tokenizer), token_layer=layer, extra=extra)

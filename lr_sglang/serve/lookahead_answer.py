@@ -23,6 +23,7 @@ from lr_sglang.user_programs.program import ProgramError
 
 STOP_AGAIN = 0.1  # seconds until ``stop`` is repeated for an answer that has not ended
 HANG_UP_AFTER = 5  # stops, before connections are closed: a runtime obeys an abort within milliseconds
+CANCEL_AFTER = 150  # stops, before a program is cancelled that waits for something other than a generation
 PATIENCE = 1.0  # seconds that a complete answer waits for its runtimes to end its last requests
 
 
@@ -109,6 +110,8 @@ class LookaheadAnswer(ServedAnswer):
                 for request in [branch.request for branch in self.job.record.branches]:
                     if request is not None and request.cancelled:
                         request.close_connection()
+            if self.stops % CANCEL_AFTER == 0:
+                self.task.cancel()
             asyncio.get_running_loop().call_later(STOP_AGAIN, self.stop)
 
     def _on_step(self) -> Callable[[StepRecord | None], None]:

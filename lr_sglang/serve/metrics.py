@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -14,6 +14,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from lr_sglang import __version__
+from lr_sglang.errors import SetupError
 from lr_sglang.sglang_api import release
 from lr_sglang.steps.trace import Trace
 
@@ -23,6 +24,8 @@ _STEP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 # How the values of a gauge in the live processes of an endpoint become one.
 _Mode = Literal["livesum", "livemin", "livemax"]
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client keeps what several processes count
+_FILES = ("counter", "histogram", *(f"gauge_{mode}" for mode in get_args(_Mode)))
+_FILE_BYTES = 2**16
 
 
 def count_together(folder: Path, number: int) -> None:
@@ -31,7 +34,18 @@ def count_together(folder: Path, number: int) -> None:
     Args:
         folder: the same for all.
         number: of this process; a process that replaces it continues its counts.
+
+    Raises:
+        SetupError: the disk is full.
     """
+    try:
+        for file in (folder / f"{name}_{number}.db" for name in _FILES):
+            # prometheus_client would map one of no blocks: a full disk would end the process
+            if not file.exists() or file.stat().st_size < _FILE_BYTES:
+                file.write_bytes(bytes(_FILE_BYTES))
+    except OSError as error:
+        hint = "set TMPDIR to a directory with room"
+        raise SetupError(f"{folder}: metrics cannot be kept there: {error.strerror}", hint=hint) from error
     os.environ[_FOLDER] = str(folder)
     values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
 

@@ -23,7 +23,7 @@ from lr_sglang.cli import cli
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.endpoint import _tell, listening
 from lr_sglang.config import Lookahead
-from lr_sglang.serve import health, logs
+from lr_sglang.serve import health, logs, lookahead_answer
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.middleware import ROUTES
@@ -379,6 +379,13 @@ def test_a_program_that_fails_costs_its_own_answer(name):
     with serving(simulated(), SERVICE.replace(program=f"{OWN}:{name}")) as one:
         assert is_documented(one.ask(), 500, "internal_error")["type"] == "server_error"
         assert one.http.get("/ready").status_code == 200
+
+
+def test_a_program_that_waits_for_something_of_its_own_gives_its_place_back(monkeypatch):
+    monkeypatch.setattr(lookahead_answer, "CANCEL_AFTER", 3)
+    with serving(simulated(), SERVICE.replace(program=f"{OWN}:waits", timeout=0.3)) as one:
+        is_documented(one.ask(), 504, "timeout")
+        within(10, lambda: one.engine.idle)
 
 
 def test_a_verifier_that_exits_only_rejects():
@@ -854,6 +861,8 @@ def test_options_that_cannot_be(tmp_path):
     with listening("127.0.0.1", 0) as bound:  # by one that is still starting its runtimes
         assert "cannot listen" in fails("--port", str(bound.getsockname()[1]))
     assert "cannot listen" in fails("--host", "0..0.0", "--allow-no-key")
+    for host in ("0..0.0", "192.0.2.1"):  # the latter is no machine's
+        assert "Hint: give another --host" in fails("--host", host, "--allow-no-key")
 
 
 def test_each_step_goes_out_at_once():

@@ -216,6 +216,20 @@ def test_a_server_that_ends_is_started_again_where_it_was(start):
     assert not any(map(runs, pids))
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SystemExit(1)])
+def test_what_cannot_be_told_is_no_reason_to_stop(error):
+    told: list[str] = []
+
+    def tell(event: keeper.Event) -> None:
+        told.append(event.what)
+        raise error
+
+    kept = Keeper(Fleet(Deployment("x", {"target": Runtime(url="http://a")})), tell)
+    for what in ("ended", "back"):
+        kept._report(keeper.Event("draft", what, ""))
+    assert told == ["ended", "back"]
+
+
 def test_one_that_is_given_up(start):
     """Without a draft it goes on, without a target it does not."""
     one = start("mine.toml", "--restarts", "0")

@@ -516,6 +516,8 @@ def test_a_reserved_port_is_kept_and_can_still_be_listened_on():
     reservation = Reservation()
     with pytest.raises(OSError), socket.socket() as other:
         other.bind(("127.0.0.1", reservation.port))
+    with pytest.raises(LaunchError, match="already in use"):  # two roles of a deployment, or two that come up at once
+        Reservation(reservation.port, "judge")
     with socket.create_server(("127.0.0.1", reservation.port), reuse_port=False):
         socket.create_connection(("127.0.0.1", reservation.port), 2).close()
         reservation.release()

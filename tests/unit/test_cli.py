@@ -1,8 +1,10 @@
 """The command line: what it accepts, which setting wins, what it prints, and how it fails. No server is started."""
 
+import errno
 import io
 import itertools
 import json
+import os
 import re
 import signal
 import threading
@@ -484,6 +486,14 @@ def test_a_server_that_does_not_come_up_shows_the_end_of_its_log(call, monkeypat
     assert "Hint: do this" in result.stderr
 
 
+def test_the_end_of_a_server_is_said_with_its_log_in_a_command_without_records_too():
+    server = SimpleNamespace(alive=lambda: False, status=137, log=Path("logs/target.log"), tail=lambda: "last words")
+    with pytest.raises(RuntimeDown, match="ended with status 137") as caught:
+        with session.logs_told(SimpleNamespace(server=lambda role: server)):
+            raise RuntimeDown("nothing answers", role="target")
+    assert (caught.value.hint, caught.value.detail) == ("its log: logs/target.log", "last words")
+
+
 def test_a_bug_is_one_line_and_says_how_to_see_more(call, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("oh\nno")
@@ -497,6 +507,16 @@ def test_a_bug_is_one_line_and_says_how_to_see_more(call, monkeypatch):
     )
     monkeypatch.setenv("LR_SGLANG_DEBUG", "1")
     assert isinstance(call(*FAST, "--output", "again").exception, ZeroDivisionError)
+
+
+def test_a_full_disk_is_no_bug(call, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/somewhere")
+
+    monkeypatch.setattr(session, "session", fail)
+    result = call(*FAST)
+    assert result.exit_code == 1 and "Error: No space left on device: /somewhere" in result.stderr
+    assert "bug" not in result.stderr
 
 
 def failing(role, error, after=""):

@@ -99,6 +99,10 @@ def test_paths_that_begin_with_a_dot_are_relative_to_the_file(written, tmp_path)
     assert runtime.model == str(tmp_path / "big")
     assert runtime.token_layer.draft_model == str(tmp_path / "../small")
     assert runtime.extra == {"lora-paths": str(tmp_path / "../more"), "n": 1}
+    for folder in (".", "..", ".models/big"):
+        path = written(f'[runtimes.target]\nmodel = "{folder}"\nextra = {{suffix = ".x"}}\n')
+        runtime = load_deployment(path).runtimes["target"]
+        assert (runtime.model, runtime.extra["suffix"]) == (str(tmp_path / folder), ".x")
 
 
 @pytest.mark.parametrize(

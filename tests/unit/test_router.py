@@ -6,8 +6,10 @@ import time
 
 import pytest
 import urllib3
+from click.testing import CliRunner
 
 from lr_sglang import pocket
+from lr_sglang.cli import cli
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine import router
 from lr_sglang.engine.client import Client
@@ -458,6 +460,26 @@ def test_documents_are_the_workers(workers, http):
         http.get("/nothing")
 
 
+def test_workers_that_only_the_router_can_reach_are_no_failure(front):
+    front.listed = [{"url": nobody(), "is_healthy": True}]
+    behind = Routed(RouterClient(front.url, "target"))
+    behind.refresh()
+    assert behind.get("/health") == {}
+    front.listed[0]["is_healthy"] = False
+    with pytest.raises(RuntimeDown):
+        behind.get("/health")
+    behind.close()
+
+
+def test_a_router_that_is_gone_is_not_well_whatever_its_workers_are(workers, http):
+    for worker in workers:
+        worker.documents["/health"] = {}
+    assert http.get("/health") == {}
+    http.client.url = nobody()
+    with pytest.raises(RuntimeDown):
+        http.get("/health")
+
+
 def test_what_is_no_router_is_said_so(serving):
     server = serving(Worker())
     server.documents["/workers"] = {"path": "/workers"}
@@ -556,6 +578,13 @@ def test_attaching_to_something_else_that_passes_requests_on(serving):
     with pytest.raises(ConfigError, match="does not say what it runs"):
         attach("target", Runtime(url=server.url))
     assert attach("target", Runtime(url=server.url, tokenizer=MODEL)).tokenizer == MODEL
+
+
+def test_serve_says_of_such_a_target_what_attaching_says(serving):
+    """Such as the address that OpenAI's clients are given, with /v1."""
+    url = serving(Worker()).url + "/v1"
+    result = CliRunner().invoke(cli, ["serve", "--target", url, "--mode", "autoregressive", "--port", "0"])
+    assert result.exit_code == 2 and f"{url} does not say what it runs" in result.stderr, result.stderr
 
 
 def test_attaching_takes_the_tokenizer_that_is_here(front, workers):

@@ -1,11 +1,15 @@
 """What the processes of one endpoint share: places, slots, connections and counts. Here they are in one process."""
 
 import asyncio
+import errno
 import fcntl
+import multiprocessing
+import os
 import random
 import socket
+import threading
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from types import SimpleNamespace
 
@@ -17,14 +21,17 @@ from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.costs import Costs
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.request import Request
-from lr_sglang.errors import RuntimeDown
+from lr_sglang.errors import RuntimeDown, SetupError
+from lr_sglang.runtimes.launching.keeper import Patience
 from lr_sglang.serve import metrics
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.metrics import Metrics, count_together
+from lr_sglang.serve.processes import acceptor, supervisor
 from lr_sglang.serve.processes.acceptor import Acceptor
 from lr_sglang.serve.processes.board import FRESH_SECONDS, Board, Column
 from lr_sglang.serve.processes.sharing import Sharing, measure_once, share
+from lr_sglang.serve.processes.supervisor import Supervisor
 
 
 def boards(folder, processes=2):
@@ -220,6 +227,118 @@ def test_the_process_with_the_fewest_connections_takes_the_next(tmp_path):
     asyncio.run(asyncio.wait_for(scene(), 20))
 
 
+def test_a_connection_that_another_process_has_taken_holds_up_nothing():
+    with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as clients:
+        address = listening.getsockname()
+        rescue = threading.Timer(5, lambda: clients.enter_context(socket.create_connection(address)))
+
+        async def scene():
+            one = Acceptor(listening, asyncio.Protocol, Board(), most=12)
+            one._readable = lambda: asyncio.sleep(0)  # as it is told of a client of whom the other was told, too
+            one.start()
+            await asyncio.sleep(0.05)
+            one.stop()
+
+        rescue.start()
+        asyncio.run(scene())
+        assert rescue.is_alive(), "it waited in accept() until a client came"
+        rescue.cancel()
+        rescue.join()
+
+
+def test_a_fault_of_the_network_ends_no_acceptor(monkeypatch):
+    faults = [errno.EPROTO, errno.EMFILE]
+
+    class Faulty(socket.socket):
+        def accept(self):
+            if faults:
+                raise OSError(faults.pop(), "at first")
+            return super().accept()
+
+    async def scene():
+        made, told = asyncio.Event(), []
+        monkeypatch.setattr(acceptor, "WANT_SECONDS", 0.01)
+        monkeypatch.setattr(acceptor, "log", lambda event, level, reason: told.append(reason))
+        with Faulty() as listening:
+            listening.bind(("127.0.0.1", 0))
+            listening.listen()
+            one = Acceptor(listening, lambda: made.set() or asyncio.Protocol(), Board(), most=12)
+            one.start()
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            await made.wait()
+            one.stop()
+            writer.close()
+        assert told == ["EMFILE", "EPROTO"]
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+class Child:
+    """Stands in for a process that a supervisor starts: it ends when it is killed."""
+
+    def __init__(self, **_):
+        self.sentinel, self._end = os.pipe()
+        self.exitcode, self.kills = None, 0
+
+    def start(self):
+        pass
+
+    def kill(self):
+        self.kills += 1
+        if self.exitcode is None:
+            self.exitcode = -9
+            os.close(self._end)
+
+    def join(self):
+        os.close(self.sentinel)
+
+
+@pytest.fixture
+def supervise(tmp_path, monkeypatch):
+    """A supervisor of one such process, which has been up."""
+
+    def make(child):
+        context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=child)
+        monkeypatch.setattr(multiprocessing, "get_context", lambda how: context)
+        made = Supervisor(SimpleNamespace(folder=tmp_path, processes=1), None, None)
+        made._starting.clear()
+        return made
+
+    return make
+
+
+def test_a_third_signal_kills_a_process_whose_loop_a_program_holds_up(supervise):
+    kills = []
+
+    class HeldUp(Child):
+        def start(self):
+            for _ in range(3):
+                endpoint.end()
+                endpoint._loop.call_soon(lambda: kills.append(self.kills))
+
+    endpoint = supervise(HeldUp)
+    asyncio.run(asyncio.wait_for(endpoint._run(), 10))
+    assert kills == [0, 0, 1]
+
+
+def test_a_process_that_cannot_be_started_now_is_started_later(supervise, monkeypatch):
+    """The system has no memory or no file for it, or has ended the process that it is forked from."""
+    failures, told = [OSError(12, "Cannot allocate memory"), EOFError()], []
+
+    class Late(Child):
+        def start(self):
+            if failures:
+                raise failures.pop()
+            endpoint.end()
+            self.kill()
+
+    monkeypatch.setattr(supervisor, "PATIENCE", Patience(first=0.01))
+    monkeypatch.setattr(supervisor, "log", lambda event, level, **about: told.append(about["error"]))
+    endpoint = supervise(Late)
+    asyncio.run(asyncio.wait_for(endpoint._run(), 10))
+    assert not failures and [error.split(":")[0] for error in told] == ["process 0 cannot be started"] * 2
+
+
 @pytest.fixture
 def process(tmp_path, monkeypatch):
     """Becomes a process of that number; says what it counts with."""
@@ -268,6 +387,17 @@ def test_metrics_are_those_of_all_processes(process, tmp_path):
     again = process(1)
     again.judged.inc(5)
     assert told(again)["lr_sglang_steps_judged_total"] == "25.0", "it goes on where the one before it was"
+
+
+def test_what_is_counted_has_room_on_the_disk_from_the_start(process, tmp_path):
+    """A process that writes where a file is mapped, and the disk is full, is ended by the system (SIGBUS)."""
+    one = process(0)
+    one.requests.labels("/v1/models", "200", "").inc()
+    one.watch(one.up, lambda: 1, role="draft")
+    files = [file.stat() for file in tmp_path.glob("*_0.db")]
+    assert len(files) == 5 and all(file.st_blocks * 512 >= file.st_size >= 2**16 for file in files)
+    with pytest.raises(SetupError, match="metrics cannot be kept there: No such file"):
+        count_together(tmp_path / "away", 0)
 
 
 def test_every_gauge_says_how_it_is_added_up():

@@ -111,7 +111,9 @@ class Keeper:
     def _report(self, event: Event) -> None:
         with self._lock:
             if not self.ending.is_set():
-                self._tell(event)
+                # a full disk, or a terminal that has gone (where rich exits), is no reason to stop the servers
+                with suppress(OSError, SystemExit):
+                    self._tell(event)
 
     def _restart(self, role: str) -> LookaheadError | None:
         """Starts a server again; returns the error if it does not get ready."""

@@ -18,19 +18,20 @@ from lr_sglang.serve.processes.board import Board, Column
 
 BEHIND_SECONDS = 0.002  # that a process waits for each connection that it has more than another process
 LONGEST_SECONDS = 0.05
-WANT_SECONDS = 1.0  # pause when the system has no file descriptor for a connection
+WANT_SECONDS = 1.0  # pause after accept() has failed
 
 
 class Acceptor:
     """Accepts the connections of one process.
 
     Args:
-        sock: a listening socket that does not block.
+        sock: a listening socket; it is made non-blocking.
         make: a protocol for a connection.
         most: connections that this process may have open.
     """
 
     def __init__(self, sock: socket.socket, make: Callable[[], Any], board: Board, most: int) -> None:
+        sock.setblocking(False)  # uvloop would do so; a blocking accept() waits where another process was quicker
         self._sock, self._make, self._board, self._most = sock, make, board, most
         self._opening: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -56,10 +57,9 @@ class Acceptor:
                 connection, _ = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 continue  # another process has taken it, or it is gone
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    raise
-                log("no connection can be taken", logging.ERROR, reason=errno.errorcode[error.errno])
+            except OSError as error:  # no file is left, or a fault of the network, which Linux reports here
+                reason = errno.errorcode.get(error.errno or 0, "")
+                log("no connection can be taken", logging.ERROR, reason=reason)
                 await asyncio.sleep(WANT_SECONDS)
                 continue
             connection.setblocking(False)

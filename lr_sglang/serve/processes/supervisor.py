@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 from lr_sglang.errors import LaunchError, LookaheadError
 from lr_sglang.runtimes.launching.keeper import Patience
@@ -55,15 +56,17 @@ class Supervisor:
 
     def __init__(self, work: Work, sock: socket.socket, ready: Callable[[Mapping[str, Room]], None]) -> None:
         self._work, self._sock, self._ready = work, sock, ready
-        self._pipes: dict[int, Connection] = {}  # of the processes that are there
+        self._there: dict[int, tuple[Connection, BaseProcess]] = {}
         self._starting = set(range(work.processes))  # they have not answered yet
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ending = asyncio.Event()
+        self._ending, self._ends = asyncio.Event(), 0
         Board.make(work.folder / BOARD, work.processes)
         self._board = Board(work.folder / BOARD, 0, work.processes)
 
     def end(self) -> None:
-        """Ends all processes as a signal does: the first call lets answers end, the second stops them; thread-safe."""
+        """Ends all processes as a signal does: the first call lets answers end, the second stops them, the third kills
+        the processes; thread-safe.
+        """
         if self._loop is None:
             self._ending.set()
         else:
@@ -85,8 +88,11 @@ class Supervisor:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     def _end(self) -> None:
+        self._ends += 1
         self._ending.set()
-        for pipe in self._pipes.values():
+        for pipe, process in self._there.values():
+            if self._ends > 2:  # a program or a verifier holds up its loop
+                process.kill()
             with suppress(OSError):
                 pipe.send(END)
 
@@ -116,8 +122,13 @@ class Supervisor:
         pipe, theirs = context.Pipe()
         given = (self._work, number, self._sock, theirs)
         process = context.Process(target=_begin, args=given, name=f"lr-process-{number}")
-        process.start()
-        theirs.close()
+        try:
+            process.start()
+        except (OSError, EOFError) as failure:  # there is no memory or no file at present
+            pipe.close()
+            return None, LaunchError(f"process {number} cannot be started: {failure!r}")
+        finally:
+            theirs.close()
         error: LookaheadError | None = None
 
         def hear() -> None:
@@ -134,7 +145,7 @@ class Supervisor:
             except (EOFError, OSError):
                 loop.remove_reader(pipe.fileno())
 
-        self._pipes[number] = pipe
+        self._there[number] = pipe, process
         loop.add_reader(pipe.fileno(), hear)
         loop.add_reader(process.sentinel, ended.set)
         try:
@@ -143,7 +154,7 @@ class Supervisor:
         finally:
             loop.remove_reader(pipe.fileno())
             loop.remove_reader(process.sentinel)
-            del self._pipes[number]
+            del self._there[number]
             with suppress(OSError):
                 pipe.send(LEAVE)  # it still runs if only the process that it was forked from has died
             pipe.close()

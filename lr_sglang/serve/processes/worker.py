@@ -68,9 +68,9 @@ def answer(work: Work, number: int, sock: socket.socket, parent: Connection) -> 
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     set_up(work.log_level, process=number)
-    count_together(work.folder, number)
     board = Board(work.folder / BOARD, number, work.processes)
     try:
+        count_together(work.folder, number)
         with connected(work.fleet) as roles:
             app = create_app(roles, work.service, work.keys, Metrics(work.folder), board)
             server = WorkerServer(app, work.service, sock, parent)
