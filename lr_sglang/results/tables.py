@@ -103,7 +103,7 @@ def all_of(collection: Collection, measures: list[Measures], margin: float) -> I
             measures,
             "Speed",
             {name: of for name, of in SPEED.items() if name != "over sd" or any(m.over_sd for m in measures)},
-            "of answers without an error, on the questions and samples that both have",
+            "of answers without an error; speed-ups on the questions and samples that both modes have",
         ),
         _varied(measures, "verifier", "Table 2: verifiers", ("alpha", "accuracy %", "speed-up")),
         _varied(measures, "width", "Table 3: width", ("accuracy % / alpha / speed-up",)),

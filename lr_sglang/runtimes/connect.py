@@ -41,22 +41,23 @@ def deployed(
 
 @contextmanager
 def connected(fleet: Fleet) -> Iterator[dict[str, RuntimeBackend]]:
-    """The backends of ``connect``; their connections are closed on leaving.
+    """A backend for every role; each knows the others, so that a program can move a branch between them.
+
+    Their connections are closed on leaving.
 
     Raises:
         LookaheadError: a runtime does not answer.
     """
-    roles = connect(fleet)
+    roles: dict[str, RuntimeBackend] = {}
     try:
+        _connect(fleet, roles)
         yield roles
     finally:
         for backend in roles.values():
             backend.shutdown()
 
 
-def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
-    """A backend for every role; each knows the others, so that a program can move a branch between them."""
-    roles: dict[str, RuntimeBackend] = {}
+def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
     pools: dict[str, Pool] = {}  # by URL: roles of one server share its slots
     for role, url in fleet.urls.items():
         runtime = fleet.deployment.runtime(role)
@@ -64,6 +65,7 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
         keys = fleet.keys.get(role, ""), fleet.worker_keys.get(role, "")
         transport, infos = call(_reach(url, role, *keys))
         backend = RuntimeBackend(role, transport, load_tokenizer(fleet.tokenizers[role]), timeout=runtime.timeout)
+        roles[role] = backend  # before a check that may fail
         if runtime.url:
             call(check_tokens(transport, backend.tokenizer, role))
         backend.pool = pools.setdefault(url, backend.pool)
@@ -72,11 +74,9 @@ def connect(fleet: Fleet) -> dict[str, RuntimeBackend]:
             transport.changed = partial(_changed, backend, transport, runtime.context_length)
         elif runtime.url and infos:
             call(transport.check_model())
-        roles[role] = backend
     for backend in roles.values():
         backend.roles = roles
         backend.checks.pairs = fleet.deployment.judge_pairs
-    return roles
 
 
 async def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:

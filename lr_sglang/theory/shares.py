@@ -20,7 +20,7 @@ def wilson_of(share: float, trials: float, z: float) -> tuple[float, float]:
     square = z**2
     middle = (share + square / (2 * trials)) / (1 + square / trials)
     half = z * sqrt(share * (1 - share) / trials + square / (4 * trials**2)) / (1 + square / trials)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return (middle - half if share > 0 else 0.0), (middle + half if share < 1 else 1.0)  # exactly, at the ends
 
 
 @dataclass(frozen=True)

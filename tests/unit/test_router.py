@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 import urllib3
@@ -26,9 +27,8 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.runtimes import Fleet
+from lr_sglang.runtimes import Fleet, connect
 from lr_sglang.runtimes.attach import attach
-from lr_sglang.runtimes.connect import connect
 from lr_sglang.runtimes.launching.ports import Reservation
 from tests.serving import until
 from tests.unit.test_client import REPLY, Blocking, Handler, Running, Stub
@@ -433,8 +433,8 @@ def test_a_role_that_cannot_be_reached_leaves_no_connection(front, monkeypatch):
     init = Client.__init__
     monkeypatch.setattr(Client, "__init__", lambda self, *args: init(self, *args) or made.append(self))
     front.listed = []
-    with pytest.raises(RuntimeDown, match="no workers"):
-        connected(front.url)
+    with pytest.raises(RuntimeDown, match="no workers"), connected(front.url):
+        pass
     assert len(made) == 2 and all(client._session is None for client in made)
 
 
@@ -489,56 +489,74 @@ def test_what_is_no_router_is_said_so(serving):
     other.close()
 
 
+@contextmanager
 def connected(url, **keys):
     fleet = Fleet(Deployment("routed", {"target": Runtime(url=url)}), {"target": url}, {"target": MODEL})
     fleet.keys.update({name: key for name, key in keys.items() if name == "target"})
     fleet.worker_keys.update({"target": keys["workers"]} if "workers" in keys else {})
-    return connect(fleet)["target"]
+    with connect.connected(fleet) as roles:
+        yield roles["target"]
 
 
 def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, workers):
-    backend = connected(front.url)
-    assert isinstance(backend.transport, RouterClient)
-    assert (backend.max_running_requests, backend.kv_tokens, backend.context) == (12, 12_000, 2048)
-    assert (backend.seeded, backend.token_layer, backend.simulated) == (True, "", False)
-    assert backend.get_model_name() == MODEL
+    with connected(front.url) as backend:
+        assert isinstance(backend.transport, RouterClient)
+        assert (backend.max_running_requests, backend.kv_tokens, backend.context) == (12, 12_000, 2048)
+        assert (backend.seeded, backend.token_layer, backend.simulated) == (True, "", False)
+        assert backend.get_model_name() == MODEL
 
-    front.listed[0]["is_healthy"] = False
-    call(backend.transport.refresh())
-    assert (backend.max_running_requests, backend.kv_tokens) == (8, 8_000)
-    front.listed[1]["is_healthy"] = False
-    call(backend.transport.refresh())
-    assert backend.max_running_requests == 8, "what was known stays while nothing is known"
-    backend.shutdown()
+        front.listed[0]["is_healthy"] = False
+        call(backend.transport.refresh())
+        assert (backend.max_running_requests, backend.kv_tokens) == (8, 8_000)
+        front.listed[1]["is_healthy"] = False
+        call(backend.transport.refresh())
+        assert backend.max_running_requests == 8, "what was known stays while nothing is known"
 
 
 def test_workers_need_not_be_alike(front, workers):
     workers[0].documents["/server_info"] |= {"context_length": 1024, "speculative_algorithm": "NGRAM", "device": "cuda"}
     del workers[1].documents["/server_info"]["internal_states"]
-    backend = connected(front.url)
-    assert (backend.context, backend.token_layer, backend.seeded, backend.max_running_requests) == (
-        1024,
-        None,
-        False,
-        None,
-    )
-    backend.shutdown()
+    with connected(front.url) as backend:
+        assert (backend.context, backend.token_layer, backend.seeded, backend.max_running_requests) == (
+            1024,
+            None,
+            False,
+            None,
+        )
 
 
 def test_router_and_workers_have_keys_of_their_own(front, workers):
     front.key, workers[0].key, workers[1].key = "front", "back", "back"
-    backend = connected(front.url, target="front", workers="back")
-    assert backend.max_running_requests == 12
-    assert {key for _, key in front.seen} == {"Bearer front"}
-    assert {key for worker in workers for _, key in worker.seen} == {"Bearer back"}
-    assert "back" not in repr(Fleet(Deployment("d", {"target": Runtime(url="http://u")}), worker_keys={"a": "back"}))
-    backend.shutdown()
+    with connected(front.url, target="front", workers="back") as backend:
+        assert backend.max_running_requests == 12
+        assert {key for _, key in front.seen} == {"Bearer front"}
+        assert {key for worker in workers for _, key in worker.seen} == {"Bearer back"}
+        assert "back" not in repr(
+            Fleet(Deployment("d", {"target": Runtime(url="http://u")}), worker_keys={"a": "back"})
+        )
 
 
 def test_a_router_without_workers_is_down(front):
     front.listed = []
-    with pytest.raises(RuntimeDown, match="no workers"):
-        connected(front.url)
+    with pytest.raises(RuntimeDown, match="no workers"), connected(front.url):
+        pass
+
+
+def test_connections_are_closed_where_a_check_fails(front, workers, monkeypatch):
+    closed, close = [], RouterClient.close
+
+    async def noted(client):
+        closed.append(client.url)
+        await close(client)
+
+    async def fails(*_):
+        raise ConfigError("other tokens")
+
+    monkeypatch.setattr(RouterClient, "close", noted)
+    monkeypatch.setattr(connect, "check_tokens", fails)
+    with pytest.raises(ConfigError, match="other"), connected(front.url):
+        pass
+    assert closed == [front.url]
 
 
 # --- attaching -------------------------------------------------------------------------------------------------------
