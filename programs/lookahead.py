@@ -37,7 +37,7 @@ async def asynchronous(answer: Answer) -> None:
     """Processes one arrival: drafts, target steps and verdicts overlap, and each is processed as soon as it arrives."""
     propose(answer)
     expand(answer, answer.tree.depth - 1)  # at most ``depth`` target steps at once
-    node = await answer.first_done()  # of all drafts, target steps and verdicts
+    node = await answer.first_done()  # whose next step was drafted, written by the target, or judged
     verify(answer, node)
     accept(answer)
 
@@ -78,7 +78,10 @@ def expand(answer: Answer, furthest: int) -> None:
 
 
 def verify(answer: Answer, node: Node) -> None:
-    """Asks the verifier about each drafted step after ``node``, if the target's version is there too."""
+    """Asks the verifier about each drafted step after ``node``, if the target's version is there too.
+
+    Versions that end differently are rejected without it, and drafts that come later than the target's version as well.
+    """
     for child in node.children:
         pair = answer.tree.pair(child)
         if pair is not None:
