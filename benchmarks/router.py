@@ -31,7 +31,7 @@ from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes import launch, load_deployment
-from lr_sglang.runtimes.connect import connect
+from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.launching.ports import Reservation
 from lr_sglang.steps.trace import Trace
 
@@ -84,10 +84,8 @@ def behind(policy: str, workers: Sequence[str], draft: Runtime, logs: Path) -> I
     """The target behind a router with a policy, or its first worker alone."""
     with ExitStack() as stack:
         url = workers[0] if policy == ALONE else stack.enter_context(router(policy, workers, logs / "router.log"))
-        roles = connect(launch(Deployment(policy, {"target": Runtime(url=url), "draft": draft}), logs))
-        yield roles
-        for backend in roles.values():
-            backend.shutdown()
+        with deployed(Deployment(policy, {"target": Runtime(url=url), "draft": draft}), logs) as roles:
+            yield roles
 
 
 def served(worker: str) -> float:

@@ -13,7 +13,7 @@ import pytest
 from lr_sglang.config import ROLES, TokenLayer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import Fleet, launch, load_deployment, override_all
-from lr_sglang.runtimes.connect import connect
+from lr_sglang.runtimes.connect import connected
 
 full = os.environ.get("LR_SGLANG_FULL") == "1"
 # A folder with other models called target, draft and judge, to run the same tests on.
@@ -58,8 +58,5 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
     # servers of its own (test_token_layer.py).
     target = deployment.runtimes["target"].replace(extra={"enable-metrics": True}, token_layer=TokenLayer())
     deployment = dataclasses.replace(deployment, runtimes={**deployment.runtimes, "target": target})
-    with launch(deployment, tmp_path_factory.mktemp("logs"), timeout=280) as fleet:
-        roles = connect(fleet)
+    with launch(deployment, tmp_path_factory.mktemp("logs"), timeout=280) as fleet, connected(fleet) as roles:
         yield Pocket(roles, fleet)
-        for backend in roles.values():
-            backend.shutdown()

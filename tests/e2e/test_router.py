@@ -26,7 +26,7 @@ from lr_sglang.engine.request import Request
 from lr_sglang.engine.router import RouterClient
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.runtimes import launch, load_deployment
-from lr_sglang.runtimes.connect import connect
+from lr_sglang.runtimes.connect import connected
 from lr_sglang.runtimes.launching.ports import Reservation
 from lr_sglang.runtimes.launching.server import Server
 from lr_sglang.steps.trace import Trace
@@ -113,11 +113,8 @@ def routed(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             file = logs / "routed.toml"
             urls = {"target": url, "draft": pocket.fleet.urls["draft"]}
             file.write_text("".join(f'[runtimes.{role}]\nurl = "{at}"\n' for role, at in urls.items()))
-            with launch(load_deployment(str(file)), logs) as fleet:
-                roles = connect(fleet)
+            with launch(load_deployment(str(file)), logs) as fleet, connected(fleet) as roles:
                 yield Routed(Pocket(roles, fleet), url, workers, second.servers["target"], file)
-                for backend in roles.values():
-                    backend.shutdown()
 
 
 def asked(
